@@ -1,0 +1,39 @@
+# RewindMQ. `make demo` and `make test` need Python 3.11, Java 17 and Maven, and set up the rest by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test lint bench soak lock clean
+
+setup: .venv/.ready
+
+# The lock names every package by hash.
+.venv/.ready: requirements.lock pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+demo: setup
+	$(BIN)/python tests/demo/demo.py
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+# Long runs, by hand: figures beside RabbitMQ (Debian's package, see docs/benchmarks.md), and the long simulation.
+bench: setup
+	$(BIN)/python tests/bench/run.py
+
+soak: setup
+	$(BIN)/python -m pytest -m slow --timeout=7200
+
+lock:
+	$(BIN)/python -m pip install --quiet pip-tools
+	$(BIN)/pip-compile --quiet --all-extras --generate-hashes --strip-extras --allow-unsafe \
+	  --no-emit-index-url --no-emit-trusted-host --no-header --output-file requirements.lock pyproject.toml
+
+clean:
+	rm -rf .venv build *.egg-info demo-data demo.html tests/bench/target

@@ -1,0 +1,133 @@
+"""The composition root: log, broker, AMQP server and management API in one uvloop loop, until a signal ends them.
+
+    python -m engine --data DIR [--host H] [--amqp-port N] [--http-port M] ...      the same as `rewindmq start`
+
+Rules of this file
+- One line on stdout when clients may come; everything else goes to the log on stderr.
+- SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
+- What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
+  taken or another broker has the data directory, 78 the directory cannot be used.
+"""
+
+import asyncio
+import gc
+import logging
+import os
+import signal
+import sys
+
+import uvloop
+
+from engine.broker import Broker, Config
+from engine.config import VERSION
+from engine.http.app import make_app, serve
+from engine.log.base import CorruptLog, LogError
+from engine.server import AmqpServer
+from projections.store import StoreError
+from schemas.codec import UndecodableRecord
+
+DATA_ERROR, UNAVAILABLE, CONFIG_ERROR = 65, 69, 78
+
+logger = logging.getLogger("rewindmq")
+
+
+class Failure(Exception):
+    """The broker can't start, or can't stop cleanly; `code` is the exit code."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+def run(config: Config) -> int:
+    """Run a broker in the foreground until SIGTERM or SIGINT; the exit code."""
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_main(config))
+    except Failure as error:
+        print(f"rewindmq: {error}", file=sys.stderr)
+        return error.code
+    return 0
+
+
+async def _main(config: Config) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    broker = _open(config)
+    gc.collect()
+    gc.freeze()  # what recovery made stays: the collector need not look at it again and again
+    try:
+        server = AmqpServer(broker)
+        try:
+            await server.start(config.host, config.amqp_port)
+        except OSError as error:
+            raise Failure(UNAVAILABLE, f"amqp {config.host}:{config.amqp_port}: {_reason(error)}") from error
+        http = asyncio.create_task(serve(make_app(broker), config.host, config.http_port))
+        try:
+            await asyncio.sleep(0)  # it binds its port
+            if http.done():
+                _raise_http(config, http)
+            print(
+                f"RewindMQ {VERSION} is ready: amqp {config.host}:{server.port}, http {config.host}:{config.http_port},"
+                f" data {config.data}", flush=True,
+            )  # fmt: skip
+            await _until_stopped(stopping, http)
+        finally:
+            await server.stop()
+            http.cancel()
+            await asyncio.wait([http])
+        if not http.cancelled():
+            _raise_http(config, http)
+    finally:
+        _close(broker)
+    logger.info("stopped")
+
+
+def _open(config: Config) -> Broker:
+    try:
+        config.data.mkdir(parents=True, exist_ok=True)
+        return Broker.open(config)
+    except (CorruptLog, UndecodableRecord, StoreError) as error:
+        raise Failure(DATA_ERROR, str(error)) from error
+    except LogError as error:
+        raise Failure(UNAVAILABLE, str(error)) from error
+    except OSError as error:
+        raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+
+
+def _close(broker: Broker) -> None:
+    try:
+        broker.close()
+    except LogError as error:
+        raise Failure(UNAVAILABLE, f"not stopped cleanly, but all that was confirmed is kept: {error}") from error
+
+
+async def _until_stopped(stopping: asyncio.Event, http: "asyncio.Task[None]") -> None:
+    """Until a signal comes, or the management API ends by itself, which it never should."""
+    stop = asyncio.create_task(stopping.wait())
+    await asyncio.wait([stop, http], return_when=asyncio.FIRST_COMPLETED)
+    stop.cancel()
+
+
+def _raise_http(config: Config, http: "asyncio.Task[None]") -> None:
+    error = http.exception()
+    assert error is not None, "the management API ended without being asked to"
+    raise Failure(UNAVAILABLE, f"http {config.host}:{config.http_port}: {_reason(error)}") from error
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error)
+
+
+def main() -> None:
+    from engine.cli.main import main as command_line
+
+    command_line(["start", *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

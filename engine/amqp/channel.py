@@ -1,0 +1,263 @@
+"""One channel, sans I/O: what its methods do, and what it remembers between them.
+
+    ready                a method frame may come (the channel is open and no content is under way)
+    publishing           a basic.publish whose header (`size` < 0) or body frames are still to come
+    closing              channel.close was sent: everything but close and close-ok is ignored
+
+Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ (BEHAVIOURS 4, 6, 7). A method that fails
+raises AmqpError; the connection turns it into channel.close or connection.close.
+"""
+
+from engine.amqp import methods
+from engine.amqp.confirms import Confirmations
+from engine.amqp.consumer import Consumer, content
+from engine.amqp.output import ChannelOutput
+from engine.amqp.properties import Parsed, parse
+from engine.amqp.publishing import Publishing, route_by_content
+from engine.amqp.publishing import decode as decode_publish
+from engine.amqp.settlement import Settlement
+from engine.amqp.tally import Tally
+from engine.broker import Broker, ChannelStatus, Destination, Session
+from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
+from schemas.events import Published
+
+# Distinct method frames and content properties that a channel remembers; beyond that it starts over.
+MEMO_SIZE = 512
+MEMO_BYTES = 512  # longer properties are seldom seen twice
+
+NO_ROUTE = 312
+
+
+class ConnectionState:
+    """What the channels of one connection share."""
+
+    def __init__(self, broker: Broker, session: Session, cancel_notify: bool) -> None:
+        self.broker = broker
+        self.session = session
+        self.cancel_notify = cancel_notify
+        self.confirming: list[Confirmations] = []  # channels with something to confirm
+        self.creditors: list[Consumer] = []  # consumers that want credit
+        self.settling: list[Channel] = []  # channels whose settlements gather
+        self.tally = Tally(broker.counters)
+
+
+class Channel:
+    """An open channel (the connection makes it when channel.open comes)."""
+
+    def __init__(self, shared: ConnectionState, output: ChannelOutput) -> None:
+        self.shared = shared
+        self.broker = shared.broker
+        self.session = shared.session
+        self.actor = shared.session.actor
+        self.output = output
+        self.number = output.number
+        self.ready = True
+        self.closing = False
+        self.publishings: dict[bytes, Publishing] = {}
+        self.parsed: dict[bytes, Parsed] = {}
+        self.publishing: Publishing | None = None
+        self.size = -1
+        self.received = 0
+        self.properties = b""
+        self.pieces: list[bytes] = []
+        self.confirming = False
+        self.tally = shared.tally
+        self.confirms = Confirmations(output, shared.confirming, shared.tally)
+        self.settlement = Settlement(shared.session.actor)
+        self.settling = False  # listed in shared.settling
+        self.consumers: dict[str, Consumer] = {}
+        self.gone: list[Consumer] = []  # cancelled by the broker
+        self.prefetch = 0
+        self.global_prefetch = 0
+        self.last_queue = ""  # most recently declared: what an empty name means
+        self.status = ChannelStatus(self.number)
+        self.session.channels[self.number] = self.status
+
+    # -- publishing ---------------------------------------------------------------------------------------------------
+
+    def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
+        """A complete basic.publish (hot)."""
+        if publishing.version != self.broker.routing_version:
+            publishing.resolve(self.broker, self.session)
+        parsed = self.parsed.get(raw)
+        if parsed is None:
+            parsed = self.parse_properties(raw)
+        if self.settlement.pending:
+            self.settlement.flush()
+        route = publishing.route
+        partition = publishing.partition
+        if route is None or partition is None or parsed.sender_selected:
+            self.publish_anywhere(publishing, parsed, body)
+            return
+        tally = self.tally
+        tally.received += 1
+        tally.routed += publishing.queues
+        offset = partition.publish(
+            self.actor,
+            Published(
+                route, parsed.raw, parsed.expiration_ms, parsed.priority, parsed.persistent, None, None, body, len(body)
+            ),
+        )
+        if self.confirming:
+            tally.received_confirm += 1
+            confirms = self.confirms
+            sequence = confirms.published + 1
+            confirms.published = sequence
+            partition.await_durable(offset, confirms, sequence)
+
+    def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
+        """A publish to several partitions, to none, or one that is routed by its content."""
+        destinations, properties = publishing.destinations, parsed.raw
+        if publishing.needs_headers or parsed.sender_selected:
+            destinations, properties = route_by_content(publishing, parsed, self.broker, self.session)
+        tally = self.tally
+        tally.received += 1
+        sequence = 0
+        if self.confirming:
+            tally.received_confirm += 1
+            sequence = self.confirms.published + 1
+            self.confirms.published = sequence
+        if not destinations:
+            if publishing.mandatory:
+                tally.unroutable_returned += 1
+                self.return_message(publishing, properties, body)
+            else:
+                tally.unroutable_dropped += 1
+            if sequence:
+                self.confirms.confirm(sequence, False)
+            return
+        if sequence and len(destinations) > 1:
+            self.confirms.expect(sequence, len(destinations))
+        for destination in destinations:
+            tally.routed += len(destination.route.queues)
+            self.publish_to(destination, parsed, properties, body, sequence)
+
+    def publish_to(self, to: Destination, parsed: Parsed, properties: bytes, body: bytes, sequence: int) -> None:
+        message = Published(
+            to.route, properties, parsed.expiration_ms, parsed.priority, parsed.persistent, None, None, body, len(body)
+        )
+        offset = to.partition.publish(self.actor, message)
+        if sequence:
+            to.partition.await_durable(offset, self.confirms, sequence)
+
+    def parse_properties(self, raw: bytes) -> Parsed:
+        parsed = parse(raw)
+        claimed, user = parsed.user_id, self.session.user
+        if claimed is not None and claimed != user and "impersonator" not in self.broker.topology.users[user].tags:
+            raise PreconditionFailed(
+                f"user_id property set to '{claimed}' but authenticated user was '{user}'"
+            )
+        if len(raw) <= MEMO_BYTES:
+            if len(self.parsed) >= MEMO_SIZE:
+                self.parsed.clear()
+            self.parsed[raw] = parsed
+        return parsed
+
+    def return_message(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
+        frame = methods.encode(
+            self.number, "Basic.Return", reply_code=NO_ROUTE, reply_text="NO_ROUTE", exchange=publishing.exchange,
+            routing_key=publishing.routing_key,
+        )  # fmt: skip
+        content(self.output, frame, properties, body)
+
+    def begin_publish(self, payload: bytes) -> None:
+        """A method frame of basic.publish whose content did not come with it."""
+        self.publishing = self.publishings.get(payload) or self.learn(payload)
+        self.size = -1
+        self.ready = False
+
+    def learn(self, payload: bytes) -> Publishing:
+        """Read the fields of a method frame that is not in the memo."""
+        publishing = decode_publish(payload)
+        if len(self.publishings) >= MEMO_SIZE:
+            self.publishings.clear()
+        self.publishings[payload] = publishing
+        return publishing
+
+    def header(self, class_id: int, weight: int, size: int, properties: bytes) -> None:
+        """A content header. The size is judged here, so that no body is gathered in vain."""
+        publishing = self.expect_content()
+        if self.size >= 0:
+            raise self.out_of_place()
+        if class_id != 60 or weight != 0:
+            raise UnexpectedFrame(f"expected content header for class 60, got one for class {class_id} instead")
+        limit = self.broker.config.max_message_size
+        if size > limit:
+            raise PreconditionFailed(f"message size {size} is larger than configured max size {limit}")
+        if size == 0:
+            self.end_content()
+            self.publish(publishing, properties, b"")
+            return
+        self.size = size
+        self.received = 0
+        self.properties = properties
+
+    def body(self, piece: bytes) -> None:
+        publishing = self.expect_content()
+        if self.size < 0:
+            raise self.out_of_place()
+        self.pieces.append(piece)
+        self.received += len(piece)
+        if self.received < self.size:
+            return
+        if self.received > self.size:
+            raise FrameError(f"content body of {self.received} bytes where {self.size} were announced")
+        body = b"".join(self.pieces) if len(self.pieces) > 1 else piece
+        self.end_content()
+        self.publish(publishing, self.properties, body)
+
+    def expect_content(self) -> Publishing:
+        if self.publishing is None:
+            raise UnexpectedFrame("expected method frame, got non method frame instead")
+        return self.publishing
+
+    def out_of_place(self) -> UnexpectedFrame:
+        """Content is under way, and something else came."""
+        if self.size < 0:
+            return UnexpectedFrame("expected content header for class 60, got non content header frame instead")
+        return UnexpectedFrame("expected content body, got non content body frame instead")
+
+    def end_content(self) -> None:
+        self.publishing = None
+        self.size = -1
+        self.pieces = []
+        self.ready = True
+
+    # -- settling -----------------------------------------------------------------------------------------------------
+
+    def ack(self, tag: int, multiple: bool) -> None:
+        """basic.ack (hot)."""
+        if not self.settling:
+            self.settling = True
+            self.shared.settling.append(self)
+        self.settlement.settle(tag, multiple, None)
+
+    def settle(self, tag: int, multiple: bool, verdict: tuple[str, bool]) -> None:
+        if not self.settling:
+            self.settling = True
+            self.shared.settling.append(self)
+        self.settlement.settle(tag, multiple, verdict)
+
+    def end_of_read(self) -> None:
+        """The socket read is done: log what was settled in it."""
+        self.settling = False
+        self.settlement.flush()
+
+    def forget_gone(self) -> None:
+        """Consumers that the broker cancelled: their tags are free again."""
+        for consumer in self.gone:
+            if self.consumers.get(consumer.tag) is consumer:
+                del self.consumers[consumer.tag]
+        self.gone.clear()
+
+    def shut(self) -> None:
+        """The channel closes: what was settled is logged, what was due is confirmed, consumers get nothing more."""
+        self.settlement.flush()
+        self.confirms.flush()
+        self.confirms.closed = True
+        for consumer in self.consumers.values():
+            consumer.detached = True
+        self.closing = True
+        self.ready = False
+        self.publishing = None
+        self.pieces = []

@@ -1,0 +1,276 @@
+"""What each method of a channel does, besides publishing and basic.ack, which are hot (channel.py).
+
+Replies to declarations, bindings, deletions and purges wait until what they report is durable. Errors, their codes and
+texts are RabbitMQ's: those about names and permissions come from the broker, those about the channel from here.
+"""
+
+import base64
+import os
+from collections.abc import Callable
+
+from engine.amqp import methods
+from engine.amqp.channel import Channel
+from engine.amqp.consumer import Consumer, Getter
+from engine.amqp.methods import Method
+from engine.errors import (
+    ChannelError,
+    CommandInvalid,
+    NotAllowed,
+    NotFound,
+    NotImplementedByBroker,
+    PreconditionFailed,
+)  # fmt: skip
+
+GATHERED = ("Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
+
+
+def handle(channel: Channel, method: Method) -> None:
+    handler = HANDLERS.get(method.name)
+    if handler is None:
+        raise CommandInvalid("unimplemented method")
+    if method.name not in GATHERED:
+        channel.settlement.flush()
+    handler(channel, method)
+
+
+def reply(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
+    channel.output.write(methods.encode(channel.number, name, **values))
+
+
+def reply_when_durable(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
+    channel.output.hold(methods.encode(channel.number, name, **values))
+    channel.broker.when_durable(channel.output.release)
+
+
+def queue_name(channel: Channel, method: Method) -> str:
+    """An empty name means the queue that the channel declared last."""
+    name = method.text("queue")
+    if name:
+        return name
+    if not channel.last_queue:
+        raise NotFound("no previously declared queue")
+    return channel.last_queue
+
+
+def binding_key(channel: Channel, method: Method) -> str:
+    """With an empty queue name and an empty routing key the queue's name is the key."""
+    key = method.text("routing_key")
+    return channel.last_queue if not key and not method.text("queue") else key
+
+
+# -- channel ----------------------------------------------------------------------------------------------------------
+
+
+def channel_open(channel: Channel, method: Method) -> None:
+    raise ChannelError("second 'channel.open' seen")
+
+
+def channel_flow(channel: Channel, method: Method) -> None:
+    if not method.flag("active"):
+        raise NotImplementedByBroker("active=false")
+    reply(channel, "Channel.FlowOk", active=True)
+
+
+def access_request(channel: Channel, method: Method) -> None:
+    reply(channel, "Access.RequestOk", ticket=1)
+
+
+# -- exchanges --------------------------------------------------------------------------------------------------------
+
+
+def exchange_declare(channel: Channel, method: Method) -> None:
+    passive = method.flag("passive")
+    channel.broker.declare_exchange(
+        channel.session, method.text("exchange"), method.text("exchange_type"), passive, method.flag("durable"),
+        method.flag("auto_delete"), method.flag("internal"), method.table("arguments"),
+    )  # fmt: skip
+    if method.flag("nowait"):
+        return
+    if passive:
+        reply(channel, "Exchange.DeclareOk")
+    else:
+        reply_when_durable(channel, "Exchange.DeclareOk")
+
+
+def exchange_delete(channel: Channel, method: Method) -> None:
+    channel.broker.delete_exchange(channel.session, method.text("exchange"), method.flag("if_unused"))
+    if not method.flag("nowait"):
+        reply_when_durable(channel, "Exchange.DeleteOk")
+
+
+def exchange_bind(channel: Channel, method: Method) -> None:
+    channel.broker.bind(
+        channel.session, method.text("source"), "exchange", method.text("destination"), method.text("routing_key"),
+        method.table("arguments"),
+    )  # fmt: skip
+    if not method.flag("nowait"):
+        reply_when_durable(channel, "Exchange.BindOk")
+
+
+def exchange_unbind(channel: Channel, method: Method) -> None:
+    channel.broker.unbind(
+        channel.session, method.text("source"), "exchange", method.text("destination"), method.text("routing_key"),
+        method.table("arguments"),
+    )  # fmt: skip
+    if not method.flag("nowait"):
+        reply_when_durable(channel, "Exchange.UnbindOk")
+
+
+# -- queues -----------------------------------------------------------------------------------------------------------
+
+
+def queue_declare(channel: Channel, method: Method) -> None:
+    passive = method.flag("passive")
+    queue = channel.broker.declare_queue(
+        channel.session, method.text("queue"), passive, method.flag("durable"), method.flag("exclusive"),
+        method.flag("auto_delete"), method.table("arguments"),
+    )  # fmt: skip
+    channel.last_queue = queue.name
+    if method.flag("nowait"):
+        return
+    answer = reply if passive else reply_when_durable
+    answer(
+        channel, "Queue.DeclareOk", queue=queue.name, message_count=queue.messages_ready,
+        consumer_count=queue.consumer_count(),
+    )  # fmt: skip
+
+
+def queue_delete(channel: Channel, method: Method) -> None:
+    name = queue_name(channel, method)
+    count = channel.broker.delete_queue(channel.session, name, method.flag("if_unused"), method.flag("if_empty"))
+    if not method.flag("nowait"):
+        reply_when_durable(channel, "Queue.DeleteOk", message_count=count)
+
+
+def queue_purge(channel: Channel, method: Method) -> None:
+    count = channel.broker.purge_queue(channel.session, queue_name(channel, method))
+    if not method.flag("nowait"):
+        reply_when_durable(channel, "Queue.PurgeOk", message_count=count)
+
+
+def queue_bind(channel: Channel, method: Method) -> None:
+    channel.broker.bind(
+        channel.session, method.text("exchange"), "queue", queue_name(channel, method), binding_key(channel, method),
+        method.table("arguments"),
+    )  # fmt: skip
+    if not method.flag("nowait"):
+        reply_when_durable(channel, "Queue.BindOk")
+
+
+def queue_unbind(channel: Channel, method: Method) -> None:
+    channel.broker.unbind(
+        channel.session, method.text("exchange"), "queue", queue_name(channel, method), binding_key(channel, method),
+        method.table("arguments"),
+    )  # fmt: skip
+    reply_when_durable(channel, "Queue.UnbindOk")
+
+
+# -- consuming --------------------------------------------------------------------------------------------------------
+
+
+def basic_qos(channel: Channel, method: Method) -> None:
+    size, count = method.number("prefetch_size"), method.number("prefetch_count")
+    if size:
+        raise NotImplementedByBroker(f"prefetch_size!=0 ({size})")
+    shared = count
+    if not method.flag("global_"):  # for the consumers to come; and it lifts the channel's limit (rabbit_channel.erl)
+        channel.prefetch = channel.status.prefetch = count
+        shared = 0
+    if shared != channel.global_prefetch:
+        channel.global_prefetch = channel.status.global_prefetch = shared
+        channel.broker.set_global_prefetch(channel.session, channel.number, shared)
+    reply(channel, "Basic.QosOk")
+
+
+def basic_consume(channel: Channel, method: Method) -> None:
+    channel.forget_gone()
+    name, tag = queue_name(channel, method), method.text("consumer_tag")
+    if tag in channel.consumers:
+        raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    tag = tag or generated("amq.ctag")
+    no_ack = method.flag("no_ack")
+    prefetch = channel.prefetch
+    shared = channel.shared
+    consumer = Consumer(
+        channel.output, channel.settlement, tag, no_ack, prefetch, shared.cancel_notify, channel.gone, shared.creditors
+    )
+    partition, queue, consumer_id = channel.broker.consume(
+        channel.session, channel.number, consumer, name, tag, no_ack, method.flag("exclusive"), prefetch,
+        channel.global_prefetch, method.table("arguments"),
+    )  # fmt: skip
+    consumer.attached(partition, queue, consumer_id)
+    channel.consumers[tag] = consumer
+    if not method.flag("nowait"):
+        reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
+
+
+def basic_cancel(channel: Channel, method: Method) -> None:
+    channel.forget_gone()
+    tag = method.text("consumer_tag")
+    consumer = channel.consumers.pop(tag, None)
+    if consumer is not None and consumer.partition is not None and consumer.queue is not None:
+        consumer.detached = True
+        # what is on its way to it is delivered first, and so goes before cancel-ok
+        channel.broker.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
+    if not method.flag("nowait"):
+        reply(channel, "Basic.CancelOk", consumer_tag=tag)
+
+
+def basic_get(channel: Channel, method: Method) -> None:
+    getter = Getter(channel.output, channel.settlement)
+    name, no_ack = queue_name(channel, method), method.flag("no_ack")
+    partition, queue, holder_id = channel.broker.fetch(channel.session, channel.number, getter, name, no_ack)
+    getter.attached(partition, queue, holder_id)
+    channel.broker.end_of_turn()  # the answer comes now, before that to whatever the client sent after it
+
+
+def basic_reject(channel: Channel, method: Method) -> None:
+    channel.settle(method.number("delivery_tag"), False, ("reject", method.flag("requeue")))
+
+
+def basic_nack(channel: Channel, method: Method) -> None:
+    channel.settle(method.number("delivery_tag"), method.flag("multiple"), ("nack", method.flag("requeue")))
+
+
+def basic_recover_async(channel: Channel, method: Method) -> None:
+    if not method.flag("requeue"):
+        raise NotImplementedByBroker("requeue=false")
+    channel.settle(0, True, ("recover", True))
+    channel.settlement.flush()
+
+
+def basic_recover(channel: Channel, method: Method) -> None:
+    basic_recover_async(channel, method)
+    reply(channel, "Basic.RecoverOk")
+
+
+def confirm_select(channel: Channel, method: Method) -> None:
+    channel.confirming = channel.status.confirm = True
+    if not method.flag("nowait"):
+        reply(channel, "Confirm.SelectOk")
+
+
+def tx_select(channel: Channel, method: Method) -> None:
+    if channel.confirming:
+        raise PreconditionFailed("cannot switch from confirm to tx mode")
+    raise NotImplementedByBroker("transactions (tx.select)")
+
+
+def tx_not_selected(channel: Channel, method: Method) -> None:
+    raise PreconditionFailed("channel is not transactional")
+
+
+def generated(prefix: str) -> str:
+    return prefix + "-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
+
+
+HANDLERS: dict[str, Callable[[Channel, Method], None]] = {
+    "Channel.Open": channel_open, "Channel.Flow": channel_flow, "Access.Request": access_request,
+    "Exchange.Declare": exchange_declare, "Exchange.Delete": exchange_delete, "Exchange.Bind": exchange_bind,
+    "Exchange.Unbind": exchange_unbind, "Queue.Declare": queue_declare, "Queue.Delete": queue_delete,
+    "Queue.Purge": queue_purge, "Queue.Bind": queue_bind, "Queue.Unbind": queue_unbind, "Basic.Qos": basic_qos,
+    "Basic.Consume": basic_consume, "Basic.Cancel": basic_cancel, "Basic.Get": basic_get,
+    "Basic.Reject": basic_reject, "Basic.Nack": basic_nack, "Basic.RecoverAsync": basic_recover_async,
+    "Basic.Recover": basic_recover, "Confirm.Select": confirm_select, "Tx.Select": tx_select,
+    "Tx.Commit": tx_not_selected, "Tx.Rollback": tx_not_selected,
+}  # fmt: skip

@@ -1,0 +1,485 @@
+"""One AMQP 0-9-1 connection, sans I/O: bytes in by `receive`, bytes out by `output`, calls into the broker between.
+
+    header -> starting -> securing -> tuning -> opening -> running -> closing -> closed
+      AMQP0091  start-ok    secure-ok   tune-ok   open       ...      close sent
+
+    closing     connection.close was sent: everything but close and close-ok is ignored
+    finished    nothing more will be said; the server closes the socket once the output is written
+
+An error closes the channel or the connection, by its class (engine/errors.py). Before `running` RabbitMQ mostly drops
+the socket without a word; here the client is told why, except that a failed login is told only to clients that ask
+for it (capability authentication_failure_close), as RabbitMQ does.
+"""
+
+import logging
+from collections.abc import Callable
+
+from engine.amqp import channel_methods, methods, sasl, tables
+from engine.amqp.channel import Channel, ConnectionState
+from engine.amqp.erlang import describe
+from engine.amqp.frames import (
+    BODY,
+    FRAME_MIN_SIZE,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    PUBLISH,
+    FrameReader,
+)  # fmt: skip
+from engine.amqp.methods import Method, short_reply_text
+from engine.amqp.output import ChannelOutput, Output, do_nothing
+from engine.broker import Broker, Session
+from engine.config import RABBITMQ_VERSION, VERSION
+from engine.errors import (
+    AccessRefused,
+    AmqpError,
+    ChannelError,
+    CommandInvalid,
+    ConnectionForced,
+    FrameError,
+    InternalError,
+    NotAllowed,
+    PreconditionFailed,
+    UnexpectedFrame,
+)  # fmt: skip
+from schemas.events import Credited
+
+log = logging.getLogger("rewindmq.amqp")
+
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+CAPABILITIES = {
+    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
+    "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
+    "per_consumer_qos": True, "direct_reply_to": False,
+}  # fmt: skip
+# Heartbeats are looked after twice an interval; after this many looks without a byte the peer is dead (two missed).
+MISSED_LOOKS = 4
+CONSUMER_TIMEOUT_MS = 1_800_000  # how long a delivery may stay unacked, as in RabbitMQ 3.13
+OVERDUE = (
+    "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. This timeout value can be configured,"
+    " see consumers doc guide to learn more"
+)
+
+
+class Connection(FrameReader):
+    """`peer` is "address:port" for people; `loopback`: it is this machine, where `guest` may log in."""
+
+    def __init__(self, broker: Broker, peer: str, loopback: bool) -> None:
+        super().__init__()
+        self.broker = broker
+        self.peer = peer
+        self.loopback = loopback
+        self.output = Output()
+        self.state = "header"
+        self.finished = False
+        self.error: AmqpError | None = None  # why it was closed from here
+        self.session: Session | None = None
+        self.shared: ConnectionState | None = None
+        self.user = ""
+        self.mechanism = ""
+        self.client_properties: dict[str, object] = {}
+        self.capabilities: dict[str, object] = {}
+        self.channel_max = 0
+        self.frame_max = FRAME_MIN_SIZE
+        self.heartbeat_seconds = 0
+        self.received = False  # something came since the last look
+        self.silent_looks = 0
+        self.told_blocked = False
+        self.throttled = False  # a publisher while publishing is held back: the server stops reading from it
+        self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
+        self.on_open: Callable[[], None] = do_nothing  # the handshake is done
+
+    # -- bytes in -----------------------------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """One socket read. The caller then calls `broker.end_of_turn()`."""
+        self.received = True
+        if self.discarding:
+            return
+        if self.state == "header":
+            self.rest += data
+            if len(self.rest) < 8:
+                return
+            data, self.rest = self.rest[8:], self.rest[:8]
+            if not self.protocol_header(self.rest):
+                return
+            self.rest = b""
+        try:
+            self.parse(data)
+        except Exception:  # a defect of ours must not take the other connections down with it
+            log.exception("%s: while reading", self.peer)
+            self.discarding = True
+            self.close(InternalError("an error in the broker, see its log"))
+        shared = self.shared
+        if shared is not None:
+            for channel in shared.settling:
+                channel.end_of_read()
+            shared.settling.clear()
+            shared.tally.settle()
+
+    def protocol_header(self, header: bytes) -> bool:
+        """Another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): say which one is spoken here."""
+        if header not in (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"):
+            log.warning("%s: protocol header %r refused", self.peer, header)
+            self.output.write(PROTOCOL_HEADER)
+            self.finish()
+            return False
+        self.state = "starting"
+        properties = tables.encode({
+            "capabilities": CAPABILITIES, "cluster_name": self.broker.config.node, "product": "RabbitMQ",
+            "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
+            "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
+        })  # fmt: skip
+        self.say(
+            "Connection.Start", version_major=0, version_minor=9, server_properties=properties,
+            mechanisms="PLAIN AMQPLAIN", locales="en_US",
+        )  # fmt: skip
+        return True
+
+    def frame(self, kind: int, number: int, payload: bytes) -> None:
+        index = 0
+        channel = self.channels.get(number)
+        publishing = channel is not None and channel.publishing is not None
+        try:
+            if kind == METHOD:
+                if len(payload) < 4:
+                    raise FrameError(describe(kind, payload) + ": unknown_frame")
+                index = int.from_bytes(payload[:4], "big")
+            if number == 0:
+                self.connection_frame(kind, index, payload)
+            elif self.state == "running":
+                self.channel_frame(channel, kind, number, index, payload)
+            elif self.state != "closing":
+                raise UnexpectedFrame(describe(kind, payload))
+        except AmqpError as error:
+            self.refuse(number, PUBLISH if publishing else index, error)
+
+    def connection_frame(self, kind: int, index: int, payload: bytes) -> None:
+        if self.state == "closing" and kind != METHOD:
+            return
+        if kind == METHOD:
+            method = methods.decode(index, payload[4:])
+            handler = HANDLERS.get((self.state, method.name)) or HANDLERS.get(("", method.name))
+            if handler is not None:
+                handler(self, method)
+            elif self.state != "closing":
+                raise ChannelError(f"unexpected method in connection state {self.state}")
+        elif kind == HEARTBEAT and not payload:
+            return
+        elif kind in (HEADER, BODY):
+            raise UnexpectedFrame(describe(kind, payload))
+        else:
+            raise FrameError(describe(kind, payload) + ": unknown_frame")
+
+    def channel_frame(self, channel: Channel | None, kind: int, number: int, index: int, payload: bytes) -> None:
+        if kind == METHOD:
+            self.channel_method(channel, number, index, payload)
+        elif (kind == HEADER and len(payload) >= 14) or kind == BODY:
+            if channel is None:
+                raise UnexpectedFrame("expected method frame, got non method frame instead")
+            if channel.closing:
+                return
+            if kind == BODY:
+                channel.body(payload)
+            else:
+                class_id, weight = int.from_bytes(payload[:2], "big"), int.from_bytes(payload[2:4], "big")
+                channel.header(class_id, weight, int.from_bytes(payload[4:12], "big"), payload[12:])
+        elif kind == HEARTBEAT and not payload:
+            raise UnexpectedFrame(describe(kind, payload))
+        else:
+            raise FrameError(describe(kind, payload) + ": unknown_frame")
+
+    def channel_method(self, channel: Channel | None, number: int, index: int, payload: bytes) -> None:
+        if channel is None:
+            method = methods.decode(index, payload[4:])
+            if method.name != "Channel.Open":
+                raise ChannelError("expected 'channel.open'")
+            self.open_channel(number)
+            return
+        if channel.closing:
+            self.closing_channel_method(number, index)
+            return
+        if channel.publishing is not None:
+            raise channel.out_of_place()
+        if index == PUBLISH:
+            self.throttle()
+            channel.begin_publish(payload[4:])
+            return
+        method = methods.decode(index, payload[4:])
+        if method.name == "Channel.Close":
+            self.forget_channel(channel)
+            self.channels.pop(number, None)
+            channel.output.write(methods.encode(number, "Channel.CloseOk"))
+        else:
+            channel_methods.handle(channel, method)
+
+    def closing_channel_method(self, number: int, index: int) -> None:
+        name = methods.DEFINITIONS.get(index, ("", ()))[0]
+        if name == "Channel.CloseOk":
+            self.channels.pop(number, None)
+        elif name == "Channel.Close":
+            self.output.write(methods.encode(number, "Channel.CloseOk"))
+
+    def open_channel(self, number: int) -> None:
+        assert self.shared is not None
+        count = len(self.channels)
+        if count >= self.channel_max:
+            raise NotAllowed(
+                f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})"
+            )
+        output = ChannelOutput(self.output, number, self.frame_max - FRAME_OVERHEAD)
+        self.channels[number] = Channel(self.shared, output)
+        output.write(methods.encode(number, "Channel.OpenOk"))
+        self.broker.counters["channels_opened_total"] += 1
+
+    # -- errors and closing -------------------------------------------------------------------------------------------
+
+    def refuse(self, number: int, index: int, error: AmqpError) -> None:
+        channel = self.channels.get(number)
+        if error.closes_connection or channel is None:
+            self.close(error, index)
+            return
+        log.warning("%s: channel %d: %s", self.peer, number, error.reply_text)
+        self.forget_channel(channel)
+        channel.output.write(close_frame(number, "Channel.Close", error, index))
+
+    def forget_channel(self, channel: Channel) -> None:
+        """Its consumers go, what it holds returns. Settled but not logged yet comes first."""
+        channel.shut()
+        if self.session is not None:
+            self.session.channels.pop(channel.number, None)
+            self.broker.close_channel(self.session, channel.number)
+            self.broker.counters["channels_closed_total"] += 1
+
+    def frame_error(self, number: int, error: AmqpError) -> None:
+        self.close(error, 0)
+
+    def close(self, error: AmqpError, index: int = 0) -> None:
+        """Close from this side: connection.close, then nothing but close-ok is listened to."""
+        if self.state in ("closing", "closed"):
+            return
+        log.warning("%s: %s", self.peer, error.reply_text)
+        self.error = error
+        tell = self.state != "header"
+        self.end_session()
+        self.state = "closing"
+        if tell:
+            self.output.write(close_frame(0, "Connection.Close", error, index))
+        else:
+            self.finish()
+
+    def force_close(self, reason: str) -> None:
+        """The broker stops, or an operator wants it: 320."""
+        self.close(ConnectionForced(f"broker forced connection closure with reason '{reason}'"))
+
+    def end_session(self) -> None:
+        """Consumers, unacked messages and exclusive queues go; nothing held back is said any more."""
+        for channel in self.channels.values():
+            if not channel.closing:
+                channel.shut()
+                self.broker.counters["channels_closed_total"] += 1
+        self.channels.clear()
+        if self.shared is not None:
+            self.shared.settling.clear()
+            self.shared.confirming.clear()
+            self.shared.creditors.clear()
+            self.shared.tally.settle()
+        session = self.session
+        if session is not None:
+            self.session = None
+            session.channels.clear()
+            self.broker.close_session(session)
+
+    def finish(self) -> None:
+        self.state = "closed"
+        self.discarding = True
+        self.finished = True
+        self.output.closed = True
+        if not self.output.scheduled:
+            self.output.schedule()
+
+    def lost(self) -> None:
+        """The socket is gone."""
+        self.end_session()
+        self.state = "closed"
+        self.discarding = True
+        self.finished = True
+        self.output.closed = True
+
+    # -- bytes out ----------------------------------------------------------------------------------------------------
+
+    def say(self, name: str, **values: int | bool | str | bytes) -> None:
+        self.output.write(methods.encode(0, name, **values))
+
+    def take_output(self) -> list[bytes]:
+        """What is to be written at the end of the loop's turn. May log credit for consumers: the caller then calls
+        `broker.end_of_turn()` when `asked_credit` says so."""
+        shared = self.shared
+        if shared is not None and shared.confirming:
+            for confirms in shared.confirming:
+                confirms.flush()
+            shared.confirming.clear()
+            shared.tally.settle()
+        return self.output.take()
+
+    def grant_credit(self) -> bool:
+        """Consumers on credit get more, unless the socket is congested. True: events were logged."""
+        shared = self.shared
+        if shared is None or not shared.creditors or self.output.congested or self.session is None:
+            return False
+        creditors = shared.creditors[:]
+        shared.creditors.clear()
+        for consumer in creditors:
+            partition, queue = consumer.partition, consumer.queue
+            missing = consumer.more_credit()
+            if missing and partition is not None and queue is not None and not consumer.detached:
+                partition.append(self.session.actor, Credited(queue.vhost, queue.name, consumer.consumer_id, missing))
+        return True
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def look(self, wrote: bool) -> bool:
+        """Twice a heartbeat interval: send a heartbeat if nothing was written since the last look (`wrote`), and tell
+        whether the peer is alive (False: it missed two)."""
+        if self.received or self.throttled:
+            self.received = False
+            self.silent_looks = 0
+        else:
+            self.silent_looks += 1
+            if self.silent_looks > MISSED_LOOKS:
+                log.warning("%s: missed heartbeats, timeout: %ds", self.peer, self.heartbeat_seconds)
+                return False
+        if not wrote:
+            self.output.write(HEARTBEAT_FRAME)
+        return True
+
+    def look_for_overdue(self, now: float) -> None:
+        """Now and then: a channel with a delivery that is unacked for too long is closed (RabbitMQ's consumer_timeout).
+        `now`: seconds of any clock that does not jump."""
+        for number, channel in list(self.channels.items()):
+            if not channel.closing and channel.settlement.overdue_delivery(now, CONSUMER_TIMEOUT_MS / 1000):
+                self.refuse(number, 0, PreconditionFailed(OVERDUE % (number, CONSUMER_TIMEOUT_MS)))
+
+    # -- handshake and methods of channel 0 ---------------------------------------------------------------------------
+
+    def start_ok(self, method: Method) -> None:
+        self.client_properties = tables.mapping(method.raw("client_properties"))
+        capabilities = self.client_properties.get("capabilities")
+        if isinstance(capabilities, dict):
+            self.capabilities = capabilities
+        self.mechanism = method.text("mechanism")
+        decode = sasl.MECHANISMS.get(self.mechanism)
+        if decode is None:
+            raise CommandInvalid(f"unknown authentication mechanism '{self.mechanism}'")
+        user, password = decode(method.raw("response"))
+        try:
+            if user == "guest" and not self.loopback:
+                raise AccessRefused("user 'guest' can only connect via localhost")
+            self.user = self.broker.authenticate(user, password)
+        except AccessRefused as error:
+            self.login_refused(user, error)
+            return
+        config = self.broker.config
+        self.state = "tuning"
+        self.say(
+            "Connection.Tune", channel_max=config.channel_max, frame_max=config.frame_max,
+            heartbeat=config.heartbeat_seconds,
+        )  # fmt: skip
+
+    def login_refused(self, user: str, error: AccessRefused) -> None:
+        log.warning("%s: login of '%s' refused: %s", self.peer, user, error.text)
+        if self.capabilities.get("authentication_failure_close") is True:
+            told = f"Login was refused using authentication mechanism {self.mechanism}."
+            self.close(AccessRefused(told + " For details see the broker logfile."))
+        else:
+            self.finish()
+
+    def tune_ok(self, method: Method) -> None:
+        config = self.broker.config
+        frame_max, channel_max = method.number("frame_max"), method.number("channel_max")
+        negotiated("frame_max", frame_max, FRAME_MIN_SIZE, config.frame_max)
+        negotiated("channel_max", channel_max, 1, config.channel_max)
+        self.frame_max = self.max_payload = frame_max
+        self.max_content = min(frame_max, config.max_message_size)
+        self.channel_max = channel_max
+        self.heartbeat_seconds = method.number("heartbeat")
+        self.state = "opening"
+
+    def open(self, method: Method) -> None:
+        session = self.broker.open_session(self.user, method.text("virtual_host"), self.peer, self.client_properties)
+        session.close = self.force_close
+        self.session = session
+        notify = self.capabilities.get("consumer_cancel_notify") is True
+        self.shared = ConnectionState(self.broker, session, notify)
+        self.state = "running"
+        self.say("Connection.OpenOk")
+        self.on_open()
+        log.info("%s: user '%s' connected to vhost '%s'", self.peer, self.user, session.vhost)
+
+    def client_close(self, method: Method) -> None:
+        self.end_session()
+        self.say("Connection.CloseOk")
+        self.finish()
+
+    def close_ok(self, method: Method) -> None:
+        self.finish()
+
+    def update_secret(self, method: Method) -> None:
+        """There is nothing to renew: passwords do not expire here."""
+        self.say("Connection.UpdateSecretOk")
+
+    # -- publishing held back -----------------------------------------------------------------------------------------
+
+    def throttle(self) -> None:
+        """A publish came. While the broker holds publishing back the client is told once, and not read from."""
+        if self.broker.blocked is None or self.throttled:
+            return
+        self.throttled = True
+        if self.capabilities.get("connection.blocked") is True:
+            self.told_blocked = True
+            self.say("Connection.Blocked", reason=short_reply_text(self.broker.blocked))
+        self.on_throttle()
+
+    def blocked_changed(self) -> None:
+        """The broker holds publishing back, or takes publishes again."""
+        if self.broker.blocked is not None:
+            for channel in self.channels.values():
+                channel.publishings.clear()
+            self.repeat = None  # with both gone, the next publish passes by `throttle`
+            return
+        if not self.throttled:
+            return
+        self.throttled = False
+        if self.told_blocked:
+            self.told_blocked = False
+            self.say("Connection.Unblocked")
+        self.on_throttle()
+
+
+def negotiated(field: str, value: int, least: int, most: int) -> None:
+    """NotAllowed (530) for a tune-ok outside of what was offered."""
+    detail = " (no limit)" if field == "channel_max" and value == 0 else ""
+    if value and value < least:
+        raise NotAllowed(f"negotiated {field} = {value}{detail} is lower than the minimum allowed value ({least})")
+    if most and (value == 0 or value > most):
+        raise NotAllowed(f"negotiated {field} = {value}{detail} is higher than the maximum allowed value ({most})")
+
+
+def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
+    return methods.encode(
+        number, name, reply_code=error.reply_code, reply_text=short_reply_text(error.reply_text),
+        class_id=index >> 16, method_id=index & 0xFFFF,
+    )  # fmt: skip
+
+
+# By state ("" : any) and method.
+HANDLERS: dict[tuple[str, str], Callable[[Connection, Method], None]] = {
+    ("starting", "Connection.StartOk"): Connection.start_ok,
+    ("tuning", "Connection.TuneOk"): Connection.tune_ok,
+    ("opening", "Connection.Open"): Connection.open,
+    ("running", "Connection.UpdateSecret"): Connection.update_secret,
+    ("closing", "Connection.CloseOk"): Connection.close_ok,
+    ("", "Connection.Close"): Connection.client_close,
+}

@@ -1,0 +1,206 @@
+"""Deliveries to one consumer, and the answer to one basic.get: the hot way out.
+
+    basic.deliver frame | header frame | body frames
+
+What stands between the delivery tag and the body is the same for all messages of one route with the same properties
+and size, so the last one made is kept (`middle`) and a delivery is: prefix + tag + middle + body + end.
+
+A consumer without prefetch, or with no_ack, lives on credit (DESIGN section 1): it is attached with CREDIT_WINDOW
+deliveries, and each time half of its window is used it is given more, unless the client's socket is congested. The
+window is what WINDOW_BYTES hold of messages like the last one, so what is in flight stays bounded.
+"""
+
+import struct
+
+from engine.amqp import methods
+from engine.amqp.output import ChannelOutput
+from engine.amqp.properties import with_delivery_count
+from engine.amqp.settlement import Holder, Settlement
+from engine.broker import CREDIT_WINDOW
+from engine.partition import Partition
+from projections.machine.queue import Queue
+from schemas.events import Published, Route
+
+pack_method_start = struct.Struct(">BHII").pack
+pack_header = struct.Struct(">BHIIQ").pack
+pack_frame = struct.Struct(">BHI").pack
+DELIVER = 60 << 16 | 60
+CONTENT = 60 << 16
+END = b"\xce"
+
+MIN_WINDOW, MAX_WINDOW = 16, 2_000  # deliveries
+WINDOW_BYTES = 8_388_608
+
+
+class Consumer(Holder):
+    """One basic.consume. Implements `engine.partition.Consumer`."""
+
+    def __init__(
+        self, output: ChannelOutput, settlement: Settlement, tag: str, no_ack: bool, prefetch: int, notify: bool,
+        gone: "list[Consumer]", creditors: "list[Consumer]",
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.output = output
+        self.settlement = settlement
+        self.tag = tag
+        self.no_ack = no_ack
+        self.prefetch = prefetch
+        self.notify = notify  # the client understands consumer cancel notification
+        self.gone = gone  # the channel's list of consumers that the broker cancelled
+        self.creditors = creditors  # the connection's list of consumers that want credit
+        self.on_credit = no_ack or prefetch == 0
+        self.credit = CREDIT_WINDOW
+        self.ask_at = CREDIT_WINDOW // 2
+        self.asking = False
+        self.detached = False  # cancelled, or its channel is closed
+        self.short_tag = short_string(tag)
+        # the frames' parts for the message before this one
+        self.route: Route | None = None
+        self.properties = b""
+        self.size = -1
+        self.redelivered = False
+        self.prefix = b""
+        self.middle = b""
+
+    def deliver(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool,
+    ) -> None:  # fmt: skip
+        settlement = self.settlement
+        tag = settlement.last_tag + 1
+        settlement.last_tag = tag
+        if not final:
+            settlement.unacked[tag] = (self, message_id)
+        body = message.body
+        output = self.output
+        if (
+            message.route is not self.route or message.properties is not self.properties or len(body) != self.size
+            or redelivered is not self.redelivered or delivery_count
+        ):  # fmt: skip
+            self.prepare(message, redelivered, delivery_count)
+        if len(body) <= output.max_payload:
+            output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
+        else:
+            output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle)
+            body_frames(output, body)
+        connection = output.connection
+        if not connection.scheduled:
+            connection.schedule()
+        if self.on_credit:
+            self.credit -= 1
+            if self.credit <= self.ask_at and not self.asking:
+                self.asking = True
+                self.creditors.append(self)
+
+    def prepare(self, message: Published, redelivered: bool, delivery_count: int) -> None:
+        """Make prefix and middle for this message."""
+        route = message.route
+        rest = bytes((redelivered,)) + short_string(route.exchange) + short_string(route.routing_key)
+        number = self.output.number
+        self.prefix = pack_method_start(1, number, 12 + len(self.short_tag) + len(rest), DELIVER) + self.short_tag
+        properties = message.properties
+        if delivery_count:
+            properties = with_delivery_count(properties, delivery_count)
+            self.route = None  # made for this message alone
+        else:
+            self.route = route
+        self.properties = message.properties
+        self.size = len(message.body)
+        self.redelivered = redelivered
+        self.middle = rest + END + header_frame(self.output, properties, self.size)
+
+    def fetched(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int,
+    ) -> None:  # fmt: skip
+        raise AssertionError("a consumer does not fetch")
+
+    def cancelled(self) -> None:
+        """The queue is gone: basic.cancel for clients that understand it."""
+        if self.notify:
+            frame = methods.encode(self.output.number, "Basic.Cancel", consumer_tag=self.tag, nowait=True)
+            self.output.write(frame)
+        self.detached = True
+        self.gone.append(self)
+
+    def more_credit(self) -> int:
+        """How many deliveries bring the window back to full (0 when the window shrank)."""
+        self.asking = False
+        window = max(MIN_WINDOW, min(MAX_WINDOW, WINDOW_BYTES // (self.size + 1)))
+        self.ask_at = window // 2
+        missing = max(0, window - self.credit)
+        self.credit += missing
+        return missing
+
+
+class Getter(Holder):
+    """One basic.get, until its message is settled."""
+
+    def __init__(self, output: ChannelOutput, settlement: Settlement) -> None:
+        super().__init__()
+        self.output = output
+        self.settlement = settlement
+
+    def fetched(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int,
+    ) -> None:  # fmt: skip
+        output = self.output
+        if message is None:
+            output.write(methods.encode(output.number, "Basic.GetEmpty"))
+            return
+        settlement = self.settlement
+        tag = settlement.last_tag + 1
+        settlement.last_tag = tag
+        if not final:
+            settlement.unacked[tag] = (self, message_id)
+        route = message.route
+        frame = methods.encode(
+            output.number, "Basic.GetOk", delivery_tag=tag, redelivered=redelivered, exchange=route.exchange,
+            routing_key=route.routing_key, message_count=messages_ready,
+        )  # fmt: skip
+        properties = with_delivery_count(message.properties, delivery_count) if delivery_count else message.properties
+        content(output, frame, properties, message.body)
+
+    def deliver(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool,
+    ) -> None:  # fmt: skip
+        raise AssertionError("a basic.get is no consumer")
+
+    def cancelled(self) -> None:
+        raise AssertionError("a basic.get is no consumer")
+
+
+def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
+    """The header frame, and the beginning of the body frame when there is just one (its body and end follow; with an
+    empty body the header frame's own end does)."""
+    frame = pack_header(2, output.number, 12 + len(properties), CONTENT, size) + properties
+    if size == 0:
+        return frame
+    return frame + END + (pack_frame(3, output.number, size) if size <= output.max_payload else b"")
+
+
+def body_frames(output: ChannelOutput, body: bytes) -> None:
+    """Frames of a body that does not fit into one."""
+    limit = output.max_payload
+    for start in range(0, len(body), limit):
+        piece = body[start : start + limit]
+        output.parts += (pack_frame(3, output.number, len(piece)), piece, END)
+
+
+def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes) -> None:
+    """A method with content (basic.return, basic.get-ok), as frames."""
+    header = header_frame(output, properties, len(body))
+    if len(body) <= output.max_payload:
+        output.parts += (method, header, body, END)
+    else:
+        output.parts += (method, header)
+        body_frames(output, body)
+    if not output.connection.scheduled:
+        output.connection.schedule()
+
+
+def short_string(text: str) -> bytes:
+    data = text.encode()
+    return bytes((len(data),)) + data

@@ -1,0 +1,15 @@
+"""How Erlang prints what RabbitMQ quotes in its error texts."""
+
+
+def erlang_binary(data: bytes) -> str:
+    """Bytes: <<"abc">> when printable, else <<1,2,3>>."""
+    if data and all(32 <= byte < 127 for byte in data):
+        text = data.decode().replace("\\", "\\\\").replace('"', '\\"')
+        return f'<<"{text}">>'
+    return "<<" + ",".join(str(byte) for byte in data) + ">>"
+
+
+def describe(kind: int, payload: bytes) -> str:
+    """A frame: `type 1, first 16 octets = <<...>>`."""
+    count = "all" if len(payload) <= 16 else "first 16"
+    return f"type {kind}, {count} octets = {erlang_binary(payload[:16])}"

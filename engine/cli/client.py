@@ -1,0 +1,90 @@
+"""The management API, asked by the command line. What the API refuses becomes one line and an exit code."""
+
+from collections.abc import Mapping
+from urllib.parse import quote, urlsplit
+
+import httpx
+
+from engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
+
+Json = dict[str, object]
+
+
+class Refused(CliError):
+    """The API's answer was an error: its HTTP `status` and `reason`."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        code = NO_PERMISSION if status == 401 else DATA if status < 500 else UNAVAILABLE if status == 503 else SOFTWARE
+        super().__init__(code, reason)
+        self.status = status
+        self.reason = reason
+
+
+def path(*segments: str) -> str:
+    """An API path: every segment encoded, so that vhost `/` is `%2F`."""
+    return "/api/" + "/".join(quote(segment, safe="") for segment in segments)
+
+
+class Client:
+    """`url`: http://[user:password@]host:port. `timeout_seconds`: for each request; None waits for ever."""
+
+    def __init__(self, url: str, user: str, password: str, timeout_seconds: float | None) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        try:
+            port = parts.port
+        except ValueError:
+            port = None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise CliError(USAGE, f"{url!r} is no address of a management API: give --url http://HOST:PORT")
+        host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.address = f"{parts.scheme}://{host}:{port or 15672}"
+        self.timeout_seconds = timeout_seconds
+        credentials = (parts.username or user, parts.password or password)
+        self.http = httpx.Client(
+            base_url=self.address, auth=credentials, timeout=timeout_seconds, trust_env=False,
+        )  # fmt: skip
+
+    def get(self, *segments: str, **query: str) -> list[Json]:
+        answer = self.ask("GET", path(*segments), params=query).json()
+        assert isinstance(answer, list), f"{segments} is no listing"
+        return answer
+
+    def get_one(self, *segments: str, **query: str) -> Json:
+        answer = self.ask("GET", path(*segments), params=query).json()
+        assert isinstance(answer, dict), f"{segments} is a listing"
+        return answer
+
+    def exists(self, *segments: str) -> bool:
+        try:
+            self.ask("GET", path(*segments))
+        except Refused as refused:
+            if refused.status == 404:
+                return False
+            raise
+        return True
+
+    def put(self, *segments: str, content: Mapping[str, object] | None = None) -> None:
+        self.ask("PUT", path(*segments), json=dict(content or {}))
+
+    def delete(self, *segments: str, **query: str) -> httpx.Response:
+        return self.ask("DELETE", path(*segments), params=query)
+
+    def ask(self, method: str, url: str, **options: object) -> httpx.Response:
+        try:
+            response = self.http.request(method, url, **options)  # type: ignore[arg-type]
+        except httpx.TimeoutException:
+            raise CliError(TIMEOUT, f"operation on {self.address} timed out. Timeout value used: {self.timeout_seconds}"
+                           " seconds (--timeout)") from None  # fmt: skip
+        except httpx.HTTPError as error:
+            raise CliError(UNAVAILABLE, f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq"
+                           " start --data DIR', or say where it is with --url or REWINDMQ_URL") from None  # fmt: skip
+        if response.is_success:
+            return response
+        try:
+            answer = response.json()
+            reason = str(answer["reason"])
+        except (ValueError, KeyError, TypeError):
+            reason = f"{self.address} answered {response.status_code} to {method} {url}: is that a RewindMQ broker?"
+        if response.status_code == 401 and reason == "Login failed":
+            raise CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
+        raise Refused(response.status_code, reason)

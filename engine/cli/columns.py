@@ -1,0 +1,113 @@
+"""The columns of listings, by rabbitmqctl's names, and how each comes out of the API's answer. A column that RabbitMQ
+has and we do not know (what is in RAM, disk reads) is blank, as rabbitmqctl prints what a queue type does not tell.
+"""
+
+from collections.abc import Callable, Sequence
+
+from engine.cli.exits import USAGE, CliError
+from engine.cli.values import Definition, Value, arguments_of
+
+Item = dict[str, object]
+Column = Callable[[Item], Value]
+
+
+def field(name: str, *inner: str) -> Column:
+    """A field of the item, or of an object in it."""
+
+    def value(item: Item) -> Value:
+        found: object = item.get(name)
+        for each in inner:
+            found = found.get(each) if isinstance(found, dict) else None
+        return found
+
+    return value
+
+
+def fields(*names: str) -> dict[str, Column]:
+    return {name: field(name) for name in names}
+
+
+def blank(item: Item) -> Value:
+    return None
+
+
+def definition(item: Item) -> Definition:
+    found = item.get("effective_policy_definition")
+    return Definition(tuple(found.items()) if isinstance(found, dict) else ())
+
+
+def queue_pid(item: Item) -> str:
+    """Where the queue lives: its node, the partition of the log, and its incarnation."""
+    return f"<{item.get('node')}.{item.get('partition')}.{item.get('queue_id')}>"
+
+
+def owner_pid(item: Item) -> Value:
+    owner = item.get("owner_pid_details")
+    return f"<{owner.get('name')}>" if isinstance(owner, dict) else None
+
+
+def channel_pid(item: Item) -> Value:
+    details = item.get("channel_details")
+    return f"<{details.get('name', details.get('number'))}>" if isinstance(details, dict) else None
+
+
+QUEUE: dict[str, Column] = fields(
+    "name", "durable", "auto_delete", "policy", "operator_policy", "exclusive", "exclusive_consumer_tag",
+    "messages_ready", "messages_unacknowledged", "messages", "message_bytes", "message_bytes_ready",
+    "message_bytes_unacknowledged", "head_message_timestamp", "consumers", "state", "type", "leader", "members",
+    "online", "messages_dlx", "message_bytes_dlx", "single_active_consumer_tag",
+) | {
+    "arguments": arguments_of, "effective_policy_definition": definition, "pid": queue_pid, "owner_pid": owner_pid,
+} | dict.fromkeys((
+    "exclusive_consumer_pid", "messages_ready_ram", "messages_unacknowledged_ram", "messages_ram",
+    "messages_persistent", "message_bytes_ram", "message_bytes_persistent", "disk_reads", "disk_writes",
+    "consumer_utilisation", "consumer_capacity", "memory", "slave_pids", "synchronised_slave_pids", "mirror_pids",
+    "synchronised_mirror_pids",
+), blank)  # fmt: skip
+
+EXCHANGE: dict[str, Column] = fields("name", "type", "durable", "auto_delete", "internal", "policy") | {
+    "arguments": arguments_of,
+}  # fmt: skip
+
+BINDING: dict[str, Column] = {
+    "source_name": field("source"), "source_kind": lambda item: "exchange", "destination_name": field("destination"),
+    "destination_kind": field("destination_type"), "routing_key": field("routing_key"), "arguments": arguments_of,
+}  # fmt: skip
+
+CONNECTION: dict[str, Column] = fields(
+    "name", "port", "host", "peer_port", "peer_host", "ssl", "state", "channels", "auth_mechanism", "user", "vhost",
+    "frame_max", "channel_max", "client_properties", "connected_at", "protocol",
+) | {"pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>"} | dict.fromkeys((
+    "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer",
+    "peer_cert_validity", "timeout", "recv_oct", "recv_cnt", "send_oct", "send_cnt", "send_pend",
+), blank)  # fmt: skip
+
+CHANNEL: dict[str, Column] = fields(
+    "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count", "messages_unacknowledged",
+    "messages_uncommitted", "acks_uncommitted", "prefetch_count", "global_prefetch_count",
+) | {
+    "pid": lambda item: f"<{item.get('name')}>", "connection": field("connection_details", "name"),
+    "messages_unconfirmed": blank,
+}  # fmt: skip
+
+CONSUMER: dict[str, Column] = {
+    "queue_name": field("queue", "name"), "channel_pid": channel_pid,
+} | fields("consumer_tag", "ack_required", "prefetch_count", "active", "activity_status") | {
+    "arguments": arguments_of,
+}  # fmt: skip
+
+VHOST: dict[str, Column] = fields("name", "description", "tags", "default_queue_type", "tracing", "cluster_state")
+
+
+def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column]) -> list[str]:
+    """The columns to show. Like rabbitmqctl, also takes them separated by commas. Usage error for an unknown one."""
+    names = [name for each in asked for name in each.split(",") if name] or list(default)
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise CliError(USAGE, f"(argument validation): Info key(s) {','.join(unknown)} are not supported. Columns are:"
+                       f" {', '.join(sorted(known))}")  # fmt: skip
+    return list(dict.fromkeys(names))
+
+
+def rows_of(items: Sequence[Item], names: Sequence[str], known: dict[str, Column]) -> list[dict[str, Value]]:
+    return [{name: known[name](item) for name in names} for item in items]

@@ -1,0 +1,28 @@
+"""How a command fails: one line on stderr that says what to do, and an exit code of sysexits.h, as rabbitmqctl's
+(BEHAVIOURS section 18)."""
+
+OK = 0
+DIFFERENT = 1  # verify: the state is not what the log says
+USAGE = 64
+DATA = 65
+NO_USER = 67
+UNAVAILABLE = 69
+SOFTWARE = 70
+TIMEOUT = 75
+NO_PERMISSION = 77
+CONFIG = 78
+
+
+class CliError(Exception):
+    """`code` is the exit code. Line breaks in the text (RabbitMQ's validation texts have some) become `; `."""
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+    @property
+    def line(self) -> str:
+        lines = [line.strip() for line in str(self).splitlines() if line.strip()]
+        if len(lines) > 1 and not lines[0].endswith((":", ".")):
+            return f"{lines[0]}: {'; '.join(lines[1:])}"
+        return " ".join(lines)

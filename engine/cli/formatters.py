@@ -1,0 +1,70 @@
+"""Tables as rabbitmqctl prints them: `table` (tab separated), `pretty_table` (boxes), `json`, `csv`.
+
+A table is its columns and its rows; a row maps each column to a value (see values.py). json and csv are for machines:
+no banner goes with them.
+"""
+
+import unicodedata
+from collections.abc import Callable, Sequence
+
+from engine.cli.values import Value, json_line, plain, pretty
+
+Rows = Sequence[dict[str, Value]]
+MACHINE_READABLE = ("json", "csv")
+
+
+def table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    """The header stands above the first row, so an empty listing has none."""
+    lines = ["\t".join(columns)] if headers and rows else []
+    return lines + ["\t".join(plain(row[column]) for column in columns) for row in rows]
+
+
+def pretty_table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    """A box, always with its header, whatever `--silent` says (S-164). Nothing for no rows."""
+    if not rows:
+        return []
+    cells = [list(columns), *([one_line(pretty(row[column])) for column in columns] for row in rows)]
+    widths = [max(width(row[number]) for row in cells) for number in range(len(columns))]
+
+    def rule(left: str, middle: str, right: str) -> str:
+        return left + middle.join("─" * (each + 2) for each in widths) + right
+
+    def line(row: list[str]) -> str:
+        padded = [f" {cell}{' ' * (size - width(cell))} " for cell, size in zip(row, widths, strict=True)]
+        return "│" + "│".join(padded) + "│"
+
+    lines = [rule("┌", "┬", "┐"), line(cells[0])]
+    for row in cells[1:]:
+        lines += [rule("├", "┼", "┤"), line(row)]
+    return [*lines, rule("└", "┴", "┘")]
+
+
+def one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in text)
+
+
+def width(text: str) -> int:
+    """Columns on a terminal: wide and full-width characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(character) else 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        for character in text
+    )
+
+
+def as_json(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    lines = [json_line({column: row[column] for column in columns}) for row in rows]
+    return ["[", *((("," if number else "") + line) for number, line in enumerate(lines)), "]"]
+
+
+def csv(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    def line(cells: Sequence[str]) -> str:
+        return ",".join('"' + cell.replace('"', '""') + '"' for cell in cells)
+
+    return [line(columns), *(line([plain(row[column]) for column in columns]) for row in rows)] if rows else []
+
+
+FORMATTERS: dict[str, Callable[[Sequence[str], Rows, bool], list[str]]] = {
+    "table": table, "pretty_table": pretty_table, "json": as_json, "csv": csv,
+}  # fmt: skip

@@ -1,0 +1,161 @@
+"""Our own commands: what was in a queue then, and is the live state what history says?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import click
+
+from engine.cli.client import Refused
+from engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
+from engine.cli.settings import Settings, common
+from engine.cli.values import Value, json_line
+from projections.rewind import At, RewindError, UnreadableTime, parse_time
+
+BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
+COLUMNS = (
+    "position", "message_id", "state", "payload_bytes", "redelivered", "delivery_count", "published", "exchange",
+    "routing_key", "properties", "payload",
+)  # fmt: skip
+
+
+@click.command("rewind")
+@click.option("--at", "time", metavar="TIME", help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00.")
+@click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Read this data directory, and ask no broker.")  # fmt: skip
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
+@click.argument("queue")
+@common
+def rewind(
+    settings: Settings, queue: str, time: str | None, offset: int | None, data: Path | None, first: int, count: int
+) -> None:
+    """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
+    if (time is None) == (offset is None):
+        raise CliError(USAGE, "give either --at TIME or --offset N")
+    if time is not None:
+        try:
+            parse_time(time)
+        except UnreadableTime as error:
+            raise CliError(USAGE, str(error)) from None
+    if data is not None:
+        past = past_offline(data, settings.home, queue, time, offset, first, count)
+    else:
+        past = past_online(settings, queue, time, offset, first, count)
+    moment = cast(dict[str, object], past["at"])
+    messages = cast(list[dict[str, object]], past["message_details"])
+    settings.banner(
+        f"Queue '{queue}' in vhost '{settings.home}' at {moment['time']} ({moment['partition']}, offset"
+        f" {moment['offset']}): {past['messages_ready']} ready, {past['messages_unacknowledged']} unacknowledged,"
+        f" policy {past['policy'] or 'none'} ..."
+    )
+    settings.show(COLUMNS, [message_row(message, settings.formatter) for message in messages])
+    beyond = cast(int, past["messages"]) - first - len(messages)
+    if beyond > 0:
+        settings.banner(f"... and {beyond} more (--first {first + len(messages)})")
+
+
+def message_row(message: dict[str, object], formatter: str | None) -> dict[str, Value]:
+    row: dict[str, Value] = {name: message.get(name) for name in COLUMNS}
+    if formatter == "json":
+        return row
+    properties = cast(dict[str, Value], message["properties"])
+    body = str(message["payload"])
+    cut = body[:BODY_SHOWN] + ("..." if len(body) > BODY_SHOWN else "")
+    row["payload"] = "".join(character if character.isprintable() else repr(character)[1:-1] for character in cut)
+    row["properties"] = json_line(properties) if properties else ""
+    row["position"] = message["position"] if message["state"] == "ready" else None
+    return row
+
+
+def past_online(
+    settings: Settings, queue: str, time: str | None, offset: int | None, first: int, count: int
+) -> dict[str, object]:
+    query = {"first": str(first), "count": str(count)}
+    query |= {"time": time} if time is not None else {"offset": str(offset)}
+    try:
+        return settings.client().get_one("queues", settings.home, queue, "at", **query)
+    except Refused as refused:
+        if refused.status in (400, 404):
+            raise CliError(DATA, refused.reason) from None
+        raise
+
+
+def past_offline(
+    data: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
+) -> dict[str, object]:
+    from engine.http.past import MAX_BODY_SHOWN, past_item
+    from engine.log.base import LogError
+    from engine.past import NoSuchQueue, queue_at
+
+    try:
+        at = At(offset=offset) if time is None else At(time_ms=parse_time(time))
+        return past_item(queue_at(data, vhost, queue, at, first, count), MAX_BODY_SHOWN)
+    except (LogError, NoSuchQueue, RewindError) as error:
+        raise CliError(DATA, str(error)) from None
+
+
+@click.command("verify")
+@click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Data directory.")  # fmt: skip
+@common
+def verify(settings: Settings, data: Path) -> None:
+    """Prove the log block by block, fold it afresh, and compare the result with the stored state, body by body.
+
+    Needs no broker, and may run beside one. Exit code 0 when all is as it should be, else 1."""
+    from engine.log.base import LogError
+    from engine.log.directory import METADATA, partition_directory
+    from engine.log.reader import EmbeddedLogReader
+    from engine.log.verify import verify_chain
+    from projections import verify as projection
+    from projections.store import StoreError
+
+    try:
+        reader = EmbeddedLogReader(data)
+    except LogError as error:
+        raise CliError(DATA, str(error)) from None
+    settings.banner(f"Verifying {data} ...")
+    rows: list[dict[str, Value]] = []
+    try:
+        for name in (METADATA, *(log.name for log in reader.queues)):
+            segments = list(verify_chain(partition_directory(data, name)))
+            rows.append({
+                "partition": name, "check": "log", "events": sum(each.records for each in segments), "queues": None,
+                "messages": None, "result": "whole", "chain": segments[-1].chain.hex(),
+            })  # fmt: skip
+        reports = projection.verify(reader.queues, data / "state")
+    except (LogError, StoreError) as error:
+        raise CliError(DIFFERENT, str(error)) from None
+    rows += [state_row(report) for report in reports]
+    settings.show(("partition", "check", "events", "queues", "messages", "result", "chain"), rows)
+    report_differences(reports)
+
+
+def state_row(report: "object") -> dict[str, Value]:
+    from projections.verify import Verification
+
+    assert isinstance(report, Verification)
+    result = "equal" if report.equal else f"{report.difference_count} differences"
+    return {
+        "partition": report.partition, "check": "state", "events": report.offset, "queues": report.queues,
+        "messages": report.messages, "result": result, "chain": None,
+    }  # fmt: skip
+
+
+def report_differences(reports: Sequence["object"]) -> None:
+    from projections.verify import Verification
+
+    total = 0
+    for report in reports:
+        assert isinstance(report, Verification)
+        total += report.difference_count
+        for difference in report.differences:
+            where = difference.queue or report.partition
+            click.echo(f"{where}: {difference.key}: {difference.what}")
+    if total:
+        raise CliError(DIFFERENT, f"the stored state differs from the log in {total} places: stop the broker and delete"
+                       " the directory state, then it is rebuilt from the log")  # fmt: skip
+
+
+COMMANDS = (rewind, verify)

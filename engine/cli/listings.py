@@ -1,0 +1,101 @@
+"""What there is: queues, exchanges, bindings, connections, channels, consumers, vhosts."""
+
+from collections.abc import Sequence
+
+import click
+
+from engine.cli import columns
+from engine.cli.columns import Column, chosen, rows_of
+from engine.cli.policies import in_vhost
+from engine.cli.settings import Settings, common
+
+BINDING_COLUMNS = ("source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments")
+CONSUMER_COLUMNS = (
+    "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",
+)  # fmt: skip
+
+
+def show(settings: Settings, names: Sequence[str], known: dict[str, Column], items: list[dict[str, object]]) -> None:
+    settings.show(names, rows_of(items, names, known))
+
+
+@click.command("list_queues")
+@click.argument("column", nargs=-1)
+@common
+def list_queues(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the queues of a virtual host with the columns asked for (default: name messages)."""
+    names = chosen(column, ("name", "messages"), columns.QUEUE)
+    settings.banner(f"Timeout: {settings.seconds:.1f} seconds ...", f"Listing queues for vhost {settings.home} ...")
+    query = {"columns": QUEUE_FIELDS} if "head_message_timestamp" in names else {}
+    show(settings, names, columns.QUEUE, in_vhost(settings.client(), settings, "queues", **query))
+
+
+# Everything but what costs a look at each queue's first message, and that.
+QUEUE_FIELDS = ",".join([
+    *columns.QUEUE, "argument_types", "node", "partition", "queue_id", "owner_pid_details",
+])  # fmt: skip
+
+
+@click.command("list_exchanges")
+@click.argument("column", nargs=-1)
+@common
+def list_exchanges(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the exchanges of a virtual host (default: name type)."""
+    names = chosen(column, ("name", "type"), columns.EXCHANGE)
+    settings.banner(f"Listing exchanges for vhost {settings.home} ...")
+    show(settings, names, columns.EXCHANGE, in_vhost(settings.client(), settings, "exchanges"))
+
+
+@click.command("list_bindings")
+@click.argument("column", nargs=-1)
+@common
+def list_bindings(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the bindings of a virtual host."""
+    names = chosen(column, BINDING_COLUMNS, columns.BINDING)
+    settings.banner(f"Listing bindings for vhost {settings.home}...")
+    show(settings, names, columns.BINDING, in_vhost(settings.client(), settings, "bindings"))
+
+
+@click.command("list_connections")
+@click.argument("column", nargs=-1)
+@common
+def list_connections(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the AMQP connections (default: user peer_host peer_port state)."""
+    names = chosen(column, ("user", "peer_host", "peer_port", "state"), columns.CONNECTION)
+    settings.banner("Listing connections ...")
+    show(settings, names, columns.CONNECTION, settings.client().get("connections"))
+
+
+@click.command("list_channels")
+@click.argument("column", nargs=-1)
+@common
+def list_channels(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the channels (default: pid user consumer_count messages_unacknowledged)."""
+    names = chosen(column, ("pid", "user", "consumer_count", "messages_unacknowledged"), columns.CHANNEL)
+    settings.banner("Listing channels ...")
+    show(settings, names, columns.CHANNEL, settings.client().get("channels"))
+
+
+@click.command("list_consumers")
+@click.argument("column", nargs=-1)
+@common
+def list_consumers(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the consumers of a virtual host."""
+    names = chosen(column, CONSUMER_COLUMNS, columns.CONSUMER)
+    settings.banner(f"Listing consumers in vhost {settings.home} ...")
+    show(settings, names, columns.CONSUMER, in_vhost(settings.client(), settings, "consumers"))
+
+
+@click.command("list_vhosts")
+@click.argument("column", nargs=-1)
+@common
+def list_vhosts(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the virtual hosts (default: name)."""
+    names = chosen(column, ("name",), columns.VHOST)
+    settings.banner("Listing vhosts ...")
+    show(settings, names, columns.VHOST, settings.client().get("vhosts"))
+
+
+COMMANDS = (
+    list_queues, list_exchanges, list_bindings, list_connections, list_channels, list_consumers, list_vhosts,
+)  # fmt: skip

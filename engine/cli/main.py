@@ -1,0 +1,89 @@
+"""`rewindmq`: rabbitmqctl's commands over the management API, and our own: start, rewind, verify.
+
+Every failure is one line on stderr and an exit code of sysexits.h (exits.py). Options are taken before the command's
+name and after it.
+"""
+
+import os
+import sys
+
+import click
+
+from engine.cli import access, history, listings, node, policies, queues
+from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
+from engine.cli.settings import Settings, common
+
+SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Node": node.COMMANDS, "History": history.COMMANDS, "Policies": policies.COMMANDS,
+    "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Access control": access.COMMANDS,
+}  # fmt: skip
+
+
+class Group(click.Group):
+    """Lists its commands by section; an unknown one is a usage error that names near misses."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, commands in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(command.name or "", command.get_short_help_str(80)) for command in commands])
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@common
+def rewindmq(settings: Settings) -> None:
+    """RewindMQ: a message queue whose queues can be rewound."""
+
+
+@rewindmq.command("help")
+@click.argument("command", required=False)
+@click.pass_context
+def show_help(context: click.Context, command: str | None) -> None:
+    """Show how a command is used."""
+    assert context.parent is not None
+    found = rewindmq.get_command(context, command) if command else rewindmq
+    if found is None:
+        raise CliError(USAGE, f"Command '{command}' not found; 'rewindmq help' lists them")
+    with click.Context(found, info_name=f"rewindmq {command}" if command else "rewindmq") as inner:
+        click.echo(found.get_help(inner))
+
+
+for _commands in SECTIONS.values():
+    for _command in _commands:
+        rewindmq.add_command(_command)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The console script: runs a command and exits with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    try:
+        code = rewindmq.main(arguments, prog_name="rewindmq", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        return USAGE
+    except click.UsageError as error:
+        usage = " ".join(error.ctx.get_usage().split()) if error.ctx else "rewindmq --help"
+        click.echo(f"Error (argument validation): {one_line(error.format_message())} {usage}", err=True)
+        return USAGE
+    except CliError as error:
+        click.echo(f"Error {error.line}" if error.line.startswith("(") else f"Error: {error.line}", err=True)
+        return error.code
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: that is no error
+        return 0
+    except OSError as error:
+        click.echo(f"Error: {error.filename or ''}: {error.strerror or error}".replace(": :", ":"), err=True)
+        return UNAVAILABLE
+    except Exception as error:
+        click.echo(f"Error: a defect of rewindmq: {type(error).__name__}: {one_line(str(error))}", err=True)
+        return SOFTWARE
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())

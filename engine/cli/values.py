@@ -1,0 +1,154 @@
+"""Values as rabbitmqctl prints them. One value looks different in each formatter, as there:
+
+    an argument         table, csv    [{"x-max-length",7},{"x-queue-type","quorum"}]
+                        pretty_table  {<<"x-max-length">>,long,7}{<<"x-queue-type">>,longstr,<<"quorum">>}
+                        json          [["x-max-length","long",7],["x-queue-type","longstr","quorum"]]
+"""
+
+import json
+from dataclasses import dataclass
+
+Value = object  # None | bool | int | float | str | list | Arguments | Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """An AMQP table: (name, AMQP type, value) in order."""
+
+    entries: tuple[tuple[str, str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A merged policy definition."""
+
+    entries: tuple[tuple[str, object], ...]
+
+
+def arguments_of(item: dict[str, object]) -> Arguments:
+    """The `arguments` of an API answer, typed by its `argument_types`, or by what JSON tells where there are none."""
+    table, types = item.get("arguments"), item.get("argument_types")
+    if not isinstance(table, dict):
+        return Arguments(())
+    known = types if isinstance(types, dict) else {}
+    return Arguments(tuple((name, str(known.get(name, type_name(value))), value) for name, value in table.items()))
+
+
+def type_name(value: object) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "long"
+        case float():
+            return "double"
+        case None:
+            return "void"
+        case list():
+            return "array"
+        case dict():
+            return "table"
+        case _:
+            return "longstr"
+
+
+# -- table and csv
+
+
+def plain(value: Value) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case Arguments():
+            return "[" + ",".join(f"{{{quoted(name)},{short_term(inner)}}}" for name, _, inner in value.entries) + "]"
+        case Definition():
+            return "[" + ", ".join(f"{{{binary(name)}, {loose(inner)}}}" for name, inner in value.entries) + "]"
+        case list():
+            return "[" + ", ".join(plain(inner) for inner in value) + "]"
+        case dict():
+            return "#{" + ", ".join(f"{name} => {plain(inner)}" for name, inner in sorted(value.items())) + "}"
+        case _:
+            return str(value)
+
+
+def loose(value: object) -> str:
+    return value if isinstance(value, str) else short_term(value)
+
+
+def short_term(value: object) -> str:
+    """An Erlang term without AMQP types."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return "undefined"
+        case str():
+            return quoted(value)
+        case list():
+            return "[" + ",".join(short_term(inner) for inner in value) + "]"
+        case dict():
+            return "[" + ",".join(f"{{{quoted(name)},{short_term(inner)}}}" for name, inner in value.items()) + "]"
+        case _:
+            return str(value)
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def binary(text: str) -> str:
+    return f"<<{quoted(text)}{'' if text.isascii() else '/utf8'}>>"
+
+
+# -- pretty_table
+
+
+def pretty(value: Value) -> str:
+    match value:
+        case Arguments():
+            return "".join(f"{{{binary(name)},{kind},{typed_term(inner)}}}" for name, kind, inner in value.entries)
+        case Definition():
+            return "".join(f"{{{binary(name)},{typed_term(inner)}}}" for name, inner in value.entries)
+        case list():
+            return "".join(pretty(inner) for inner in value)
+        case _:
+            return plain(value)
+
+
+def typed_term(value: object) -> str:
+    """An Erlang term of an AMQP value, its inner values with their types."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case None:
+            return "undefined"
+        case str():
+            return binary(value)
+        case list():
+            return "[" + ",".join(f"{{{type_name(each)},{typed_term(each)}}}" for each in value) + "]"
+        case dict():
+            inner = [f"{{{binary(k)},{type_name(v)},{typed_term(v)}}}" for k, v in value.items()]
+            return "[" + ",".join(inner) + "]"
+        case _:
+            return str(value)
+
+
+# -- json
+
+
+def jsonable(value: Value) -> object:
+    match value:
+        case None:
+            return ""
+        case Arguments():
+            return [[name, kind, inner] for name, kind, inner in value.entries]
+        case Definition():
+            return dict(value.entries)
+        case _:
+            return value
+
+
+def json_line(row: dict[str, Value]) -> str:
+    return json.dumps({name: jsonable(value) for name, value in row.items()}, ensure_ascii=False, separators=(",", ":"))

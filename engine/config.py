@@ -1,0 +1,27 @@
+"""Where and how a broker runs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+VERSION = "0.1.0"
+# RabbitMQ's version whose semantics and management API these are: clients and tools look at it to know what they may
+# ask for (docs/differences.md).
+RABBITMQ_VERSION = "3.13.7"
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """Sizes are bytes, times are as their names say."""
+
+    data: Path
+    host: str = "127.0.0.1"
+    amqp_port: int = 5672
+    http_port: int = 15672
+    partitions: int | None = None  # of the queue log, fixed when the directory is made; None: as it is, 2 for a new one
+    node: str = "rewindmq@localhost"
+    max_message_size: int = 134_217_728  # as RabbitMQ 3.13
+    frame_max: int = 131_072
+    channel_max: int = 2_047
+    heartbeat_seconds: int = 60
+    segment_bytes: int = 268_435_456
+    snapshot_events: int = 1_000_000

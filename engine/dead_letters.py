@@ -1,0 +1,255 @@
+"""Dead letters on their way: from a queue's outbox, through its dead-letter exchange, into the target queues.
+
+    DeadLetter effect -> letter -> route -> Published (with origin) in the targets' partitions
+                                                 | durable there
+                                                 v
+                         DeadLettersForwarded in the source's partition -> its outbox forgets
+
+Rules of this file
+- A letter is forwarded when its death is durable in the source's log. Otherwise a crash could undo the death and keep
+  its dead letter, and the source would give the same number to another one, which the target would drop as seen.
+- Letters of one source queue are forwarded in the order of their sequence: a target tells a forward that it has seen
+  by a number that only grows, so a letter that must be tried again holds up those behind it.
+- At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
+  tried again after a while, only for the targets that have not taken it (S-149, S-151).
+- A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
+- Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
+  bounded, the rest goes on in the next turn of the loop, so that a burst of deaths does not stop the world.
+- Everything is idempotent: a letter that is forwarded again after a crash is dropped by the fold of its target (B-07).
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from engine.deaths import Buried, bury, decoded_headers
+from engine.partition import Partition
+from engine.routing import Destination, Router
+from projections.machine.effects import REJECTED, DeadLetter, Refuse
+from projections.machine.queue import Queue
+from schemas.events import BROKER, DeadLettersForwarded, Origin, Published
+
+logger = logging.getLogger(__name__)
+
+ROUND = 1_000  # letters forwarded in one turn of the loop
+NO_PROPERTIES = b"\0\0"
+RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
+RETRY_LAST_MS = 60_000
+
+
+class Letter:
+    """A dead letter to forward. `message` None: the projector has it. `taken_by`: targets that already have it.
+    `logged_below`: the death is in the source's log below this offset."""
+
+    def __init__(
+        self, message_id: int, reason: str, sequence: int, exchange: str, routing_key: str | None, at_least_once: bool,
+        message: Published | None, logged_below: int,
+    ) -> None:  # fmt: skip
+        self.message_id = message_id
+        self.reason = reason
+        self.sequence = sequence
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.at_least_once = at_least_once
+        self.message = message
+        self.logged_below = logged_below
+        self.taken_by: dict[str, None] = {}
+        self.sent: list[tuple[Partition, int]] = []  # where, and at which offset
+
+
+class Source:
+    """A queue that has dead letters."""
+
+    def __init__(self, partition: Partition, queue: Queue) -> None:
+        self.partition = partition
+        self.queue = queue
+        self.letters: deque[Letter] = deque()
+        self.in_flight: deque[tuple[int, list[tuple[Partition, int]]]] = deque()  # sequence, what must be durable
+        self.known_sequence = 0  # the highest that came in
+        self.scheduled = False
+        self.retry_at_ms: int | None = None
+        self.retry_delay_ms = RETRY_FIRST_MS
+
+    @property
+    def may_send(self) -> bool:
+        """There is a letter, and its death cannot be undone by a crash any more."""
+        return bool(self.letters) and self.letters[0].logged_below <= self.partition.log.durable_offset
+
+
+class Forwarder:
+    def __init__(self, router: Router, clock: Callable[[], int], counters: dict[str, int]) -> None:
+        self._router = router
+        self._clock = clock
+        self._counters = counters
+        self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
+        self._ready: deque[Source] = deque()
+        self._waiting: dict[Source, None] = {}  # those with a `retry_at_ms`, each once
+        self._logged_cycles: dict[tuple[str, ...], None] = {}
+
+    # -- letters come in ----------------------------------------------------------------------------------------------
+
+    def take(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
+        self._counters[f"global_messages_dead_lettered_{effect.reason}_total"] += 1
+        self._add(partition, effect.queue, Letter(
+            effect.message_id, effect.reason, effect.sequence, effect.exchange, effect.routing_key,
+            effect.at_least_once, message, partition.log.next_offset,
+        ))  # fmt: skip
+
+    def recover(self, partition: Partition, queue: Queue) -> None:
+        """What the queue's outbox still holds is forwarded (again)."""
+        for entry in queue.outbox.values():
+            self._add(partition, queue, Letter(
+                entry.message_id, entry.reason, entry.sequence, entry.exchange, entry.routing_key, entry.at_least_once,
+                None, 0,
+            ))  # fmt: skip
+
+    def _add(self, partition: Partition, queue: Queue, letter: Letter) -> None:
+        key = (partition.index, queue.queue_id)
+        source = self._sources.get(key)
+        if source is None:
+            source = self._sources[key] = Source(partition, queue)
+        if letter.sequence > source.known_sequence:
+            source.known_sequence = letter.sequence
+            source.letters.append(letter)
+            if source.letters[0].sequence not in queue.outbox:  # what was waited for was given up (S-153)
+                source.retry_at_ms = None
+            self._schedule(source)
+
+    def _schedule(self, source: Source) -> None:
+        if not source.scheduled and source.retry_at_ms is None and source.may_send:
+            source.scheduled = True
+            self._ready.append(source)
+
+    # -- forwarding ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._ready)
+
+    def retry_ms(self) -> int | None:
+        """When a letter is to be tried again."""
+        times = [source.retry_at_ms for source in self._waiting if source.retry_at_ms is not None]
+        return min(times, default=None)
+
+    def wake(self) -> None:
+        """Time passed: letters that are due are tried again."""
+        now = self._clock()
+        waiting, self._waiting = self._waiting, {}
+        for source in waiting:
+            if source.retry_at_ms is not None and source.retry_at_ms > now:
+                self._waiting[source] = None
+            else:
+                source.retry_at_ms = None
+                self._schedule(source)
+
+    def forward(self, budget: int) -> int:
+        """Forward up to `budget` letters; what is left of it. New letters may come in meanwhile (by carry_out)."""
+        while self._ready and budget > 0:
+            source = self._ready.popleft()
+            source.scheduled = False
+            while source.may_send and budget > 0:
+                letter = source.letters[0]
+                budget -= 1
+                if letter.sequence in source.queue.outbox and not self._forward(source, letter):
+                    source.retry_at_ms = self._clock() + source.retry_delay_ms
+                    source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
+                    self._waiting[source] = None
+                    break
+                source.retry_delay_ms = RETRY_FIRST_MS
+                source.letters.popleft()
+                source.in_flight.append((letter.sequence, letter.sent))
+            self._schedule(source)
+            self._tell(source)  # where nothing was sent, no group commit will
+        return budget
+
+    def _forward(self, source: Source, letter: Letter) -> bool:
+        """Into every target that has not got it yet. False: it has to be tried again."""
+        queue = source.queue
+        vhost = queue.vhost
+        message = letter.message
+        if message is None:
+            message = source.partition.message(queue.queue_id, letter.message_id)
+        buried = self._bury(source, letter, message)
+        if (vhost, letter.exchange) not in self._router.topology.exchanges:
+            return not letter.at_least_once
+        headers = decoded_headers(buried.properties) if self._router.needs_headers(vhost, letter.exchange) else None
+        routing_keys = buried.routing_keys if letter.routing_key is None else (letter.routing_key,)
+        destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, headers)
+        if not destinations:
+            return not letter.at_least_once
+        origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
+        complete = True
+        for destination in destinations:
+            targets = [
+                name for name in destination.route.queues
+                if name not in letter.taken_by and not self._is_cycle(letter, buried, name)
+            ]  # fmt: skip
+            if targets:
+                narrowed = self._router.narrowed(destination, tuple(targets))
+                refusing = self._publish(narrowed, message, buried, origin, letter)
+                letter.taken_by.update((name, None) for name in targets if name not in refusing)
+                complete = complete and not refusing
+        return complete or not letter.at_least_once
+
+    def _bury(self, source: Source, letter: Letter, message: Published) -> Buried:
+        """Properties that cannot be read (a service may have put anything into the log) are left behind: the message is
+        worth more than they are."""
+        route, now_s = message.route, source.partition.now_ms() // 1000
+        name = source.queue.name
+        try:
+            return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s)
+        except ValueError as error:
+            logger.warning(
+                "%s: dead letter %d of %s loses its properties: %s", source.partition.machine.partition,
+                letter.message_id, name, error,
+            )  # fmt: skip
+            return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s)
+
+    def _publish(
+        self, destination: Destination, message: Published, buried: Buried, origin: Origin, letter: Letter
+    ) -> list[str]:
+        """The queues that would not take it."""
+        partition = destination.partition
+        before = len(partition.effects)
+        offset = partition.publish(BROKER, Published(
+            destination.route, buried.properties, None, message.priority, message.persistent, origin,
+            message.encryption, message.body, message.body_size,
+        ))  # fmt: skip
+        letter.sent.append((partition, offset))
+        return [
+            effect.queue.name for effect in partition.effects[before:]
+            if isinstance(effect, Refuse) and effect.message_id == offset
+        ]  # fmt: skip
+
+    def _is_cycle(self, letter: Letter, buried: Buried, target: str) -> bool:
+        if letter.reason == REJECTED or not buried.cycles_into(target):
+            return False
+        cycle = (target, *(death.queue for death in buried.deaths))
+        if cycle not in self._logged_cycles and len(self._logged_cycles) < 1_000:
+            self._logged_cycles[cycle] = None
+            logger.warning(
+                "a message was dropped: these queues (latest death first) are a dead-letter cycle without reason "
+                "'rejected'; this list is not logged again: %s", ", ".join(cycle),
+            )  # fmt: skip
+        return True
+
+    # -- durability ---------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A group commit landed: tell the sources which of their letters have arrived; more deaths may be durable."""
+        for key, source in list(self._sources.items()):
+            self._schedule(source)
+            self._tell(source)
+            if not source.in_flight and not source.letters:
+                del self._sources[key]
+
+    def _tell(self, source: Source) -> None:
+        """Let the source forget what has arrived, or has nowhere to go."""
+        arrived = 0
+        in_flight = source.in_flight
+        while in_flight and all(offset < target.log.durable_offset for target, offset in in_flight[0][1]):
+            arrived, _ = in_flight.popleft()
+            self._counters["global_messages_dead_lettered_confirmed_total"] += 1
+        queue = source.queue
+        if next(iter(queue.outbox), arrived + 1) <= arrived:
+            source.partition.append(BROKER, DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived))

@@ -1,0 +1,91 @@
+"""Errors that speak the wire: each class carries its AMQP reply code and whether it closes the channel or the whole
+connection (AMQP 0-9-1 section 1.2, constants of class hard-error / soft-error; texts as RabbitMQ's).
+
+    raise NotFound("no queue 'q' in vhost '/'")      ->  404 NOT_FOUND - no queue 'q' in vhost '/'
+
+The HTTP API and the CLI show the same text with their own status or exit code.
+"""
+
+
+class AmqpError(Exception):
+    """`reply_code`, `name` as in the protocol table; `closes_connection`: hard error. `text` has no prefix."""
+
+    reply_code = 541
+    name = "INTERNAL_ERROR"
+    closes_connection = True
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    @property
+    def reply_text(self) -> str:
+        return f"{self.name} - {self.text}"
+
+
+class ContentTooLarge(AmqpError):
+    reply_code, name, closes_connection = 311, "CONTENT_TOO_LARGE", False
+
+
+class NoConsumers(AmqpError):
+    reply_code, name, closes_connection = 313, "NO_CONSUMERS", False
+
+
+class AccessRefused(AmqpError):
+    reply_code, name, closes_connection = 403, "ACCESS_REFUSED", False
+
+
+class NotFound(AmqpError):
+    reply_code, name, closes_connection = 404, "NOT_FOUND", False
+
+
+class ResourceLocked(AmqpError):
+    reply_code, name, closes_connection = 405, "RESOURCE_LOCKED", False
+
+
+class PreconditionFailed(AmqpError):
+    reply_code, name, closes_connection = 406, "PRECONDITION_FAILED", False
+
+
+class ConnectionForced(AmqpError):
+    reply_code, name, closes_connection = 320, "CONNECTION_FORCED", True
+
+
+class InvalidPath(AmqpError):
+    reply_code, name, closes_connection = 402, "INVALID_PATH", True
+
+
+class FrameError(AmqpError):
+    reply_code, name, closes_connection = 501, "FRAME_ERROR", True
+
+
+class MalformedFrame(AmqpError):  # named "syntax error" in the protocol table
+    reply_code, name, closes_connection = 502, "SYNTAX_ERROR", True
+
+
+class CommandInvalid(AmqpError):
+    reply_code, name, closes_connection = 503, "COMMAND_INVALID", True
+
+
+class ChannelError(AmqpError):
+    reply_code, name, closes_connection = 504, "CHANNEL_ERROR", True
+
+
+class UnexpectedFrame(AmqpError):
+    reply_code, name, closes_connection = 505, "UNEXPECTED_FRAME", True
+
+
+class ResourceError(AmqpError):
+    reply_code, name, closes_connection = 506, "RESOURCE_ERROR", True
+
+
+class NotAllowed(AmqpError):
+    reply_code, name, closes_connection = 530, "NOT_ALLOWED", True
+
+
+class NotImplementedByBroker(AmqpError):
+    reply_code, name, closes_connection = 540, "NOT_IMPLEMENTED", True
+
+
+class InternalError(AmqpError):
+    reply_code, name, closes_connection = 541, "INTERNAL_ERROR", True

@@ -1,0 +1,185 @@
+"""The management API as an ASGI application, in the broker's own loop: RabbitMQ's paths and JSON shapes, and ours for
+the past (`/api/queues/{vhost}/{queue}/at`).
+
+- Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
+- Every request under /api authenticates by HTTP Basic through `broker.authenticate`; `/metrics` and `/` are open, as
+  they are in RabbitMQ.
+- A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
+"""
+
+import asyncio
+import contextlib
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from engine.errors import AmqpError
+from engine.http import access, bindings, clients, exchanges, metrics, overview, past, policies, queues, web
+from engine.http.authentication import authenticate
+from engine.http.call import ApiError, Call, api_error, reply
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+
+Handler = Callable[[Call], Awaitable[Response]]
+
+# (methods and their handlers) by path, below /api
+ROUTES: dict[str, dict[str, Handler]] = {
+    "/overview": {"GET": overview.overview},
+    "/whoami": {"GET": overview.whoami},
+    "/version": {"GET": overview.version},
+    "/nodes": {"GET": overview.nodes},
+    "/nodes/{node}": {"GET": overview.node},
+    "/health/checks/alarms": {"GET": overview.alarms},
+    "/health/checks/local-alarms": {"GET": overview.alarms},
+    "/health/checks/virtual-hosts": {"GET": overview.healthy},
+    "/health/checks/ready-to-serve-clients": {"GET": overview.healthy},
+    "/vhosts": {"GET": access.list_vhosts},
+    "/vhosts/{vhost}": {"GET": access.show_vhost, "PUT": access.put_vhost, "DELETE": access.delete_vhost},
+    "/vhosts/{vhost}/permissions": {"GET": access.vhost_permissions},
+    "/users": {"GET": access.list_users},
+    "/users/{user}": {"GET": access.show_user, "PUT": access.put_user, "DELETE": access.delete_user},
+    "/users/{user}/permissions": {"GET": access.user_permissions},
+    "/permissions": {"GET": access.list_permissions},
+    "/permissions/{vhost}/{user}": {
+        "GET": access.show_permissions, "PUT": access.put_permissions, "DELETE": access.delete_permissions,
+    },
+    "/queues": {"GET": queues.list_all},
+    "/queues/{vhost}": {"GET": queues.list_vhost},
+    "/queues/{vhost}/{queue}": {"GET": queues.show, "PUT": queues.declare, "DELETE": queues.delete},
+    "/queues/{vhost}/{queue}/contents": {"DELETE": queues.purge},
+    "/queues/{vhost}/{queue}/get": {"POST": queues.get},
+    "/queues/{vhost}/{queue}/bindings": {"GET": bindings.of_queue},
+    "/queues/{vhost}/{queue}/at": {"GET": past.at},
+    "/exchanges": {"GET": exchanges.list_all},
+    "/exchanges/{vhost}": {"GET": exchanges.list_vhost},
+    "/exchanges/{vhost}/{exchange}": {
+        "GET": exchanges.show, "PUT": exchanges.declare, "DELETE": exchanges.delete,
+    },
+    "/exchanges/{vhost}/{exchange}/publish": {"POST": exchanges.publish},
+    "/exchanges/{vhost}/{exchange}/bindings/source": {"GET": bindings.from_exchange},
+    "/exchanges/{vhost}/{exchange}/bindings/destination": {"GET": bindings.to_exchange},
+    "/bindings": {"GET": bindings.list_all},
+    "/bindings/{vhost}": {"GET": bindings.list_vhost},
+    "/bindings/{vhost}/e/{exchange}/{kind}/{destination}": {"GET": bindings.between, "POST": bindings.bind},
+    "/bindings/{vhost}/e/{exchange}/{kind}/{destination}/{key}": {"GET": bindings.show, "DELETE": bindings.unbind},
+    "/policies": {"GET": policies.list_all},
+    "/policies/{vhost}": {"GET": policies.list_vhost},
+    "/policies/{vhost}/{name}": {"GET": policies.show, "PUT": policies.put, "DELETE": policies.delete},
+    "/operator-policies": {"GET": policies.list_all_operator},
+    "/operator-policies/{vhost}": {"GET": policies.list_vhost_operator},
+    "/operator-policies/{vhost}/{name}": {
+        "GET": policies.show_operator, "PUT": policies.put_operator, "DELETE": policies.delete_operator,
+    },
+    "/connections": {"GET": clients.connections},
+    "/connections/{name}": {"GET": clients.connection, "DELETE": clients.close_connection},
+    "/vhosts/{vhost}/connections": {"GET": clients.vhost_connections},
+    "/channels": {"GET": clients.channels},
+    "/vhosts/{vhost}/channels": {"GET": clients.vhost_channels},
+    "/consumers": {"GET": clients.consumers},
+    "/consumers/{vhost}": {"GET": clients.vhost_consumers},
+}  # fmt: skip
+
+
+def make_app(broker: "Broker") -> ASGIApp:
+    """The application."""
+    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            try:
+                user, tags = authenticate(broker, request)
+                return await handler(Call(request, broker, user, tags))
+            except ApiError as error:
+                return refuse(error)
+            except AmqpError as error:
+                broker.end_of_turn()
+                return refuse(api_error(error))
+
+        return respond
+
+    async def show_metrics(request: Request) -> Response:
+        return metrics.metrics(broker)
+
+    routes = [
+        Route("/api" + path, endpoint(handler), methods=[method])
+        for path, handlers in ROUTES.items()
+        for method, handler in handlers.items()
+    ]
+    routes.append(Route("/metrics", show_metrics, methods=["GET"]))
+    routes.append(Route("/", web.page, methods=["GET"]))
+    starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
+    starlette.router.redirect_slashes = False
+    return Undecoded(starlette)
+
+
+class Undecoded:
+    """Routes by the path as it was sent, so that an encoded slash stays part of its segment."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["raw_path"].decode("ascii", "replace")
+            scope["path"] = path.rstrip("/") or "/"  # RabbitMQ takes a trailing slash
+        await self.app(scope, receive, send)
+
+
+def refuse(error: ApiError) -> Response:
+    response = reply({"error": error.error, "reason": error.reason}, error.status)
+    if error.status == 401:
+        response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
+    return response
+
+
+async def no_such_path(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    if status == 405:
+        allowed = error.headers if isinstance(error, HTTPException) else None
+        response = refuse(ApiError(405, "method_not_allowed", f"{request.method} is not possible here"))
+        response.headers.update(allowed or {})
+        return response
+    return refuse(ApiError(status, "Object Not Found", "Not Found"))
+
+
+async def unexpected(request: Request, error: Exception) -> Response:
+    """A defect of ours: Starlette raises it again after this answer, so that it is logged with its traceback."""
+    return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"))
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers: the broker's own process decides when to stop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(app: ASGIApp, host: str, port: int) -> None:
+    """Serve until cancelled; then take no more requests, let those under way finish (3 seconds at most), and return by
+    raising CancelledError. OSError when the address cannot be bound."""
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        timeout_graceful_shutdown=3,
+    )  # fmt: skip
+    listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    server = _Server(config)
+    task = asyncio.ensure_future(server.serve(sockets=[listener]))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await task
+        raise
+    finally:
+        listener.close()
+        past.reader.close()

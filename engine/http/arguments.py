@@ -1,0 +1,66 @@
+"""AMQP declaration arguments as JSON, and back, by RabbitMQ's rules for its HTTP API: whole numbers become `long`,
+other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON cannot tell AMQP's types, so answers
+carry them beside the arguments (`argument_types`, ours): `list_queues` prints them as rabbitmqctl does (S-164).
+
+History keeps nested tables and arrays as JSON text (schemas.events.ArgumentValue).
+"""
+
+import base64
+import json
+
+from engine.http.call import Json, bad_request
+from schemas.events import Argument, ArgumentValue
+
+
+def arguments_from(table: Json) -> tuple[Argument, ...]:
+    """The `arguments` of a request body."""
+    if table is None or table == []:
+        return ()
+    if not isinstance(table, dict):
+        raise bad_request("arguments must be a JSON object")
+    return tuple(_argument(name, value) for name, value in table.items())
+
+
+def _argument(name: str, value: Json) -> Argument:
+    if len(name.encode()) > 255:
+        raise bad_request(f"argument name longer than 255 bytes: {name[:40]}...")
+    match value:
+        case bool():
+            return Argument(name, "bool", value)
+        case int():
+            return Argument(name, "long", value)
+        case float():
+            return Argument(name, "double", value)
+        case str():
+            return Argument(name, "longstr", value)
+        case None:
+            return Argument(name, "void", None)
+        case _:
+            kind = "array" if isinstance(value, list) else "table"
+            return Argument(name, kind, json.dumps(value, sort_keys=True, separators=(",", ":")))
+
+
+def table_of(arguments: tuple[Argument, ...]) -> dict[str, Json]:
+    """Arguments as a JSON object, in the order of their declaration."""
+    return {argument.name: _json(argument.value, argument.type) for argument in arguments}
+
+
+def types_of(arguments: tuple[Argument, ...]) -> dict[str, str]:
+    return {argument.name: argument.type for argument in arguments}
+
+
+def _json(value: ArgumentValue, type_name: str) -> Json:
+    if isinstance(value, bytes):
+        return text_of(value)
+    if type_name in ("table", "array") and isinstance(value, str):
+        nested: Json = json.loads(value)
+        return nested
+    return value
+
+
+def text_of(value: bytes) -> str:
+    """Bytes as text: as they are when they are UTF-8, else in base64."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return base64.b64encode(value).decode()

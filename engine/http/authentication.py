@@ -1,0 +1,51 @@
+"""HTTP Basic authentication against the broker's users, and who may use the API at all: as RabbitMQ, users with one of
+its management tags, and `guest` only from this machine."""
+
+import base64
+import binascii
+from ipaddress import ip_address
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from engine.errors import AmqpError
+from engine.http.call import ApiError, not_authorised
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+
+MANAGEMENT_TAGS = ("administrator", "monitoring", "policymaker", "management")
+
+
+def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[str, ...]]:
+    """The user's name and tags; 401 in RabbitMQ's words."""
+    name, password = credentials(request)
+    if name == "guest" and not from_loopback(request):
+        raise not_authorised("User can only log in via localhost")
+    try:
+        broker.authenticate(name, password)
+    except AmqpError:
+        raise ApiError(401, "not_authorized", "Login failed") from None
+    tags = broker.topology.users[name].tags
+    if not any(tag in tags for tag in MANAGEMENT_TAGS):
+        raise not_authorised("Not management user")
+    return name, tags
+
+
+def credentials(request: Request) -> tuple[str, str]:
+    scheme, _, encoded = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "basic":
+        try:
+            name, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        except (binascii.Error, UnicodeDecodeError):
+            colon = ""
+        if colon:
+            return name, password
+    raise ApiError(401, "not_authorized", "Login failed")
+
+
+def from_loopback(request: Request) -> bool:
+    try:
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False

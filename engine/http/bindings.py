@@ -1,0 +1,146 @@
+"""Bindings over HTTP. A binding's `properties_key` names it among those of the same two ends: its routing key,
+percent-encoded, and, when it has arguments, `~` and a digest of them.
+"""
+
+import base64
+import hashlib
+import json
+from urllib.parse import quote, unquote
+
+from starlette.responses import Response
+
+from engine.http.arguments import arguments_from, table_of, types_of
+from engine.http.call import Call, Json, not_found, reply, short, text
+from engine.http.exchanges import exchange_of
+from engine.http.listing import Item, listed
+from schemas.events import Argument, Bound
+
+KINDS = {"q": "queue", "e": "exchange"}
+
+
+async def list_all(call: Call) -> Response:
+    return listed(call, [binding_item(each) for vhost in call.visible_vhosts() for each in bindings_in(call, vhost)])
+
+
+async def list_vhost(call: Call) -> Response:
+    return listed(call, [binding_item(each) for each in bindings_in(call, call.vhost)])
+
+
+def bindings_in(call: Call, vhost: str) -> list[Bound]:
+    """Those of a vhost, the default exchange's first: every queue is bound to it by its name."""
+    queues = [
+        queue.name
+        for partition in call.broker.partitions
+        for queue in partition.machine.queues()
+        if queue.vhost == vhost
+    ]
+    return [
+        *(Bound(vhost, "", "queue", name, name) for name in sorted(queues)), *call.broker.topology.bindings(vhost),
+    ]  # fmt: skip
+
+
+def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
+    key = quote(routing_key, safe="-._")
+    if not arguments:
+        return key or "~"
+    canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments]).encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()[:6]).decode()
+    return f"{key}~{digest}"
+
+
+def binding_item(binding: Bound) -> Item:
+    arguments: dict[str, Json] = table_of(binding.arguments)
+    return {
+        "source": binding.source, "vhost": binding.vhost, "destination": binding.destination,
+        "destination_type": binding.destination_type, "routing_key": binding.routing_key, "arguments": arguments,
+        "argument_types": dict(types_of(binding.arguments)),
+        "properties_key": properties_key(binding.routing_key, binding.arguments),
+    }  # fmt: skip
+
+
+async def of_queue(call: Call) -> Response:
+    queue = call.queue()
+    found = [
+        each
+        for each in bindings_in(call, queue.vhost)
+        if each.destination_type == "queue" and each.destination == queue.name
+    ]
+    return listed(call, [binding_item(each) for each in found])
+
+
+async def from_exchange(call: Call) -> Response:
+    exchange = exchange_of(call)
+    found = [each for each in bindings_in(call, exchange.vhost) if each.source == exchange.exchange]
+    return listed(call, [binding_item(each) for each in found])
+
+
+async def to_exchange(call: Call) -> Response:
+    exchange = exchange_of(call)
+    found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
+    return listed(call, [binding_item(each) for each in found])
+
+
+def ends(call: Call) -> tuple[str, str, str, str]:
+    """(vhost, source, destination type, destination); 404 when one of the ends does not exist."""
+    vhost, source, kind = call.vhost, call.exchange, KINDS.get(call.segment("kind"))
+    destination = call.segment("destination")
+    if kind is None:
+        raise not_found()
+    exchanges = call.broker.topology.exchanges
+    if (vhost, source) not in exchanges:
+        raise not_found(f"no exchange '{source}' in vhost '{vhost}'", "not_found")
+    if kind == "exchange":
+        if (vhost, destination) not in exchanges:
+            raise not_found(f"no exchange '{destination}' in vhost '{vhost}'", "not_found")
+    elif call.broker.queue(vhost, destination) is None:
+        raise not_found(f"no queue '{destination}' in vhost '{vhost}'", "not_found")
+    return vhost, source, kind, destination
+
+
+def bindings_between(call: Call) -> list[Bound]:
+    vhost, source, kind, destination = ends(call)
+    return [
+        each
+        for each in bindings_in(call, vhost)
+        if (each.source, each.destination_type, each.destination) == (source, kind, destination)
+    ]
+
+
+async def between(call: Call) -> Response:
+    return reply([binding_item(each) for each in bindings_between(call)])
+
+
+async def bind(call: Call) -> Response:
+    vhost, source, kind, destination = ends(call)
+    content = await call.body()
+    routing_key = short("routing_key", text(content, "routing_key", ""))
+    arguments = arguments_from(content.get("arguments", {}))
+    async with call.session(vhost) as session:
+        call.broker.bind(session, source, kind, destination, routing_key, arguments)
+    await call.durable()
+    key = properties_key(routing_key, arguments)
+    return Response(status_code=201, headers={"location": f"{quote(destination, safe='')}/{quote(key, safe='~%')}"})
+
+
+def binding_named(call: Call) -> Bound:
+    """By its properties_key, as it stands or percent-encoded once more, as clients do."""
+    wanted = {call.segment("key"), unquote(call.segment("key")), str(call.request.path_params["key"])}
+    for each in bindings_between(call):
+        key = properties_key(each.routing_key, each.arguments)
+        if key in wanted or unquote(key) in wanted:
+            return each
+    raise not_found()
+
+
+async def show(call: Call) -> Response:
+    return reply(binding_item(binding_named(call)))
+
+
+async def unbind(call: Call) -> Response:
+    each = binding_named(call)
+    async with call.session(each.vhost) as session:
+        call.broker.unbind(
+            session, each.source, each.destination_type, each.destination, each.routing_key, each.arguments
+        )
+    await call.durable()
+    return Response(status_code=204)

@@ -1,0 +1,240 @@
+"""One HTTP request as a handler sees it: who asks, what is named in the path, the body, and how an answer waits.
+
+- Path segments are matched before they are decoded, so that `%2F` names the vhost "/" (see app.py).
+- An answer that says "done" is given when what was done is durable, never before.
+- Errors are RabbitMQ's: a status and {"error": ..., "reason": ...}.
+"""
+
+import asyncio
+import json
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import unquote
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from engine.errors import AccessRefused, AmqpError, NotAllowed, NotFound
+
+if TYPE_CHECKING:
+    from engine.broker import Broker, Session
+    from projections.machine.queue import Queue
+
+MAX_BODY_BYTES = 10_485_760  # RabbitMQ's max_http_body_size, from 3.12 on
+MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (engine.amqp.tables), and a body holds one
+DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk)
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class ApiError(Exception):
+    """An answer other than success: HTTP status, RabbitMQ's short `error` word, and the reason in a sentence."""
+
+    def __init__(self, status: int, error: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.error = error
+        self.reason = reason
+
+    def __reduce__(self) -> "tuple[type[ApiError], tuple[int, str, str]]":
+        return ApiError, (self.status, self.error, self.reason)
+
+
+def bad_request(reason: str) -> ApiError:
+    return ApiError(400, "bad_request", reason)
+
+
+def not_found(reason: str = "Not Found", error: str = "Object Not Found") -> ApiError:
+    return ApiError(404, error, reason)
+
+
+def not_authorised(reason: str) -> ApiError:
+    return ApiError(401, "not_authorised", reason)
+
+
+def api_error(refusal: AmqpError) -> ApiError:
+    """What an AMQP refusal is over HTTP: RabbitMQ gives 401 for a lack of permission, 404 for what is not there and 400
+    for everything else. Unlike RabbitMQ ("Access refused.") the reason of a 401 says what was refused."""
+    if isinstance(refusal, AccessRefused | NotAllowed):
+        return not_authorised(refusal.text)
+    if isinstance(refusal, NotFound):
+        return not_found(refusal.text, "not_found")
+    return bad_request(refusal.text)
+
+
+def reply(content: object, status: int = 200) -> Response:
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return Response(body, status, media_type="application/json")
+
+
+def done(created: bool) -> Response:
+    """Answer to a PUT: 201 when it made something new, 204 when it was there before."""
+    return Response(status_code=201 if created else 204)
+
+
+class Call:
+    """`user` and `tags` are the authenticated user's; `broker` runs in the same loop, so that between two awaits
+    nothing else happens."""
+
+    def __init__(self, request: Request, broker: "Broker", user: str, tags: tuple[str, ...]) -> None:
+        self.request = request
+        self.broker = broker
+        self.user = user
+        self.tags = tags
+
+    # -- what is named ----------------------------------------------------------------------------------------------
+    def segment(self, name: str) -> str:
+        """A segment of the path, decoded. All but a binding's `key` are names, at most 255 bytes long (S-062)."""
+        try:
+            found = unquote(str(self.request.path_params[name]), errors="strict")
+        except UnicodeDecodeError:
+            raise bad_request(f"the {name} in the path is not UTF-8") from None
+        return found if name == "key" else short(name, found)
+
+    @property
+    def vhost(self) -> str:
+        """The vhost in the path; 404 when there is none such, 401 when the user may not enter it."""
+        vhost = self.segment("vhost")
+        if vhost not in self.broker.topology.vhosts:
+            raise not_found() if self.request.method == "GET" else not_found("vhost_not_found", "not_found")
+        if vhost not in self.visible_vhosts():
+            raise not_authorised("User not authorised to access virtual host")
+        return vhost
+
+    @property
+    def exchange(self) -> str:
+        name = self.segment("exchange")
+        return "" if name == "amq.default" else name
+
+    def queue(self) -> "Queue":
+        return self.queue_named(self.vhost, self.segment("queue"))
+
+    def queue_named(self, vhost: str, name: str) -> "Queue":
+        queue = self.broker.queue(vhost, name)
+        if queue is None:
+            raise not_found()
+        return queue
+
+    def visible_vhosts(self) -> list[str]:
+        """Every vhost for a monitoring user, else those the user has permissions in."""
+        topology = self.broker.topology
+        everywhere = "administrator" in self.tags or "monitoring" in self.tags
+        return [vhost for vhost in sorted(topology.vhosts) if everywhere or (vhost, self.user) in topology.permissions]
+
+    def require(self, *tags: str) -> None:
+        """One of `tags`, or administrator."""
+        if "administrator" in self.tags or any(tag in self.tags for tag in tags):
+            return
+        raise not_authorised({"policymaker": "Not policymaker user", "monitoring": "Not monitor user"}.get(
+            tags[0] if tags else "", "Not administrator user"))  # fmt: skip
+
+    def asks(self, name: str) -> bool:
+        """A boolean of the query string: `?if-unused=true`."""
+        return self.request.query_params.get(name, "false") == "true"
+
+    # -- the body ---------------------------------------------------------------------------------------------------
+    async def body(self, *required: str) -> dict[str, Json]:
+        """The body as a JSON object. An empty body is an empty object."""
+        raw = bytearray()
+        async for chunk in self.request.stream():
+            raw += chunk
+            if len(raw) > MAX_BODY_BYTES:
+                raise bad_request(f"Exceeded HTTP request body size limit ({MAX_BODY_BYTES} bytes)")
+        try:
+            content = json.loads(bytes(raw)) if raw.strip() else {}
+            require_sane(content, 0)
+        except (ValueError, RecursionError):
+            raise bad_request("not_json") from None
+        if not isinstance(content, dict):
+            raise bad_request("not_json")
+        missing = [key for key in required if key not in content]
+        if missing:
+            raise bad_request("[" + ",".join(f"{{key_missing,{key}}}" for key in missing) + "]")
+        return content
+
+    # -- doing --------------------------------------------------------------------------------------------------------
+    @asynccontextmanager
+    async def session(self, vhost: str) -> AsyncIterator["Session"]:
+        """A session of the HTTP user, as an AMQP client would have one, for the time of the request."""
+        client = self.request.client
+        peer = f"{client.host}:{client.port}" if client else "http"
+        session = self.broker.open_session(self.user, vhost, peer, {"product": "RewindMQ management API"})
+        try:
+            yield session
+        finally:
+            self.broker.close_session(session)
+            self.broker.end_of_turn()
+
+    async def durable(self) -> None:
+        """Wait until everything done so far is durable."""
+        landed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def land() -> None:
+            if not landed.done():
+                landed.set_result(None)
+
+        self.broker.when_durable(land)
+        self.broker.end_of_turn()
+        try:
+            await asyncio.wait_for(landed, DURABLE_SECONDS)
+        except TimeoutError:
+            raise ApiError(503, "service_unavailable", f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
+                           " written (is the disk full?); it is tried again") from None  # fmt: skip
+
+
+def require_sane(value: Json, depth: int) -> None:
+    """What Python takes for JSON and nobody else does is refused before it can get into history: half a surrogate pair,
+    infinite numbers; and so is nesting that no AMQP table could hold. ValueError."""
+    if depth > MAX_DEPTH:
+        raise bad_request(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("not finite")
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise bad_request(f"{value} does not fit in 64 bits")
+    elif isinstance(value, list):
+        for each in value:
+            require_sane(each, depth + 1)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            require_sane(name, depth + 1)
+            require_sane(each, depth + 1)
+
+
+def short(what: str, value: str) -> str:
+    """An AMQP short string."""
+    if len(value.encode()) > 255:
+        raise bad_request(f"{what} is longer than 255 bytes")
+    return value
+
+
+def integer(content: dict[str, Json], key: str, default: int) -> int:
+    """A whole number of the body, also when it comes as a string (RabbitMQ takes both)."""
+    value = content.get(key, default)
+    if isinstance(value, str) and value.strip().lstrip("-").isascii() and value.strip().lstrip("-").isdigit():
+        return int(value)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_request(f"not_integer: {key} {json.dumps(value)}")
+    return value
+
+
+def boolean(content: dict[str, Json], key: str, default: bool) -> bool:
+    value = content.get(key, default)
+    if value in ("true", "false"):
+        return value == "true"
+    if not isinstance(value, bool):
+        raise bad_request(f"not_boolean: {key} {json.dumps(value)}")
+    return value
+
+
+def text(content: dict[str, Json], key: str, default: str) -> str:
+    value = content.get(key, default)
+    if not isinstance(value, str):
+        raise bad_request(f"not_string: {key} {json.dumps(value)}")
+    return value

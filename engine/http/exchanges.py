@@ -1,0 +1,164 @@
+"""Exchanges over HTTP, and publishing through one: a publish is routed, logged and confirmed as an AMQP client's is."""
+
+import asyncio
+import base64
+import binascii
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from engine.amqp.properties import parse
+from engine.amqp.publishing import Publishing, route_by_content
+from engine.amqp.tally import Tally
+from engine.errors import AmqpError, PreconditionFailed
+from engine.http.arguments import arguments_from, table_of, types_of
+from engine.http.call import Call, bad_request, boolean, done, not_found, reply, short, text
+from engine.http.listing import Item, listed
+from engine.http.properties import properties_from
+from schemas.events import ExchangeDeclared, Published
+
+if TYPE_CHECKING:
+    from engine.broker import Broker, Session
+
+
+async def list_all(call: Call) -> Response:
+    vhosts = set(call.visible_vhosts())
+    return listed(call, exchange_items(call.broker, vhosts))
+
+
+async def list_vhost(call: Call) -> Response:
+    return listed(call, exchange_items(call.broker, {call.vhost}))
+
+
+def exchange_items(broker: "Broker", vhosts: set[str]) -> list[Item]:
+    return [
+        exchange_item(broker, exchange)
+        for (vhost, _), exchange in sorted(broker.topology.exchanges.items())
+        if vhost in vhosts
+    ]
+
+
+def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
+    policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
+    return {
+        "name": exchange.exchange, "vhost": exchange.vhost, "type": exchange.type, "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": table_of(exchange.arguments),
+        "argument_types": dict(types_of(exchange.arguments)), "policy": policy.name if policy else None,
+    }  # fmt: skip
+
+
+def exchange_of(call: Call) -> ExchangeDeclared:
+    found = call.broker.topology.exchanges.get((call.vhost, call.exchange))
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def show(call: Call) -> Response:
+    return reply(exchange_item(call.broker, exchange_of(call)))
+
+
+async def declare(call: Call) -> Response:
+    vhost, name = call.vhost, call.exchange
+    content = await call.body()
+    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    internal = boolean(content, "internal", False)
+    arguments = arguments_from(content.get("arguments", {}))
+    new = (vhost, name) not in call.broker.topology.exchanges
+    async with call.session(vhost) as session:
+        kind = text(content, "type", "direct")
+        call.broker.declare_exchange(session, name, kind, False, durable, auto_delete, internal, arguments)
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    exchange = exchange_of(call)
+    async with call.session(exchange.vhost) as session:
+        call.broker.delete_exchange(session, exchange.exchange, call.asks("if-unused"))
+    await call.durable()
+    return Response(status_code=204)
+
+
+class Outcome:
+    """Waits for the confirm of one publish in every partition that it went to (engine.partition.Confirms)."""
+
+    def __init__(self, partitions: int, tally: Tally) -> None:
+        self.missing = partitions
+        self.tally = tally
+        self.refused = False
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        self.missing -= 1
+        self.refused = self.refused or refused
+        if self.missing == 0:
+            self.tally.confirmed += not self.refused
+            self.tally.settle()
+            self.settled.set_result(None)
+
+
+async def publish(call: Call) -> Response:
+    """POST .../publish: {"routed": bool} once it is durable; 400 when a queue would not take it (S-009)."""
+    vhost = call.vhost
+    content = await call.body("properties", "routing_key", "payload", "payload_encoding")
+    if call.broker.blocked is not None:
+        raise bad_request(f"publishing is blocked: {call.broker.blocked}")
+    properties = properties_from(content["properties"])
+    routing_key = short("routing_key", text(content, "routing_key", ""))
+    body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
+    try:
+        async with call.session(vhost) as session:
+            outcome = send(call.broker, session, call.exchange, routing_key, properties, body)
+    except AmqpError as error:
+        raise bad_request(f"{error.reply_code} {error.reply_text}") from None
+    await call.durable()
+    if outcome is not None:
+        await outcome.settled
+        if outcome.refused:
+            raise bad_request("rejected Unable to publish message. Check queue limits.")
+    return reply({"routed": outcome is not None})
+
+
+def send(
+    broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
+) -> Outcome | None:
+    """Publish; None when it was not routed anywhere."""
+    if len(body) > broker.config.max_message_size:
+        raise PreconditionFailed(
+            f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
+        )
+    parsed = parse(raw)
+    if parsed.user_id not in (None, session.user) and "impersonator" not in broker.topology.users[session.user].tags:
+        raise PreconditionFailed(
+            f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
+        )
+    publishing = Publishing(exchange, routing_key, mandatory=True)
+    publishing.needs_headers = broker.needs_headers(session.vhost, exchange)
+    destinations, properties = route_by_content(publishing, parsed, broker, session)
+    tally = Tally(broker.counters)
+    tally.received = tally.received_confirm = 1
+    tally.routed = sum(len(destination.route.queues) for destination in destinations)
+    tally.unroutable_returned = tally.confirmed = int(not destinations)
+    outcome = Outcome(len(destinations), tally) if destinations else None
+    for destination in destinations:
+        message = Published(
+            destination.route, properties, parsed.expiration_ms, parsed.priority, parsed.persistent, None, None, body,
+            len(body),
+        )  # fmt: skip
+        offset = destination.partition.publish(session.actor, message)
+        assert outcome is not None
+        destination.partition.await_durable(offset, outcome, 1)
+    tally.settle()
+    return outcome
+
+
+def decoded(payload: str, encoding: str) -> bytes:
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogateescape")
+    if encoding != "base64":
+        raise bad_request(f"unsupported_encoding: {encoding}")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request(f"not_base64: {payload[:100]}") from None

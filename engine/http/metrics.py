@@ -1,0 +1,93 @@
+"""Prometheus: RabbitMQ's names, for its dashboards (BEHAVIOURS section 20), and only those that we know exactly.
+
+Aggregated as on RabbitMQ's /metrics: queue gauges are sums over all queues. Counters come from the broker by the
+metric's name, `{labels}` included where it has some, and count from the broker's start, except the outcomes of
+messages, which are the machine's and count over the life of each queue.
+"""
+
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from engine.config import RABBITMQ_VERSION, VERSION
+from engine.http.overview import open_descriptors, resident_bytes, totals, uptime_seconds
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+
+Sample = tuple[str, str, str, float]  # name without rabbitmq_ (ours have rewindmq_), labels, help, value
+
+OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
+
+
+def metrics(broker: "Broker") -> Response:
+    lines: list[str] = []
+    described = ""
+    for name, labels, help_text, value in [*gauges(broker), *counters(broker)]:
+        if name != described:
+            kind = "counter" if name.endswith("_total") else "gauge"
+            lines += [f"# TYPE {prefixed(name)} {kind}", f"# HELP {prefixed(name)} {help_text}"]
+            described = name
+        lines.append(f"{prefixed(name)}{labels} {value:.15g}")
+    return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def prefixed(name: str) -> str:
+    return name if name.startswith("rewindmq_") else f"rabbitmq_{name}"
+
+
+def labelled(**labels: str) -> str:
+    quoted = [
+        f'{name}="' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+        for name, value in labels.items()
+    ]
+    return "{" + ",".join(quoted) + "}"
+
+
+def gauges(broker: "Broker") -> Iterator[Sample]:
+    now = totals(broker)
+    queues = [queue for partition in broker.partitions for queue in partition.machine.queues()]
+    node = broker.config.node
+    used, most = open_descriptors()
+    disk = shutil.disk_usage(broker.config.data)
+    build = labelled(rabbitmq_version=RABBITMQ_VERSION, product_name="RewindMQ", product_version=VERSION)
+    identity = labelled(rabbitmq_node=node, rabbitmq_cluster=node, rabbitmq_cluster_permanent_id=node)
+    ready_bytes = sum(queue.message_bytes_ready for queue in queues)
+    unacked_bytes = sum(queue.message_bytes_unacked for queue in queues)
+    yield "build_info", build, "RabbitMQ version whose semantics hold, and RewindMQ's own", 1
+    yield "identity_info", identity, "Node and cluster", 1
+    yield "erlang_uptime_seconds", "", "Node uptime (no Erlang here; the dashboards' name)", uptime_seconds()
+    yield "process_resident_memory_bytes", "", "Memory used in bytes", resident_bytes()
+    yield "process_open_fds", "", "Open file descriptors", used
+    yield "process_max_fds", "", "Open file descriptors limit", most
+    yield "disk_space_available_bytes", "", "Disk space available in bytes", disk.free
+    blocked = float(broker.blocked is not None)
+    yield "alarms_free_disk_space_watermark", "", "is 1 while publishing is held back", blocked
+    yield "connections", "", "Connections currently open", now["connections"]
+    yield "channels", "", "Channels currently open", now["channels"]
+    yield "consumers", "", "Consumers currently connected", now["consumers"]
+    yield "queues", "", "Queues available", now["queues"]
+    yield "queue_messages_ready", "", "Messages ready to be delivered to consumers", now["messages_ready"]
+    yield ("queue_messages_unacked", "", "Messages delivered to consumers but not yet acknowledged",
+           now["messages_unacknowledged"])  # fmt: skip
+    yield "queue_messages", "", "Sum of ready and unacknowledged messages - total queue depth", now["messages"]
+    yield "queue_messages_bytes", "", "Size in bytes of ready and unacknowledged messages", ready_bytes + unacked_bytes
+    yield "queue_messages_ready_bytes", "", "Size in bytes of ready messages", ready_bytes
+    yield "queue_messages_unacked_bytes", "", "Size in bytes of all unacknowledged messages", unacked_bytes
+
+
+def counters(broker: "Broker") -> Iterator[Sample]:
+    for name in sorted(broker.counters):
+        metric, brace, labels = name.partition("{")
+        yield metric, brace + labels, metric.replace("_", " "), broker.counters[name]
+    outcomes: dict[tuple[str, str], int] = {}
+    for partition in broker.partitions:
+        for queue in partition.machine.queues():
+            for outcome, count in queue.counters.items():
+                key = (outcome, queue.type)
+                outcomes[key] = outcomes.get(key, 0) + count
+    for (outcome, queue_type), count in sorted(outcomes.items()):
+        labels = labelled(outcome=outcome, queue_type=queue_type)
+        yield "rewindmq_queue_messages_by_outcome", labels, OUTCOMES_HELP, count

@@ -1,0 +1,155 @@
+"""What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
+
+`time` is ISO 8601 with a zone, or milliseconds since the epoch; `offset` is one of the queue's partition. Who may read
+the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
+
+The fold runs in a process of its own, begun with the first question, one question at a time: a long history must not
+take the broker's time. It reads the log as any other reader does.
+"""
+
+import asyncio
+import multiprocessing
+import signal
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+from starlette.responses import Response
+
+from engine.http.arguments import table_of
+from engine.http.call import ApiError, Call, bad_request, not_found, reply
+from engine.http.listing import Item
+from engine.http.properties import properties_of
+from engine.http.queues import shown
+from engine.log.base import LogError
+from engine.past import NoSuchQueue, PastMessage, PastQueue, queue_at
+from projections.rewind import At, RewindError, format_time, parse_time
+
+MAX_COUNT = 10_000  # messages in one answer
+MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
+
+
+class Reader:
+    """The process that folds."""
+
+    def __init__(self) -> None:
+        self.pool: ProcessPoolExecutor | None = None
+
+    async def read(self, data: Path, vhost: str, queue: str, at: At, first: int, count: int, truncate: int) -> Item:
+        if self.pool is None:
+            spawn = multiprocessing.get_context("spawn")
+            self.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=leave_signals_to_the_broker)
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(self.pool, read_past, data, vhost, queue, at, first, count, truncate)
+        except BrokenProcessPool:
+            self.close()
+            raise ApiError(503, "service_unavailable", "the process that reads the past ended: ask again") from None
+        if isinstance(found, ApiError):
+            raise found
+        return found
+
+    def close(self) -> None:
+        """What is being read is given up."""
+        if self.pool is not None:
+            for process in list((self.pool._processes or {}).values()):  # there is no other way to end a fold under way
+                process.terminate()
+            self.pool.shutdown(wait=True, cancel_futures=True)
+            self.pool = None
+
+
+reader = Reader()
+
+
+def leave_signals_to_the_broker() -> None:
+    """Ctrl-C goes to the whole process group; the broker ends its reader."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def read_past(data: Path, vhost: str, queue: str, at: At, first: int, count: int, truncate: int) -> Item | ApiError:
+    """In the reading process: the answer, or the refusal (as a value: not every exception survives the way back)."""
+    try:
+        return past_item(queue_at(data, vhost, queue, at, first, count), truncate)
+    except NoSuchQueue as error:
+        return not_found(str(error), "not_found")
+    except RewindError as error:
+        return bad_request(str(error))
+    except LogError as error:
+        return ApiError(500, "log_error", str(error))
+
+
+async def at(call: Call) -> Response:
+    vhost, name = call.segment("vhost"), call.segment("queue")
+    require_read(call, vhost, name)
+    moment = moment_of(call)
+    first, count = number_of(call, "first", 0), number_of(call, "count", 100)
+    truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
+    if count > MAX_COUNT or truncate > MAX_BODY_SHOWN:
+        raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
+    if moment.offset is None or moment.offset > durable_offset(call, vhost, name):
+        await call.durable()  # the reader sees what is written
+    data = call.broker.config.data
+    return reply(await reader.read(data, vhost, name, moment, first, count, truncate))
+
+
+def durable_offset(call: Call, vhost: str, name: str) -> int:
+    """How far the log of the queue's partition is durable; 0 when the queue is not there now."""
+    partition = call.broker.partition_for(vhost, name)
+    return 0 if partition.machine.queue(vhost, name) is None else partition.log.durable_offset
+
+
+def require_read(call: Call, vhost: str, name: str) -> None:
+    if "administrator" in call.tags:
+        return
+    call.broker.access.check(call.user, vhost, "read", "queue", name)
+
+
+def moment_of(call: Call) -> At:
+    query = call.request.query_params
+    if ("time" in query) == ("offset" in query):
+        raise bad_request("give either time or offset")
+    if "offset" in query:
+        return At(offset=number_of(call, "offset", 0))
+    try:
+        return At(time_ms=parse_time(query["time"].replace(" ", "+")))  # an unencoded + arrives as a space
+    except RewindError as error:
+        raise bad_request(str(error)) from None
+
+
+def number_of(call: Call, name: str, default: int) -> int:
+    value = call.request.query_params.get(name, str(default))
+    if not (value.isascii() and value.isdigit()) or len(value) > 18:
+        raise bad_request(f"{name} is a whole number, not {value!r}")
+    return int(value)
+
+
+def past_item(past: PastQueue, truncate: int) -> Item:
+    queue = past.queue
+    messages = [message_item(message, truncate) for message in past.messages]
+    return {
+        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
+        "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,
+        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
+        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked, "message_bytes_ready": queue.message_bytes_ready,
+        "message_bytes_unacknowledged": queue.message_bytes_unacked, "consumers": queue.consumer_count(),
+        "outcomes": dict(queue.counters),
+        "at": {
+            "partition": past.partition, "offset": past.offset, "time": format_time(past.clock_ms),
+            "time_ms": past.clock_ms,
+        },
+        "message_details": messages,
+    }  # fmt: skip
+
+
+def message_item(message: PastMessage, truncate: int) -> Item:
+    view, published = message.view, message.published
+    payload, encoding = shown(published.body, "auto", truncate)
+    return {
+        "message_id": view.message_id, "position": view.position, "state": view.state, "payload_bytes": view.size,
+        "redelivered": view.redelivered, "delivery_count": view.delivery_count,
+        "expires": format_time(view.expires_ms) if view.expires_ms is not None else None, "consumer": view.consumer,
+        "published": format_time(message.published_ms), "exchange": published.route.exchange,
+        "routing_key": published.route.routing_key, "properties": properties_of(published.properties),
+        "payload": payload, "payload_encoding": encoding,
+    }  # fmt: skip

@@ -1,0 +1,213 @@
+"""Queues over HTTP: list, show, declare, delete, purge, and get (RabbitMQ's way to look at messages, which disturbs
+them: it is an AMQP basic.get by the HTTP user, and stands in history as one).
+"""
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from engine.http.arguments import arguments_from, table_of, types_of
+from engine.http.call import Call, Json, bad_request, boolean, done, integer, reply, text
+from engine.http.clients import consumer_item, peer_details
+from engine.http.listing import Item, columns_of, listed
+from engine.http.properties import properties_of
+from schemas.events import Nacked, Published
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+    from engine.partition import Partition
+    from projections.machine.queue import Queue
+
+ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+GET_CHANNEL = 1  # the HTTP session's only channel
+MAX_GET = 100_000  # messages in one answer
+
+
+async def list_all(call: Call) -> Response:
+    return listed(call, queue_items(call, set(call.visible_vhosts())))
+
+
+async def list_vhost(call: Call) -> Response:
+    return listed(call, queue_items(call, {call.vhost}))
+
+
+def queue_items(call: Call, vhosts: set[str]) -> list[Item]:
+    columns = columns_of(call.request.query_params)
+    found = [
+        (partition, queue)
+        for partition in call.broker.partitions
+        for queue in partition.machine.queues()
+        if queue.vhost in vhosts
+    ]
+    found.sort(key=lambda pair: (pair[1].vhost, pair[1].name))
+    head = columns is not None and "head_message_timestamp" in columns
+    return [queue_item(call.broker, partition, queue, head) for partition, queue in found]
+
+
+async def show(call: Call) -> Response:
+    queue = call.queue()
+    partition = home_of(call.broker, queue)
+    item = queue_item(call.broker, partition, queue, head=True)
+    item["consumer_details"] = [consumer_item(call.broker, queue, consumer) for consumer in queue.consumers()]
+    return reply(item)
+
+
+def home_of(broker: "Broker", queue: "Queue") -> "Partition":
+    return broker.partition_for(queue.vhost, queue.name)
+
+
+def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: bool) -> Item:
+    """A queue as RabbitMQ shows it. What RabbitMQ keeps apart and we do not (RAM, disk reads) is left out. `head`: also
+    look at the first message, which may read RocksDB."""
+    consumers = queue.consumers()
+    exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
+    item: Item = {
+        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
+        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive, "arguments": table_of(queue.arguments),
+        "argument_types": dict(types_of(queue.arguments)), "node": broker.config.node, "state": "running",
+        "policy": queue.policy.name if queue.policy else None,
+        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
+        "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
+        "consumers": len(consumers), "exclusive_consumer_tag": exclusive, "single_active_consumer_tag": None,
+        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked, "messages_dlx": queue.messages_dlx,
+        "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
+        "message_bytes_ready": queue.message_bytes_ready, "message_bytes_unacknowledged": queue.message_bytes_unacked,
+        "message_bytes_dlx": queue.message_bytes_dlx,
+        "head_message_timestamp": head_timestamp(partition, queue) if head else None,
+        "queue_id": queue.queue_id, "partition": partition.log.name, "outcomes": dict(queue.counters),
+    }  # fmt: skip
+    if queue.type == "quorum":
+        item |= {"leader": broker.config.node, "members": [broker.config.node], "online": [broker.config.node]}
+    owner = broker.sessions.get(queue.owner) if queue.exclusive else None
+    if owner is not None:
+        item["owner_pid_details"] = peer_details(broker, owner)
+    return item
+
+
+def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
+    """The `timestamp` property of the first ready message (classic queues only, as in RabbitMQ)."""
+    if queue.type != "classic":
+        return None
+    first = next(iter(queue.ready_ids()), None)
+    if first is None:
+        return None
+    message = partition.projector.message(queue.queue_id, first)
+    return properties_of(message.properties).get("timestamp")
+
+
+async def declare(call: Call) -> Response:
+    vhost, name = call.vhost, call.segment("queue")
+    content = await call.body()
+    arguments = arguments_from(content.get("arguments", {}))
+    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    new = call.broker.queue(vhost, name) is None
+    async with call.session(vhost) as session:
+        call.broker.declare_queue(session, name, False, durable, False, auto_delete, arguments)
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    queue = call.queue()
+    async with call.session(queue.vhost) as session:
+        deleted = call.broker.delete_queue(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
+    await call.durable()
+    response = Response(status_code=204)
+    response.headers["x-messages-deleted"] = str(deleted)
+    return response
+
+
+async def purge(call: Call) -> Response:
+    queue = call.queue()
+    async with call.session(queue.vhost) as session:
+        purged = call.broker.purge_queue(session, queue.name)
+    await call.durable()
+    response = Response(status_code=204)
+    response.headers["x-messages-purged"] = str(purged)
+    return response
+
+
+class Taken:
+    """The consumer of one basic.get: keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.message: Published | None = None
+        self.message_id = -1
+        self.redelivered = False
+        self.messages_ready = 0
+
+    def fetched(
+        self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int,
+    ) -> None:  # fmt: skip
+        self.message_id, self.message = message_id, message
+        self.redelivered, self.messages_ready = redelivered, messages_ready
+
+    def deliver(
+        self, partition: "Partition", queue: "Queue", message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool,
+    ) -> None:  # fmt: skip
+        raise AssertionError("a basic.get is never given a delivery")
+
+    def cancelled(self) -> None:
+        """The queue is gone; so is what was taken."""
+
+
+async def get(call: Call) -> Response:
+    """POST .../get. What is not acked goes back (or is rejected) once all were taken, so that none is taken twice."""
+    queue = call.queue()
+    content = await call.body("count", "ackmode", "encoding")
+    mode, encoding = text(content, "ackmode", ""), text(content, "encoding", "")
+    count = integer(content, "count", 1)
+    truncate = integer(content, "truncate", 0) if content.get("truncate") is not None else None
+    if mode not in ACKMODES:
+        raise bad_request(f"ackmode is one of {', '.join(ACKMODES)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("Unsupported encoding. Please use auto or base64.")
+    if not 0 <= count <= MAX_GET or (truncate is not None and truncate < 0):
+        raise bad_request(f"count is a number from 0 to {MAX_GET}, truncate is not negative")
+    no_ack = mode == "ack_requeue_false"
+    items: list[Item] = []
+    back: list[tuple[int, int]] = []  # (message id, holder)
+    async with call.session(queue.vhost) as session:
+        partition = home_of(call.broker, queue)
+        for _ in range(count):
+            taken = Taken()
+            _, _, holder = call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack)
+            call.broker.end_of_turn()
+            if taken.message is None:
+                break
+            items.append(message_item(taken, encoding, truncate))
+            if not no_ack:
+                back.append((taken.message_id, holder))
+        method, requeue = ("reject" if mode.startswith("reject") else "nack"), mode.endswith("true")
+        for message_id, holder in sorted(back):
+            span = ((message_id, message_id),)
+            partition.append(session.actor, Nacked(queue.vhost, queue.name, holder, span, requeue, method))
+    await call.durable()
+    return reply(items)
+
+
+def message_item(taken: Taken, encoding: str, truncate: int | None) -> Item:
+    message = taken.message
+    assert message is not None
+    payload, payload_encoding = shown(message.body, encoding, truncate)
+    return {
+        "payload_bytes": message.body_size, "redelivered": taken.redelivered, "exchange": message.route.exchange,
+        "routing_key": message.route.routing_key, "message_count": taken.messages_ready,
+        "properties": properties_of(message.properties), "payload": payload, "payload_encoding": payload_encoding,
+    }  # fmt: skip
+
+
+def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, str]:
+    """A body for JSON: (text, "string" or "base64"). `encoding` auto: as a string when what is shown is UTF-8."""
+    cut = body if truncate is None else body[:truncate]
+    if encoding == "auto":
+        try:
+            return cut.decode(), "string"
+        except UnicodeDecodeError:
+            return base64.b64encode(cut).decode(), "base64"
+    return base64.b64encode(cut).decode(), "base64"

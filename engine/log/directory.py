@@ -1,0 +1,102 @@
+"""The directory of an embedded log: its layout, which never changes, and the lock that keeps a second broker out.
+
+    DIR/log/lock                 held (flock) by the broker that writes; holds its process id
+    DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made:
+    DIR/log/metadata-0/          segments and their sidecars
+    DIR/log/queues-0/ .. queues-N-1/
+
+A queue's partition is its name's hash modulo N: with another N every queue would move away from its history.
+"""
+
+import fcntl
+import json
+import os
+from pathlib import Path
+
+from engine.log.base import LogError
+from engine.log.segments import sync_directory, write_at
+
+METADATA = "metadata-0"
+MAX_PARTITIONS = 1_024
+NEW_PARTITIONS = 2  # one for each core of a small machine when Spark folds (ARCHITECTURE.md)
+_FORMAT = 1
+
+
+def partition_directory(data_dir: Path, name: str) -> Path:
+    return data_dir / "log" / name
+
+
+def queue_partition(number: int) -> str:
+    return f"queues-{number}"
+
+
+def read_layout(data_dir: Path) -> int:
+    """The number of queue partitions. LogError if there is no log, or one that this version doesn't know."""
+    file = _layout_file(data_dir)
+    try:
+        layout = json.loads(file.read_text())
+        found = layout["format"], layout["queue_partitions"]
+    except FileNotFoundError:
+        raise LogError(f"{data_dir}: no RewindMQ log is here ({file} is missing)") from None
+    except OSError as error:
+        raise LogError(f"{file}: {error.strerror}") from None
+    except (ValueError, KeyError, TypeError):
+        raise LogError(f"{file}: not a description of a log") from None
+    if found[0] != _FORMAT:
+        raise LogError(f"{file}: format {found[0]}, this version reads format {_FORMAT}")
+    if not isinstance(found[1], int) or not 1 <= found[1] <= MAX_PARTITIONS:
+        raise LogError(f"{file}: {found[1]!r} queue partitions")
+    return found[1]
+
+
+def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
+    """Make the log's directories, unless there is a log. How many queue partitions it has, and whether it is new.
+    `partitions` None: as many as there are, in a new log `NEW_PARTITIONS`. LogError if there is another number."""
+    if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
+        raise LogError(f"a log has 1 to {MAX_PARTITIONS} queue partitions, not {partitions}")
+    if _layout_file(data_dir).exists():
+        there = read_layout(data_dir)
+        if partitions not in (None, there):
+            why = f"made with {there} queue partitions, which is for ever; {partitions} were asked"
+            raise LogError(f"{data_dir}: this log was {why}")
+        return there, False
+    count = NEW_PARTITIONS if partitions is None else partitions
+    for name in (METADATA, *map(queue_partition, range(count))):
+        partition_directory(data_dir, name).mkdir(exist_ok=True)
+    return count, True
+
+
+def write_layout(data_dir: Path, partitions: int) -> None:
+    """The log is made: every partition has its first segment. Durably."""
+    file = _layout_file(data_dir)
+    new = file.with_name(file.name + ".new")
+    new.write_text(json.dumps({"format": _FORMAT, "queue_partitions": partitions}) + "\n")
+    descriptor = os.open(new, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.rename(new, file)
+    sync_directory(file.parent)
+    sync_directory(data_dir)
+
+
+def lock(data_dir: Path) -> int:
+    """Become the only writer of this log; a descriptor to close at the end. LogError names who holds it."""
+    directory = data_dir / "log"
+    directory.mkdir(parents=True, exist_ok=True)
+    file = directory / "lock"
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise LogError(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
+    os.ftruncate(descriptor, 0)
+    write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _layout_file(data_dir: Path) -> Path:
+    return data_dir / "log" / "layout.json"

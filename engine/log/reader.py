@@ -1,0 +1,405 @@
+"""Reading a partition's files, with or without a broker that writes them: by offset, by time, or all of it.
+
+    log = EmbeddedLogReader(data_dir)                  # never writes; cheap to open; can be sent to another process
+    for block in log.queues[0].read(1_000, 2_000): ...
+
+A block is given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is
+damaged, when it is whole and its records are. What is not whole at the end of the last segment is being written or was
+torn by a crash, and ends the reading; anywhere else it is CorruptLog.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from engine.log.base import Block, CorruptLog, LogError
+from engine.log.directory import METADATA, partition_directory, queue_partition, read_layout
+from engine.log.index import REBUILT, BadIndex, Entry, Index, encode_lengths, first_chain, next_chain, split
+from engine.log.segments import (
+    BadBlock,
+    Header,
+    base_offset_of,
+    block_lengths,
+    max_timestamp,
+    parse_block,
+    read_at,
+    read_block,
+    read_header,
+    record_timestamp,
+    segment_files,
+    whole_block_behind,
+)
+from schemas.evolution import upgraded
+from schemas.registry import (
+    UnknownSchema,
+    envelope_fingerprint,
+    envelope_schema_json,
+    fingerprint_of,
+    released_schema_json,
+)
+from schemas.shapes import UndecodableRecord
+
+_BYTES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block ends: the next one begins at byte `position` with record `offset`. `max_timestamp_ms` is the
+    largest so far."""
+
+    offset: int
+    position: int
+    chain: bytes
+    max_timestamp_ms: int
+
+
+@dataclass(slots=True)  # not frozen, as there may be one a record
+class StoredBlock:
+    """A block with its index entry (as found, or as it must be). Its records begin at byte `start` of `raw`, and are as
+    long as the sidecar's `lengths` say."""
+
+    entry: Entry
+    raw: bytes
+    start: int
+    lengths: bytes
+
+    @property
+    def records(self) -> list[bytes]:
+        return split(self.raw, self.start, self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a partition is made of: for listings and for dividing work. Times in milliseconds, sizes in bytes."""
+
+    file: Path
+    base_offset: int
+    next_offset: int
+    size: int
+    max_timestamp_ms: int
+
+
+class SegmentReader:
+    """One segment, open for reading. `last`: no other comes behind, so its end may be torn."""
+
+    def __init__(self, path: Path, last: bool, header: Header | None = None) -> None:
+        self.path = path
+        self.last = last
+        self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
+        self._entry: Entry | None = None  # of the last block that `stored` gave out
+        self._beginning = Place(0, 0, b"", 0)
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.header = header or read_header(path, self.descriptor)
+            check_schema(self.header, path)
+            self.index = Index(path, self.header.base_offset, len(self.header.raw))
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.index.close()
+
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def beginning(self, before: Place) -> Place:
+        """Where the first block begins, behind the partition's `before`."""
+        chain = next_chain(before.chain, self.header.raw)
+        return Place(self.header.base_offset, len(self.header.raw), chain, before.max_timestamp_ms)
+
+    def indexed_end(self) -> Place | None:
+        """Where the segment ends, if its index says so to the last byte."""
+        count = self.index.count
+        if not count:
+            return None
+        try:
+            entry = self.index.entry(count - 1)
+        except BadIndex:
+            return None
+        return self.behind(entry) if entry.end == self.size() else None
+
+    def half_block(self) -> Entry | None:
+        """The last entry of the index, when the file ends within its block: what a disk leaves that said it had synced
+        and had not. The index forgets the entry, so that the block counts as torn."""
+        try:
+            entry = self.index.entry(self.index.count - 1) if self.index.count else None
+        except BadIndex:
+            return None
+        if entry is None or not entry.position < self.size() < entry.end:
+            return None
+        self.index.count -= 1
+        return entry
+
+    def stored(self, number: int, beginning: Place) -> Iterator[StoredBlock]:
+        """The blocks from the one with this number in the index on: all are checked whole. Raises CorruptLog."""
+        self._beginning = beginning
+        self._entry = self.index.entry(number - 1) if number else None
+        for entries in self.index.entries(number):
+            for some in _at_once(entries):
+                for block in self._indexed(some, self.place.chain):
+                    self._entry = block.entry
+                    yield block
+        while (found := self._unindexed(self.place)) is not None:
+            self._entry = found.entry
+            yield found
+
+    @property
+    def place(self) -> Place:
+        """Behind the last block that `stored` gave out."""
+        return self._beginning if self._entry is None else self.behind(self._entry)
+
+    @staticmethod
+    def behind(entry: Entry) -> Place:
+        return Place(entry.next_offset, entry.end, entry.chain, entry.max_timestamp_ms)
+
+    def records(self, block: StoredBlock) -> list[bytes]:
+        """A block's records as binaries of today's schema."""
+        older = older_schema(self.header.schema)
+        if older is None:
+            return block.records
+        return [_today(record, older) for record in block.records]
+
+    def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
+        """The blocks of successive index entries: they were durable, so that every difference is corruption."""
+        first = entries[0].position
+        data = read_at(self.descriptor, entries[-1].end - first, first)
+        for entry, lengths in zip(entries, self.index.lengths(entries), strict=True):
+            position = entry.position
+            raw = data[position - first : position - first + entry.length]
+            try:
+                if len(raw) < entry.length:
+                    raise BadBlock(position, f"the file ends {len(raw)} bytes into a block of {entry.length}")
+                count, start = parse_block(raw, position, self.header.sync)
+                if count != entry.count:
+                    raise BadBlock(position, f"{count} records, {entry.count} in the index")
+                chain = next_chain(chain, raw)
+                if chain != entry.chain:
+                    raise BadBlock(position, "its bytes are not those that the hash chain in the index was made of")
+                if lengths is None:
+                    lengths = encode_lengths(block_lengths(raw, position, count, start, self.header.program))
+            except BadBlock as bad:
+                raise CorruptLog(self.path, position, entry.first_offset, bad.why) from None
+            yield StoredBlock(entry, raw, start, lengths)
+
+    def _unindexed(self, place: Place) -> StoredBlock | None:
+        """The block at `place`, which the index doesn't know; None at the end of what is whole."""
+        torn: BadBlock | None = None
+        while True:
+            file_size = self.size()
+            if place.position >= file_size:
+                return None
+            try:
+                raw, count, start = read_block(self.descriptor, place.position, file_size, self.header.sync)
+                lengths = encode_lengths(block_lengths(raw, place.position, count, start, self.header.program))
+                break
+            except BadBlock as bad:
+                behind = whole_block_behind(self.descriptor, self.header, place.position, file_size)
+                if behind is None and self.last:
+                    self.torn = bad
+                    return None
+                # A broker may be writing: what was half a block at the first look is whole when another is behind it.
+                if torn is not None or behind is None:
+                    why = bad.why if behind is None else f"{bad.why}; a whole block follows at byte {behind}"
+                    raise CorruptLog(self.path, place.position, place.offset, why) from None
+                torn = bad
+        newest = max(place.max_timestamp_ms, max_timestamp(split(raw, start, lengths)))
+        chain = next_chain(place.chain, raw)
+        entry = Entry(place.offset, count, len(raw), place.position, newest, chain, crc32(lengths), REBUILT)
+        return StoredBlock(entry, raw, start, lengths)
+
+
+class PartitionReader:
+    """One partition, read from its directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self._headers: dict[Path, Header] = {}
+
+    def __reduce__(self) -> tuple[type["PartitionReader"], tuple[Path]]:
+        return PartitionReader, (self.directory,)
+
+    @property
+    def start_offset(self) -> int:
+        return base_offset_of(self._files()[0])
+
+    @property
+    def next_offset(self) -> int:
+        """The end of what is whole now."""
+        return self._end(self._files()).offset
+
+    @property
+    def durable_offset(self) -> int:
+        return self.next_offset
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """As `LogPartition.read`."""
+        files = self._files()
+        first = _last_at_or_below(files, offset)
+        before: Place | None = None
+        for number in range(first, len(files)):
+            segment = self._open(files, number)
+            try:
+                if end is not None and segment.header.base_offset >= end:
+                    return
+                beginning = self._beginning(files, number, segment, before)
+                for block in segment.stored(segment.index.find_offset(offset), beginning):
+                    entry = block.entry
+                    if end is not None and entry.first_offset >= end:
+                        return
+                    if entry.next_offset > offset:
+                        yield Block(
+                            entry.first_offset, segment.records(block), entry.max_timestamp_ms, entry.chain,
+                            segment.path, entry.position,
+                        )  # fmt: skip
+                    if end is not None and entry.next_offset >= end:
+                        return
+                before = segment.place
+            finally:
+                segment.close()
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """As `LogPartition.offset_at`."""
+        files = self._files()
+        for number in range(len(files)):
+            segment = self._open(files, number)
+            try:
+                indexed = segment.indexed_end()
+                if indexed is not None and indexed.max_timestamp_ms <= timestamp_ms:
+                    continue
+                place = self._beginning(files, number, segment, None)
+                for block in segment.stored(segment.index.find_timestamp(timestamp_ms), place):
+                    if block.entry.max_timestamp_ms > timestamp_ms:
+                        for at, record in enumerate(block.records):
+                            if record_timestamp(record) > timestamp_ms:
+                                return block.entry.first_offset + at
+            finally:
+                segment.close()
+        return self._end(files).offset
+
+    def segments(self) -> list[Segment]:
+        files = self._files()
+        listed = []
+        for number, path in enumerate(files):
+            place = self._end(files[: number + 1], number == len(files) - 1)
+            listed.append(Segment(path, base_offset_of(path), place.offset, place.position, place.max_timestamp_ms))
+        return listed
+
+    def _files(self) -> list[Path]:
+        files = segment_files(self.directory) if self.directory.is_dir() else []
+        if not files:
+            raise LogError(f"{self.directory}: partition {self.name} has no segment")
+        return files
+
+    def _open(self, files: list[Path], number: int) -> SegmentReader:
+        path = files[number]
+        segment = SegmentReader(path, number == len(files) - 1, self._headers.get(path))
+        if segment.size() > len(segment.header.raw):  # an empty one may yet be made again, with another sync marker
+            self._headers[path] = segment.header
+        return segment
+
+    def _beginning(self, files: list[Path], number: int, segment: SegmentReader, before: Place | None) -> Place:
+        """Where a segment's blocks begin; checked against where the one before ended, if that is known."""
+        chain = segment.index.chain_before
+        if before is None:
+            if chain is not None and number > 0:
+                return segment.beginning(Place(0, 0, chain, segment.index.max_timestamp_before_ms))
+            before = self._end(files[:number], False)
+        check_joint(segment, before)
+        return segment.beginning(before)
+
+    def _end(self, files: list[Path], last: bool = True) -> Place:
+        """Where the last of `files` ends; the partition's beginning when there is none."""
+        if not files:
+            return Place(0, 0, first_chain(self.name), 0)
+        segment = SegmentReader(files[-1], last, self._headers.get(files[-1]))
+        try:
+            indexed = segment.indexed_end()
+            if indexed is not None:
+                return indexed
+            beginning = self._beginning(files, len(files) - 1, segment, None)
+            for _ in segment.stored(segment.index.keep_good_entries()[0], beginning):
+                pass  # to its end
+            return segment.place
+        finally:
+            segment.close()
+
+
+class EmbeddedLogReader:
+    """The partitions of a data directory, read-only. LogError if there is no log."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        count = read_layout(data_dir)
+        self.metadata = PartitionReader(partition_directory(data_dir, METADATA))
+        self.queues = [PartitionReader(partition_directory(data_dir, queue_partition(n))) for n in range(count)]
+
+    @property
+    def partitions(self) -> list[PartitionReader]:
+        return [self.metadata, *self.queues]
+
+
+@functools.lru_cache(maxsize=64)
+def older_schema(schema_json: str) -> str | None:
+    """The fingerprint of a segment's schema; None if its records mean today what they say."""
+    if schema_json == envelope_schema_json():
+        return None
+    fingerprint = fingerprint_of(json.loads(schema_json))
+    return None if fingerprint == envelope_fingerprint() else fingerprint
+
+
+def check_schema(header: Header, path: Path) -> None:
+    """LogError if this version doesn't know the schema that the segment was written under, CorruptLog if it is none."""
+    try:
+        older = older_schema(header.schema)
+    except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
+        why = f"not a whole segment header: its schema: {type(error).__name__}: {error}"
+        raise CorruptLog(path, 0, header.base_offset, why) from None
+    try:
+        if older is not None:
+            released_schema_json(older)
+    except UnknownSchema as error:
+        raise LogError(f"{path}: written by another version of RewindMQ: {error}") from None
+
+
+def _today(record: bytes, fingerprint: str) -> bytes:
+    """A record of an older schema as one of today's. What is no record of its own schema must not pass for one of
+    another: it becomes the empty one, which nobody can decode."""
+    try:
+        return upgraded(record, fingerprint)
+    except UndecodableRecord:
+        return b""
+
+
+def check_joint(segment: SegmentReader, before: Place) -> None:
+    """A segment must go on where the one before ended, in offset and chain. Raises CorruptLog."""
+    base = segment.header.base_offset
+    if base != before.offset:
+        why = f"the segment before ends at offset {before.offset}" if before.position else "what was before is gone"
+        raise CorruptLog(segment.path, 0, base, why)
+    if segment.index.chain_before not in (None, before.chain):
+        raise CorruptLog(segment.path, 0, base, "its hash chain does not continue that of the segment before")
+
+
+def _at_once(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """The entries, divided into as many as are worth one read."""
+    some: list[Entry] = []
+    for entry in entries:
+        if some and entry.end - some[0].position > _BYTES_AT_ONCE:
+            yield some
+            some = []
+        some.append(entry)
+    yield some
+
+
+def _last_at_or_below(files: list[Path], offset: int) -> int:
+    number = len(files) - 1
+    while number > 0 and base_offset_of(files[number]) > offset:
+        number -= 1
+    return number

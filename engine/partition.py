@@ -1,0 +1,335 @@
+"""One queue partition, live: append to the log, fold, carry the effects out, confirm when durable.
+
+    connection -> append(event) -> log (in memory) -> machine -> effects gather
+    end of a socket read         -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
+    group commit landed          -> settle(): confirms for all that is durable now
+
+Work is done per socket read and per group commit, not per message (DESIGN section 6): whoever appends calls
+`broker.end_of_turn()` once when its batch is done.
+
+Rules of this file
+- The partition's time is the broker's clock, in ms, but never behind what the machine has seen: history does not run
+  backwards when the clock of the machine room does.
+- Effects are carried out in their order, each once. Then the projector observes them, and only then may it prepare a
+  batch; it writes a batch only when the log is durable up to it.
+- A delivery to a consumer that is no longer attached is dropped: its session's end is (or will be) in the log, and
+  gives the message back.
+- Messages published in this turn are at hand in `fresh`, all others come from the projector.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.log.base import LogPartition
+from projections.machine.effects import (
+    ACKED,
+    CancelConsumer,
+    DeadLetter,
+    Deliver,
+    Effect,
+    FetchReply,
+    Forget,
+    Keep,
+    Quarantine,
+    QueueGone,
+    Refuse,
+)
+from projections.machine.machine import Machine
+from projections.machine.queue import Queue
+from projections.store import Batch, Projector
+from schemas.codec import Decoder, Encoder
+from schemas.events import BROKER, Actor, Checkpointed, Event, Published, Tick
+
+logger = logging.getLogger(__name__)
+
+PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
+
+
+class Consumer(Protocol):
+    """What a partition needs of a consumer (engine.amqp.channel implements it)."""
+
+    def deliver(
+        self, partition: "Partition", queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool,
+    ) -> None: ...  # fmt: skip
+
+    def fetched(
+        self, partition: "Partition", queue: Queue, message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int,
+    ) -> None: ...  # fmt: skip
+
+    def cancelled(self) -> None:
+        """The queue is gone: tell the client (basic.cancel), forget the consumer."""
+
+
+class Confirms(Protocol):
+    """Who waits for the durability of a publish (a channel in confirm mode)."""
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        """Publish number `sequence` of the channel is durable (`refused`: at least one queue would not take it).
+        Called in ascending order; frames are gathered and written at the end of the settle."""
+
+
+class Surroundings(Protocol):
+    """What a partition needs of the broker around it."""
+
+    counters: dict[str, int]
+
+    def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
+
+    def dead_letter(self, partition: "Partition", effect: DeadLetter, message: Published | None) -> None:
+        """Forward it; `message` is None when the projector has it."""
+
+
+class Partition:
+    """One per queue partition of the log. `effects`: gathered since the last carry_out."""
+
+    index: int
+    log: LogPartition
+    machine: Machine
+    projector: Projector
+    encoder: Encoder
+    effects: list[Effect]
+
+    def __init__(
+        self, index: int, log: LogPartition, machine: Machine, projector: Projector, encoder: Encoder,
+        clock: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.log = log
+        self.machine = machine
+        self.projector = projector
+        self.encoder = encoder
+        self.effects = []
+        self.fresh: dict[int, Published] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are durable
+        self.quarantined: dict[str, int] = {}  # by event type
+        self._surroundings: Surroundings | None = None
+        self._clock = clock
+        self._now_ms = machine.clock_ms
+        self._waiting: deque[tuple[int, Confirms, int]] = deque()
+        self._prefix = b""
+        self._prefix_ms = -1
+        self._prefix_actor = BROKER
+        self._batch: Batch | None = None  # prepared, and not yet covered by the log
+        self._prepared_offset = machine.next_offset
+
+    def stand_in(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """The partition's time: the broker's clock, never backwards."""
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        return self._now_ms
+
+    def append(self, actor: Actor, event: Event) -> int:
+        """Log and fold an event; its offset."""
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        else:
+            now = self._now_ms
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        offset = self.log.append(now, self.encoder.encode(self._prefix, event))
+        self.machine.apply(offset, now, actor, event, self.effects)
+        return offset
+
+    def publish(self, actor: Actor, message: Published) -> int:
+        """`append` for the hot path; remembers the message until carry_out has delivered or kept it."""
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        else:
+            now = self._now_ms
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        offset = self.log.append(now, self.encoder.encode(self._prefix, message))
+        self.fresh[offset] = message
+        self.machine.apply(offset, now, actor, message, self.effects)
+        return offset
+
+    def catch_up(self) -> None:
+        """If something is due, let it happen now: what is decided next must see what the next event will meet."""
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms():
+            self.append(BROKER, Tick())
+
+    def _renew_prefix(self, now: int, actor: Actor) -> None:
+        self._prefix = self.encoder.prefix(now, actor)
+        self._prefix_ms = now
+        self._prefix_actor = actor
+
+    def await_durable(self, offset: int, confirms: Confirms, sequence: int) -> None:
+        """`confirms.confirm(sequence, refused)` once `offset` is durable here. Call in ascending offset order."""
+        self._waiting.append((offset, confirms, sequence))
+
+    def attach(self, consumer_id: int, consumer: Consumer) -> None:
+        """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""
+        self.consumers[consumer_id] = consumer
+
+    def detach(self, consumer_id: int) -> None:
+        self.consumers.pop(consumer_id, None)
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Perform the gathered effects, in order. Whatever a consumer does wrong, the projector sees them all."""
+        effects = self.effects
+        fresh = self.fresh
+        self.effects = []
+        self.fresh = {}
+        try:
+            self._perform(effects, fresh)
+        finally:
+            self.projector.observe(effects, fresh)
+
+    def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
+        consumers = self.consumers
+        delivered = finally_delivered = redelivered = acked = 0
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                consumer = consumers.get(effect.consumer)
+                if consumer is not None:
+                    queue = effect.queue
+                    message_id = effect.message_id
+                    message = fresh.get(message_id)
+                    try:
+                        if message is None:
+                            message = self.message(queue.queue_id, message_id)
+                        consumer.deliver(
+                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final
+                        )
+                    except Exception:  # a defect of one connection must not cost the others their deliveries
+                        logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
+                    delivered += 1
+                    if effect.final:
+                        finally_delivered += 1
+                    if effect.redelivered:
+                        redelivered += 1
+            elif isinstance(effect, Keep):
+                pass
+            elif isinstance(effect, Forget):
+                if effect.reason == ACKED:
+                    acked += len(effect.message_ids)
+            else:
+                self._perform_rare(effect, fresh)
+        if delivered or acked:
+            assert self._surroundings is not None
+            counters = self._surroundings.counters
+            counters["global_messages_delivered_total"] += delivered
+            counters["global_messages_delivered_consume_auto_ack_total"] += finally_delivered
+            counters["global_messages_delivered_consume_manual_ack_total"] += delivered - finally_delivered
+            counters["global_messages_redelivered_total"] += redelivered
+            counters["global_messages_acknowledged_total"] += acked
+
+    def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
+        surroundings = self._surroundings
+        assert surroundings is not None
+        if isinstance(effect, Refuse):
+            self.refused.add(effect.message_id)
+        elif isinstance(effect, FetchReply):
+            self._answer(effect, fresh)
+        elif isinstance(effect, DeadLetter):
+            surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
+        elif isinstance(effect, CancelConsumer):
+            consumer = self.consumers.pop(effect.consumer, None)
+            if consumer is not None:
+                consumer.cancelled()
+        elif isinstance(effect, QueueGone):
+            surroundings.queue_gone(self, effect.queue, effect.reason)
+        elif isinstance(effect, Quarantine):
+            self._note_quarantine(effect)
+
+    def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
+        consumer = self.consumers.get(effect.consumer)
+        if consumer is None:
+            return
+        assert self._surroundings is not None
+        message: Published | None = None
+        what = "get_empty"
+        if effect.message_id >= 0:
+            what = "delivered_get_auto_ack" if effect.final else "delivered_get_manual_ack"
+            message = fresh.get(effect.message_id)
+            if message is None:
+                message = self.message(effect.queue.queue_id, effect.message_id)
+        self._surroundings.counters[f"global_messages_{what}_total"] += 1
+        consumer.fetched(
+            self, effect.queue, effect.message_id, message, effect.redelivered, effect.delivery_count, effect.final,
+            effect.messages_ready,
+        )  # fmt: skip
+
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """A message that is in a queue or an outbox. The store has it; should it ever not, the log does (KeyError: not
+        even that)."""
+        try:
+            return self.projector.message(queue_id, message_id)
+        except KeyError:
+            logger.error("%s: message %d is missing in the state store, read from the log", self.log.name, message_id)
+        for block in self.log.read(message_id, message_id + 1):
+            event = Decoder().decode(block.records[message_id - block.first_offset])[2]
+            if isinstance(event, Published):
+                return event
+        raise KeyError(message_id)
+
+    def _note_quarantine(self, effect: Quarantine) -> None:
+        count = self.quarantined.get(effect.event_type, 0)
+        if count == 0:
+            logger.warning(
+                "%s: a %s event was quarantined: %s (the first of its kind; others are only counted)",
+                self.machine.partition, effect.event_type, effect.reason,
+            )  # fmt: skip
+        self.quarantined[effect.event_type] = count + 1
+
+    # -- durability ---------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A group commit landed: confirm what is durable. Then `project`."""
+        durable = self.log.durable_offset
+        waiting = self._waiting
+        refused = self.refused
+        while waiting and waiting[0][0] < durable:
+            offset, confirms, sequence = waiting.popleft()
+            confirms.confirm(sequence, offset in refused)
+        if refused:
+            self.refused = {offset for offset in refused if offset >= durable}
+
+    def project(self) -> None:
+        """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does;
+        the batch is kept, and written by a later call."""
+        projector = self.projector
+        if self._batch is None:
+            changed = self.machine.next_offset - self._prepared_offset
+            if not self.effects and (changed >= PREPARE_EVENTS or projector.wants_write):
+                self._batch = projector.prepare()
+                self._prepared_offset = self._batch.offset
+        if self._batch is not None and self._batch.offset <= self.log.durable_offset:
+            projector.write(self._batch)
+            self._batch = None
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is to be carried out, and everything is durable."""
+        return not self.effects and not self.fresh and self.log.durable_offset >= self.machine.next_offset
+
+    def checkpoint(self) -> None:
+        """Put into the history what this broker believes: the digest of the state after everything so far."""
+        if self.machine.next_offset > 0:
+            self.append(BROKER, Checkpointed(self.machine.next_offset - 1, self.machine.digest()))
+
+    def persist_all(self) -> None:
+        """Everything folded so far into RocksDB, flushed. The log must be durable up to it already."""
+        assert self.at_rest
+        if self._batch is not None:
+            self.projector.write(self._batch)
+            self._batch = None
+        self.projector.write(self.projector.prepare())
+        self.projector.persist()
+        self._prepared_offset = self.machine.next_offset

@@ -1,0 +1,239 @@
+"""Sockets and clock for AMQP: asyncio on uvloop, protocols and no streams, one write per loop turn and connection.
+
+    data_received -> Connection.receive -> Broker.end_of_turn        once per socket read
+    Output.wake   -> call_soon(flush)   -> confirms, credit, one transport.write
+
+Pressure goes back to where it comes from. A client that does not read: its consumers get no credit while its socket
+holds more than WRITE_HIGH bytes. Publishers faster than the disk: above UNSETTLED_HIGH received bytes that are not yet
+durable, whoever sends is not read until a group commit has landed. A full disk: publishers are told and not read.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+from collections.abc import Callable
+from typing import cast
+
+from engine.amqp.connection import Connection
+from engine.broker import Broker
+
+log = logging.getLogger("rewindmq.amqp")
+
+WRITE_HIGH = 1_048_576  # bytes in a socket's write buffer above which its consumers get no credit
+WRITE_LOW = 262_144
+UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
+UNSETTLED_MARK = 4_194_304  # how often durability is asked for
+HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
+CLOSING_SECONDS = 10.0  # how long close-ok is waited for
+LOOK_SECONDS = 60.0  # how often overdue deliveries are looked for
+
+
+class AmqpProtocol(asyncio.Protocol):
+    """One client's socket around a sans-IO `Connection`."""
+
+    def __init__(self, server: "AmqpServer") -> None:
+        self.server = server
+        self.broker = server.broker
+        self.loop = server.loop
+        self.transport: asyncio.Transport | None = None
+        self.connection: Connection | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.wrote = False  # since the last look
+        self.holding = False  # not read from while publishes wait for the disk
+        self.reading = True
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop's own class
+        self.transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
+        sock = transport.get_extra_info("socket")
+        if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        peer = transport.get_extra_info("peername") or ("unknown", 0)
+        connection = Connection(self.broker, f"{peer[0]}:{peer[1]}", is_loopback(str(peer[0])))
+        connection.output.wake = self.wake
+        connection.on_throttle = self.choose_reading
+        connection.on_open = self.opened
+        self.connection = connection
+        self.server.protocols.add(self)
+        self.set_timer(HANDSHAKE_SECONDS, self.handshake_late)
+
+    def data_received(self, data: bytes) -> None:
+        connection = self.connection
+        assert connection is not None
+        connection.receive(data)
+        self.broker.end_of_turn()
+        self.server.received(self, len(data))
+
+    def wake(self) -> None:
+        self.loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """End of the loop's turn: everything that gathered goes out in one write."""
+        connection, transport = self.connection, self.transport
+        if connection is None or transport is None or transport.is_closing():
+            return
+        parts = connection.take_output()
+        if parts:
+            self.wrote = True
+            transport.write(b"".join(parts))
+        if connection.finished:
+            transport.close()  # once everything is written, for which a client that does not read has not for ever
+            self.set_timer(CLOSING_SECONDS, self.drop)
+        elif connection.state == "closing":
+            self.set_timer(CLOSING_SECONDS, self.drop)
+        elif connection.grant_credit():
+            self.broker.end_of_turn()
+
+    def pause_writing(self) -> None:
+        assert self.connection is not None
+        self.connection.output.congested = True
+
+    def resume_writing(self) -> None:
+        assert self.connection is not None
+        self.connection.output.congested = False
+        if self.connection.grant_credit():
+            self.broker.end_of_turn()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.server.protocols.discard(self)
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.connection is not None:
+            self.connection.lost()
+            self.broker.end_of_turn()
+        self.transport = None
+
+    # -- reading or not -----------------------------------------------------------------------------------------------
+
+    def hold(self, holding: bool) -> None:
+        self.holding = holding
+        self.choose_reading()
+
+    def choose_reading(self) -> None:
+        connection, transport = self.connection, self.transport
+        if connection is None or transport is None or transport.is_closing():
+            return
+        reading = not (self.holding or connection.throttled)
+        if reading and not self.reading:
+            transport.resume_reading()
+        elif self.reading and not reading:
+            transport.pause_reading()
+        self.reading = reading
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def set_timer(self, seconds: float, callback: Callable[[], None]) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = self.loop.call_later(seconds, callback)
+
+    def handshake_late(self) -> None:
+        assert self.connection is not None
+        log.warning("%s: handshake not done in %d s", self.connection.peer, HANDSHAKE_SECONDS)
+        self.drop()
+
+    def opened(self) -> None:
+        """The handshake is done: from here on heartbeats are looked after, if the client wants them."""
+        assert self.connection is not None
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.connection.heartbeat_seconds:
+            self.set_timer(self.connection.heartbeat_seconds / 2, self.look)
+
+    def look(self) -> None:
+        connection = self.connection
+        assert connection is not None
+        if connection.state != "running":
+            return
+        if self.holding:
+            connection.received = True  # it is we who do not read
+        if connection.look(self.wrote):
+            self.wrote = False
+            self.set_timer(connection.heartbeat_seconds / 2, self.look)
+        else:
+            self.drop()
+
+    def drop(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class AmqpServer:
+    """The listening socket and its connections."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.loop = asyncio.get_running_loop()
+        self.protocols: set[AmqpProtocol] = set()
+        self.server: asyncio.Server | None = None
+        self.port = 0
+        self.unsettled = 0  # bytes received since the last durable mark
+        self.marked = 0  # of these, what the mark under way covers
+        self.held: list[AmqpProtocol] = []
+        self.timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; `port` 0 takes a free one. OSError when the address is taken."""
+        self.broker.on_blocked.append(self.blocked_changed)
+        self.server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
+        self.port = self.server.sockets[0].getsockname()[1]
+        self.timer = self.loop.call_later(LOOK_SECONDS, self.look_for_overdue)
+
+    async def stop(self, reason: str = "shutdown") -> None:
+        """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
+        if self.server is not None:
+            self.server.close()
+        if self.timer is not None:
+            self.timer.cancel()
+        for protocol in list(self.protocols):
+            if protocol.connection is not None:
+                protocol.connection.force_close(reason)
+        self.broker.end_of_turn()
+        for _ in range(20):
+            if not self.protocols:
+                break
+            await asyncio.sleep(0.05)
+        for protocol in list(self.protocols):
+            protocol.drop()
+        await asyncio.sleep(0)
+
+    def connections(self) -> list[Connection]:
+        return [protocol.connection for protocol in self.protocols if protocol.connection is not None]
+
+    def look_for_overdue(self) -> None:
+        self.timer = self.loop.call_later(LOOK_SECONDS, self.look_for_overdue)
+        for connection in self.connections():
+            connection.look_for_overdue(self.loop.time())
+        self.broker.end_of_turn()
+
+    def blocked_changed(self) -> None:
+        for connection in self.connections():
+            connection.blocked_changed()
+
+    def received(self, protocol: AmqpProtocol, size: int) -> None:
+        """Bytes came in: hold their sender back when too many are not durable yet."""
+        self.unsettled += size
+        if self.unsettled < UNSETTLED_MARK:
+            return
+        if not self.marked:
+            self.marked = self.unsettled
+            self.broker.when_durable(self.mark_durable)
+        if self.unsettled > UNSETTLED_HIGH and not protocol.holding:
+            protocol.hold(True)
+            self.held.append(protocol)
+
+    def mark_durable(self) -> None:
+        self.unsettled -= self.marked
+        self.marked = 0
+        held, self.held = self.held, []
+        for protocol in held:
+            protocol.hold(False)
+
+
+def is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address.split("%")[0]).is_loopback
+    except ValueError:
+        return False

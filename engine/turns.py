@@ -1,0 +1,187 @@
+"""The broker's heartbeat: turns of work, group commits, time.
+
+    socket read, HTTP request, timer -> ... appends ... -> end(): effects out, letters forwarded, commit kicked
+    group commit landed              -> confirms, letters told, waiters called back, RocksDB, snapshots -> end()
+    a deadline of a machine passed   -> Tick where one is due, letters tried again -> end()
+
+Rules of this file
+- A turn goes on until no partition has effects left; dead letters beyond one round wait for the loop's next turn.
+- One timer, armed to the earliest deadline. A Tick is appended only when something is due (DESIGN section 1), and not
+  more often than every `TICK_EVERY_MS`: a stream of messages that expire one by one must not be a stream of Ticks.
+- When the disk will not have the log or the state, publishing is held back (`blocked`) until it does; everything is
+  kept and tried again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from engine.dead_letters import ROUND, Forwarder
+from engine.log.base import Log, LogPartition
+from engine.partition import Partition
+from engine.recovery import Storage
+
+TICK_EVERY_MS = 10
+STORE_RETRY_SECONDS = 1.0  # as the log's own retry
+
+logger = logging.getLogger(__name__)
+
+class Turns:
+    def __init__(
+        self, log: Log, partitions: list[Partition], forwarder: Forwarder, storage: Storage, clock: Callable[[], int]
+    ) -> None:
+        self.log = log
+        self.partitions = partitions
+        self.forwarder = forwarder
+        self.storage = storage
+        self.clock = clock
+        self.blocked: str | None = None
+        self.on_blocked: list[Callable[[], None]] = []
+        self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
+        self._waiters: deque[tuple[list[tuple[LogPartition, int]], Callable[[], None]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._rang_ms = 0
+        self._in_turn = False
+        self._next_turn_asked = False
+        self._closed = False
+        self._store_retry_asked = False
+        log.on_durable = self._durable
+        log.on_failure = self._commit_failed
+
+    def stop(self) -> None:
+        """Everything durable and persisted; nothing happens any more."""
+        try:
+            self.storage.stop(self)
+        finally:
+            self._closed = True
+            if self._timer is not None:
+                self._timer.cancel()
+
+    @property
+    def at_rest(self) -> bool:
+        return all(partition.at_rest for partition in self.partitions) and not self.forwarder.has_work
+
+    def end(self) -> None:
+        """Carry out what gathered, forward dead letters, arm the timer, kick the group commit."""
+        if self._in_turn or self._closed:  # in a turn: called by a consumer that is being delivered to
+            return
+        self._in_turn = True
+        try:
+            self._carry_out_all()
+        finally:
+            self._in_turn = False
+        self._arm_timer()
+        self.log.commit()
+
+    def _carry_out_all(self) -> None:
+        budget = ROUND
+        busy = True
+        while busy:
+            for partition in self.partitions:
+                if partition.effects or partition.fresh:
+                    partition.carry_out()
+            budget = self.forwarder.forward(budget)
+            busy = any(partition.effects for partition in self.partitions)
+        if self.forwarder.has_work and not self._next_turn_asked:
+            self._next_turn_asked = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._next_turn_asked = False
+        self.end()
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back in the loop once everything appended so far, in every partition, is durable."""
+        outstanding = [
+            (log, log.next_offset) for log in (self.log.metadata, *self.log.queues)
+            if log.durable_offset < log.next_offset
+        ]  # fmt: skip
+        if outstanding or self._waiters:
+            self._waiters.append((outstanding, callback))
+        else:
+            self._loop.call_soon(callback)
+
+    def _durable(self) -> None:
+        """A group commit landed."""
+        if self._closed:
+            return
+        self._problem("log", None)
+        for partition in self.partitions:
+            partition.settle()
+        self.forwarder.settle()
+        waiters = self._waiters
+        while waiters and all(offset <= log.durable_offset for log, offset in waiters[0][0]):
+            _, callback = waiters.popleft()
+            try:
+                callback()
+            except Exception:  # a defect of one connection must not cost the others their answers
+                logger.exception("an answer that waited for the disk was not given")
+        self._project()
+        self.end()
+
+    def _project(self) -> None:
+        try:
+            for partition in self.partitions:
+                partition.project()
+            self.storage.snapshot_due(self)
+        except Exception as error:  # RocksDB knows no narrower class; the log has everything, so hold on and try again
+            self._problem("store", f"the state can't be written: {error}")
+            if not self._store_retry_asked:  # publishers that are held back bring no commit that would try again
+                self._store_retry_asked = True
+                self._loop.call_later(STORE_RETRY_SECONDS, self._project_again)
+        else:
+            self._problem("store", None)
+
+    def _project_again(self) -> None:
+        self._store_retry_asked = False
+        if not self._closed:
+            self._project()
+            self.end()
+
+    def _commit_failed(self, error: Exception) -> None:
+        """It is tried again, nothing is lost; meanwhile nothing more should come in."""
+        self._problem("log", f"the log can't be written: {error}")
+
+    def _problem(self, who: str, text: str | None) -> None:
+        """Something keeps publishing back, or (None) does so no longer."""
+        if text is not None:
+            self._problems[who] = text
+        elif who in self._problems:
+            del self._problems[who]
+        else:
+            return
+        before, self.blocked = self.blocked, next(iter(self._problems.values()), None)
+        if self.blocked != before:
+            if self.blocked is not None:
+                logger.error("publishing is held back: %s", self.blocked)
+            else:
+                logger.warning("the disk can be written again: publishing goes on")
+            for callback in list(self.on_blocked):
+                callback()
+
+    def _arm_timer(self) -> None:
+        due = self.forwarder.retry_ms()
+        for partition in self.partitions:
+            deadline = partition.machine.deadline_ms()
+            if deadline is not None and (due is None or deadline < due):
+                due = deadline
+        if due is None or (self._timer is not None and self._timer_due_ms <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_ms = due
+        now = self.clock()
+        delay_ms = max(1, due - now, min(self._rang_ms + TICK_EVERY_MS - now, TICK_EVERY_MS))
+        self._timer = self._loop.call_later(delay_ms / 1000, self.time_passed)
+
+    def time_passed(self) -> None:
+        """The timer rang: tick where something is due."""
+        self._timer = None
+        self._rang_ms = self.clock()
+        for partition in self.partitions:
+            partition.catch_up()
+        self.forwarder.wake()
+        self.end()

@@ -1,0 +1,317 @@
+"""Deliveries: who gets the next ready message.
+
+    service, one round robin a priority:   [ first ... last ]          highest priority first (S-096)
+      the first gets a message    -> to the end; of a quorum queue only if it still has room
+      the first has no room       -> out of it (classic: only now is it found out)
+      room again (ack, credit)    -> to the end, if it is out                             (S-092, S-093)
+      its channel's limit reached -> out of it, into the limiter's `blocked`, in that order
+
+So a consumer of a classic queue that was full and has room again before its turn came keeps its turn; one of a quorum
+queue goes to the end. The first is how rabbit_queue_consumers.erl does it, the second rabbit_fifo's service queue;
+random histories were compared with 3.10.8, delivery by delivery. After every event each queue has either no ready
+message or no consumer that could take one.
+
+A channel's limit (basic.qos global) binds all its consumers, also those attached before it was set, also those with
+no_ack, though what they get is not counted; only quorum queues know none (rabbit_limiter.erl can_send;
+rabbit_channel.erl basic.qos activates it at the classic queues alone). A consumer's own prefetch holds beside it.
+"""
+
+from projections.machine.consumer import Consumer, Level, Limiter
+from projections.machine.effects import Deliver, Effect, FetchReply
+from projections.machine.expiry import expire_heads, renew_lease
+from projections.machine.limits import enforce
+from projections.machine.queue import Queue
+from projections.machine.ready import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from projections.machine.state import State, quarantine
+from schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+
+
+def next_consumer(queue: Queue) -> Consumer | None:
+    """Take the consumer that is to be served next out of the round robin; None when nobody has room."""
+    for level in queue.levels:
+        service = level.service
+        while service:
+            consumer = service.pop(0)
+            consumer.serviced = False
+            if not consumer.has_room():
+                continue
+            limiter = consumer.limiter
+            if limiter is None or limiter.outstanding < limiter.limit:
+                return consumer
+            consumer.blocked = True
+            limiter.blocked.append(consumer)
+    return None
+
+
+def hand_over(
+    queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]
+) -> None:
+    """Deliver a message (already out of the ready order) to a consumer that `next_consumer` gave."""
+    if consumer.no_ack:
+        consumer.credit -= 1
+        queue.delivered += 1
+        redelivered = info & REDELIVERED != 0
+        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, info >> COUNT_SHIFT, True))
+    else:
+        hold(queue, consumer, message_id, info, expiry)
+        if consumer.windowed:
+            consumer.credit -= 1
+        redelivered = info & REDELIVERED != 0
+        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, info >> COUNT_SHIFT, False))
+    if not queue.quorum or consumer.has_room():
+        serve(consumer)
+
+
+def hold(queue: Queue, holder: Consumer, message_id: int, info: int, expiry: int) -> None:
+    holder.held[message_id] = info
+    queue.messages_unacked += 1
+    queue.message_bytes_unacked += info & SIZE_MASK
+    if expiry != NONE:
+        queue.held_expiries[message_id] = expiry
+    if holder.limiter is not None:
+        holder.limiter.outstanding += 1
+
+
+def serve(consumer: Consumer) -> None:
+    """The consumer has room: to the end of its round robin."""
+    level = consumer.level
+    assert level is not None
+    level.service.append(consumer)
+    consumer.serviced = True
+
+
+def serve_again(consumer: Consumer) -> None:
+    """The consumer may have room again."""
+    if consumer.attached and not consumer.serviced and not consumer.blocked and consumer.has_room():
+        serve(consumer)
+
+
+def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Hand ready messages out while somebody can take them; the dead among them are removed first."""
+    expiring = queue.arrived.expiring > 0 or queue.returned.expiring > 0
+    if expiring:
+        expire_heads(state, queue, effects)
+    while queue.messages_ready > 0:
+        consumer = next_consumer(queue)
+        if consumer is None:
+            break
+        message_id, info, expiry = queue.take()
+        hand_over(queue, consumer, message_id, info, expiry, effects)
+        if expiring:
+            expire_heads(state, queue, effects)
+
+
+def run(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Messages came back, or settings changed: bring the queue to rest, in its type's order.
+
+    A classic queue drops from the head before it delivers (rabbit_amqqueue_process.erl requeue_and_run), a quorum queue
+    after (rabbit_fifo.erl checkout)."""
+    if queue.quorum:
+        deliver(state, queue, effects)
+        enforce(state, queue, effects)
+    else:
+        enforce(state, queue, effects)
+        deliver(state, queue, effects)
+
+
+def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """A consumer has room: deliver; a queue that got shorter may take publishes again."""
+    if queue.messages_ready > 0:
+        deliver(state, queue, effects)
+        if queue.blocked:
+            enforce(state, queue, effects)
+
+
+def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
+    """Deliveries under a shared limit were settled: who waited for it may go on, in other queues too."""
+    if limiter.blocked and limiter.outstanding < limiter.limit:
+        resume(state, limiter, effects)
+
+
+def resume(state: State, limiter: Limiter, effects: list[Effect]) -> None:
+    """All who wait for the limiter ask again."""
+    waiting = limiter.blocked
+    limiter.blocked = []
+    queues: list[Queue] = []
+    for consumer in waiting:
+        consumer.blocked = False
+        serve_again(consumer)
+        if consumer.queue not in queues:
+            queues.append(consumer.queue)
+    for queue in queues:
+        state.touch(queue)
+        run_after_taking(state, queue, effects)
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if event.consumer in queue.holders:
+        quarantine(event, f"consumer {event.consumer} is attached to queue {event.queue!r} already", effects)
+        return
+    if event.prefetch < 0 or event.credit < 0 or event.global_prefetch < 0:
+        quarantine(event, f"negative prefetch or credit of consumer {event.consumer}", effects)
+        return
+    state.touch(queue)
+    consumer = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
+    consumer.attached = True
+    consumer.tag = event.tag
+    consumer.no_ack = event.no_ack
+    consumer.exclusive = event.exclusive
+    consumer.prefetch = event.prefetch
+    consumer.priority = event.priority
+    consumer.arguments = event.arguments
+    consumer.credit = event.credit
+    consumer.windowed = event.no_ack or event.prefetch == 0
+    if not consumer.windowed:
+        consumer.limit = event.prefetch
+    if event.global_prefetch > 0:
+        limiter = limiter_of(state, actor.session, event.channel)
+        limiter.limit = event.global_prefetch
+        join_limiter(limiter, consumer)
+        unblock(state, limiter, effects)
+    queue.holders[event.consumer] = consumer
+    state.index_holder(consumer)
+    queue.attached += 1
+    join_level(queue, consumer)
+    serve_again(consumer)
+    run_after_taking(state, queue, effects)
+
+
+def limiter_of(state: State, session: int, channel: int) -> Limiter:
+    """The channel's; a new one lasts as long as it has members."""
+    key = (session, channel)
+    limiter = state.limiters.get(key)
+    if limiter is None:
+        limiter = Limiter(session, channel, 0)
+        state.limiters[key] = limiter
+    return limiter
+
+
+def join_limiter(limiter: Limiter, consumer: Consumer) -> None:
+    """What the consumer holds already counts."""
+    limiter.members += 1
+    limiter.outstanding += len(consumer.held)
+    consumer.limiter = limiter
+
+
+def on_global_prefetch(
+    state: State, offset: int, actor: Actor, event: GlobalPrefetchSet, effects: list[Effect]
+) -> None:
+    """Of nobody attached it changes nothing: who attaches later says the limit anew."""
+    if event.prefetch < 0:
+        quarantine(event, f"a negative prefetch of channel {event.channel}", effects)
+        return
+    holders = [h for h in state.sessions.get(event.session, {}).values() if h.channel == event.channel]
+    if event.prefetch == 0:
+        _lift_limit(state, holders, effects)
+        return
+    # Holders of basic.get, which have no tag, are under no limit.
+    joining = [h for h in holders if h.limiter is None and h.tag and not h.queue.quorum]
+    if not joining and (event.session, event.channel) not in state.limiters:
+        return
+    limiter = limiter_of(state, event.session, event.channel)
+    limiter.limit = event.prefetch
+    for holder in joining:
+        state.touch(holder.queue)
+        join_limiter(limiter, holder)
+    unblock(state, limiter, effects)
+
+
+def _lift_limit(state: State, holders: list[Consumer], effects: list[Effect]) -> None:
+    limiter: Limiter | None = None
+    for holder in holders:
+        if holder.limiter is not None:
+            limiter = holder.limiter
+            holder.limiter = None
+            state.touch(holder.queue)
+    if limiter is not None:
+        del state.limiters[(limiter.session, limiter.channel)]
+        resume(state, limiter, effects)
+
+
+def join_level(queue: Queue, consumer: Consumer) -> None:
+    position = 0
+    for level in queue.levels:
+        if level.priority == consumer.priority:
+            level.members += 1
+            consumer.level = level
+            return
+        if level.priority < consumer.priority:
+            break
+        position += 1
+    level = Level(consumer.priority)
+    level.members = 1
+    queue.levels.insert(position, level)
+    consumer.level = level
+
+
+def leave_level(queue: Queue, consumer: Consumer) -> None:
+    """The consumer gets nothing any more."""
+    level = consumer.level
+    assert level is not None
+    if consumer.serviced:
+        level.service.remove(consumer)
+        consumer.serviced = False
+    if consumer.blocked:
+        assert consumer.limiter is not None
+        consumer.limiter.blocked.remove(consumer)
+        consumer.blocked = False
+    level.members -= 1
+    if level.members == 0:
+        queue.levels.remove(level)
+    consumer.level = None
+    consumer.attached = False
+    queue.attached -= 1
+
+
+def on_credited(state: State, offset: int, actor: Actor, event: Credited, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    consumer = queue.holders.get(event.consumer) if queue is not None else None
+    if queue is None or consumer is None or not consumer.attached or not consumer.windowed or event.credit < 0:
+        quarantine(event, f"credit {event.credit} for consumer {event.consumer}, which takes none", effects)
+        return
+    state.touch(queue)
+    consumer.credit += event.credit
+    serve_again(consumer)
+    run_after_taking(state, queue, effects)
+
+
+def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    holder = queue.holders.get(event.consumer)
+    if holder is not None and (holder.attached or holder.session != actor.session):
+        quarantine(event, f"{event.consumer} is a consumer, not a holder of basic.get", effects)
+        return
+    state.touch(queue)
+    renew_lease(state, queue)
+    if queue.arrived.expiring or queue.returned.expiring:
+        expire_heads(state, queue, effects)
+    if queue.messages_ready == 0:
+        effects.append(FetchReply(queue, -1, event.consumer, False, 0, event.no_ack, 0))
+        return
+    message_id, info, expiry = queue.take()
+    if event.no_ack:
+        queue.delivered += 1
+    else:
+        if holder is None:
+            holder = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
+            queue.holders[event.consumer] = holder
+            state.index_holder(holder)
+        hold(queue, holder, message_id, info, expiry)
+    redelivered, count = info & REDELIVERED != 0, info >> COUNT_SHIFT
+    reply = FetchReply(queue, message_id, event.consumer, redelivered, count, event.no_ack, queue.messages_ready)
+    effects.append(reply)
+    if queue.arrived.expiring or queue.returned.expiring:
+        expire_heads(state, queue, effects)
+        reply.messages_ready = queue.messages_ready
+    if queue.blocked:
+        enforce(state, queue, effects)

@@ -1,0 +1,283 @@
+"""Queues come, change and go; and with sessions their consumers, what these held, and exclusive queues."""
+
+from array import array
+from collections.abc import Sequence
+
+from projections.machine.consumer import Consumer, Limiter
+from projections.machine.dead_letter import give_up_held, release_forwarded
+from projections.machine.delivery import leave_level, run, unblock
+from projections.machine.effects import DELETED, PURGED, TRANSIENT, CancelConsumer, Effect, Forget, QueueGone
+from projections.machine.expiry import arm_lease, expire_heads, renew_lease
+from projections.machine.limits import drop_heads, enforce
+from projections.machine.queue import Queue
+from projections.machine.ready import PERSISTENT, SIZE_MASK
+from projections.machine.settings import DROP_HEAD, QUEUE_TYPES, resolve
+from projections.machine.settlement import give_back
+from projections.machine.state import State, quarantine
+from schemas.events import (
+    Actor,
+    BrokerStarted,
+    ConsumerCancelled,
+    DeadLettersForwarded,
+    PolicyApplied,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    SessionClosed,
+)
+
+
+def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is not None:
+        state.touch(queue)
+        if not queue.quorum:  # S-059
+            renew_lease(state, queue)
+        return
+    if event.type not in QUEUE_TYPES:
+        quarantine(event, f"machine version {state.machine_version} knows no queues of type {event.type!r}", effects)
+        return
+    try:
+        settings = resolve(event.type, event.arguments, event.policy, event.operator_policy)
+    except ValueError as error:
+        quarantine(event, f"policy of queue {event.queue!r}: {error}", effects)
+        return
+    queue = Queue(event.vhost, event.queue, offset, event.type)
+    queue.durable = event.durable
+    queue.exclusive = event.exclusive
+    queue.auto_delete = event.auto_delete
+    queue.owner = event.owner
+    queue.arguments = event.arguments
+    queue.semantics = event.semantics
+    queue.policy = event.policy
+    queue.operator_policy = event.operator_policy
+    queue.apply_settings(settings)
+    state.add_queue(queue)
+    state.touch(queue)
+    renew_lease(state, queue)
+
+
+def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
+    """Another policy holds, from now on and for what is queued (S-028). The lease begins anew, as in RabbitMQ.
+
+    A classic queue that drops from its head does so to new limits even when the same change makes it refuse publishes
+    from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on 3.10.8)."""
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    try:
+        settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy)
+    except ValueError as error:
+        quarantine(event, f"policy of queue {event.queue!r}: {error}", effects)
+        return
+    state.touch(queue)
+    dropping = not queue.quorum and queue.overflow == DROP_HEAD
+    queue.policy = event.policy
+    queue.operator_policy = event.operator_policy
+    if queue.at_least_once and not settings.at_least_once:
+        queue.apply_settings(settings)
+        give_up_held(state, queue, effects)
+    queue.apply_settings(settings)
+    renew_lease(state, queue)
+    if dropping:
+        drop_heads(state, queue, effects)
+    run(state, queue, effects)
+
+
+def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    state.touch(queue)
+    queue.purged += queue.messages_ready
+    _forget_ready(queue, PURGED, effects)
+    enforce(state, queue, effects)
+
+
+def _forget_ready(queue: Queue, reason: str, effects: list[Effect]) -> None:
+    removed: list[array[int]] = queue.returned.clear() + queue.arrived.clear()
+    for ids in removed:
+        effects.append(Forget(queue, ids, reason, 0, ""))
+    queue.messages_ready = 0
+    queue.message_bytes_ready = 0
+
+
+def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if (event.if_unused and queue.attached > 0) or (event.if_empty and queue.messages_ready > 0):
+        return
+    delete(state, queue, "deleted", effects)
+
+
+def delete(state: State, queue: Queue, reason: str, effects: list[Effect]) -> None:
+    """The queue goes, with all that is in it; nothing of it is dead-lettered (S-060). Its outbox is still forwarded."""
+    messages = queue.messages_ready
+    _forget_ready(queue, DELETED, effects)
+    freed: dict[Limiter, None] = {}
+    for holder in list(queue.holders.values()):
+        if holder.attached:
+            effects.append(CancelConsumer(queue, holder.consumer))
+            leave_level(queue, holder)
+        if holder.held:
+            effects.append(Forget(queue, list(holder.held), DELETED, holder.consumer, ""))
+            if holder.limiter is not None:
+                holder.limiter.outstanding -= len(holder.held)
+                freed[holder.limiter] = None
+            holder.held = {}
+        state.forget_holder(holder)
+    queue.messages_unacked = 0
+    queue.message_bytes_unacked = 0
+    queue.held_expiries = {}
+    queue.gone = True
+    effects.append(QueueGone(queue, reason, messages))
+    state.remove_queue(queue)
+    for limiter in freed:
+        unblock(state, limiter, effects)
+
+
+def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForwarded, effects: list[Effect]) -> None:
+    queue = state.by_id.get(event.queue_id)
+    if queue is None or queue.name != event.queue or queue.vhost != event.vhost:
+        quarantine(event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
+        return
+    state.touch(queue)
+    release_forwarded(state, queue, event.sequence, effects)
+    if not queue.gone:
+        enforce(state, queue, effects)
+
+
+# -- consumers and sessions go -----------------------------------------------------------------------------------------
+
+
+def on_cancelled(state: State, offset: int, actor: Actor, event: ConsumerCancelled, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    consumer = queue.holders.get(event.consumer) if queue is not None else None
+    if queue is None or consumer is None or not consumer.attached:
+        quarantine(event, f"no consumer {event.consumer} at queue {event.queue!r}", effects)
+        return
+    state.touch(queue)
+    leave_level(queue, consumer)
+    if not consumer.held:
+        state.forget_holder(consumer)
+    _lost_consumers(state, queue, effects)
+
+
+def _lost_consumers(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Consumers left: that may end the queue (auto-delete, S-070; one that never had a consumer stays, S-088)."""
+    if queue.attached > 0:
+        return
+    if queue.auto_delete:
+        delete(state, queue, "auto_delete", effects)
+    else:
+        renew_lease(state, queue)
+
+
+def on_session_closed(state: State, offset: int, actor: Actor, event: SessionClosed, effects: list[Effect]) -> None:
+    leaving = state.sessions.get(event.session)
+    if leaving:
+        holders = [h for h in leaving.values() if event.channel == 0 or h.channel == event.channel]
+        reason = "session_closed" if event.channel == 0 else "channel_closed"
+        _detach_all(state, holders, reason, effects)
+    if event.channel == 0:
+        for queue in list(state.owned.get(event.session, {}).values()):
+            delete(state, queue, "exclusive_owner_gone", effects)
+
+
+def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects: list[Effect]) -> None:
+    """These holders are gone; what they hold returns. Queue by queue, in the order of the queues' ids."""
+    by_queue: dict[int, list[Consumer]] = {}
+    for holder in holders:
+        by_queue.setdefault(holder.queue.queue_id, []).append(holder)
+    freed: dict[Limiter, None] = {}
+    for queue_id in sorted(by_queue):
+        queue = state.by_id[queue_id]
+        state.touch(queue)
+        had = queue.attached
+        for holder in by_queue[queue_id]:
+            if holder.attached:
+                leave_level(queue, holder)
+            if holder.held:
+                if holder.limiter is not None:
+                    freed[holder.limiter] = None
+                ids = list(holder.held) if queue.quorum else sorted(holder.held)
+                give_back(queue, holder, ids, False, reason, effects)
+            state.forget_holder(holder)
+        if had > queue.attached:
+            _lost_consumers(state, queue, effects)
+        elif queue.quorum:
+            renew_lease(state, queue)
+        if not queue.gone:
+            run(state, queue, effects)
+    for limiter in freed:
+        unblock(state, limiter, effects)
+
+
+def on_broker_started(state: State, offset: int, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
+    """Every session before is gone; so are transient and exclusive queues, and transient messages of classic queues
+    (S-074, S-075). Leases begin anew (S-056)."""
+    for queue in [q for q in state.by_id.values() if not q.gone]:
+        _detach_everybody(state, queue, effects)
+        if queue.exclusive:
+            delete(state, queue, "exclusive_owner_gone", effects)
+        elif not queue.durable:
+            delete(state, queue, "transient", effects)
+        else:
+            state.touch(queue)
+            if not queue.quorum:
+                _lose_transient(queue, effects)
+            renew_lease(state, queue)
+            run(state, queue, effects)
+
+
+def _detach_everybody(state: State, queue: Queue, effects: list[Effect]) -> None:
+    for holder in list(queue.holders.values()):
+        if holder.attached:
+            leave_level(queue, holder)
+        if holder.held:
+            ids = list(holder.held) if queue.quorum else sorted(holder.held)
+            give_back(queue, holder, ids, False, "broker_started", effects)
+        state.forget_holder(holder)
+
+
+def _lose_transient(queue: Queue, effects: list[Effect]) -> None:
+    lost: list[int] = []
+    for order in (queue.returned, queue.arrived):
+        if not order.has_transient():
+            continue
+        kept: list[tuple[int, int, int]] = []
+        for message_id, info, expiry in order.items():
+            if info & PERSISTENT:
+                kept.append((message_id, info, expiry))
+            else:
+                lost.append(message_id)
+                queue.message_bytes_ready -= info & SIZE_MASK
+        order.clear()
+        for message_id, info, expiry in kept:
+            order.append(message_id, info, expiry)
+    if lost:
+        queue.messages_ready -= len(lost)
+        queue.lost += len(lost)
+        effects.append(Forget(queue, lost, TRANSIENT, 0, ""))
+
+
+# -- deadlines ---------------------------------------------------------------------------------------------------------
+
+
+def messages_due(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """A message at the head may have expired."""
+    expire_heads(state, queue, effects)
+    if queue.blocked:
+        enforce(state, queue, effects)
+
+
+def lease_due(state: State, queue: Queue, ends_ms: int, effects: list[Effect]) -> None:
+    """The queue's lease may have ended (x-expires)."""
+    if ends_ms <= state.clock_ms:
+        delete(state, queue, "expired", effects)
+    else:
+        arm_lease(state, queue)

@@ -1,0 +1,206 @@
+"""The queue machine of one log partition: `apply(event) -> effects`, a pure function of the events before.
+
+    machine = Machine("queues-0")
+    effects: list[Effect] = []
+    machine.apply(offset, timestamp_ms, actor, event, effects)     # appends to effects, returns None
+
+Rules
+- No wall clock, randomness, I/O, logging, floats, hash values, or iteration over a set. The only clock is `clock_ms`,
+  the largest timestamp seen.
+- First time passes, then the event happens: when `clock_ms` moves past a deadline (expiry of a message at a head, queue
+  lease), everything due is carried out first, earliest deadline first, before the event itself is applied. While a
+  deadline is carried out, the clock stands at it.
+- One door: state changes only inside `apply` (and `load`).
+- An event that makes no sense is quarantined: an effect, no change, never an exception. Broken invariants are asserts.
+- `Published` applies to each queue of its route in the route's order; unknown queues among them are quarantined one
+  by one.
+- Bodies play no part; `event.body_size` does.
+
+Where things are
+    state.py       queues, indexes, clock, deadlines        settings.py    arguments + policies -> effective settings
+    queue.py       one queue, its views                     publishing.py  enqueue            limits.py  max-length
+    ready.py       the compact order of ready messages      delivery.py    consumers, round robin, basic.get
+    consumer.py    holders and shared limits                settlement.py  ack, nack, requeue, delivery limit
+    lifecycle.py   declare, delete, policy, sessions        expiry.py      TTL, lease         dead_letter.py  outbox
+    storing.py     packing, loading, digests                effects.py     what comes out
+
+Persistence (see projections/store.py). The state is stored in pieces, so that a small change of a long queue writes
+little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and its ready
+messages in numbered chunks, of which only the changed ones are written again.
+    take_dirty()   what changed since the last call, packed
+    pieces()       everything, for a snapshot: (queue_id, meta, chunks) of each queue; take_dirty is not disturbed
+    Machine.load(partition, head, [(meta, chunks), ...])   the exact inverse of either
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from projections.machine import storing, validation
+from projections.machine.delivery import on_attached, on_credited, on_fetched, on_global_prefetch
+from projections.machine.effects import Effect
+from projections.machine.expiry import lease_ends_ms
+from projections.machine.lifecycle import (
+    lease_due,
+    messages_due,
+    on_broker_started,
+    on_cancelled,
+    on_declared,
+    on_deleted,
+    on_forwarded,
+    on_policy,
+    on_purged,
+    on_session_closed,
+)
+from projections.machine.publishing import on_published
+from projections.machine.queue import NEVER, Queue
+from projections.machine.settlement import on_acked, on_nacked
+from projections.machine.state import MESSAGES, State, quarantine
+from projections.machine.storing import Dirty, DirtyQueue
+from schemas.events import (
+    Acked,
+    Actor,
+    BrokerStarted,
+    Checkpointed,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Credited,
+    DeadLettersForwarded,
+    Event,
+    Fetched,
+    GlobalPrefetchSet,
+    MachineUpgraded,
+    Nacked,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    SessionClosed,
+    Tick,
+)
+
+MACHINE_VERSION = 1
+
+__all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine"]
+
+
+def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+    """Time has passed already; nothing else happens (Tick, Checkpointed)."""
+
+
+def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
+    if 1 <= event.machine_version <= MACHINE_VERSION:
+        state.machine_version = event.machine_version
+    else:
+        quarantine(event, f"this code knows machine versions 1 to {MACHINE_VERSION}", effects)
+
+
+HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]] = {
+    Published: on_published,
+    Acked: on_acked,
+    Nacked: on_nacked,
+    Credited: on_credited,
+    Fetched: on_fetched,
+    QueueDeclared: on_declared,
+    QueueDeleted: on_deleted,
+    PolicyApplied: on_policy,
+    ConsumerAttached: on_attached,
+    ConsumerCancelled: on_cancelled,
+    Purged: on_purged,
+    Tick: on_nothing,
+    SessionClosed: on_session_closed,
+    DeadLettersForwarded: on_forwarded,
+    Checkpointed: on_nothing,
+    BrokerStarted: on_broker_started,
+    MachineUpgraded: on_upgraded,
+    GlobalPrefetchSet: on_global_prefetch,
+}
+
+
+class Machine(State):
+    """`next_offset`, `clock_ms`, `machine_version`, `partition`: see state.py."""
+
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
+        if timestamp_ms > self.clock_ms:
+            if timestamp_ms >= self.next_deadline_ms:
+                self._pass_deadlines(timestamp_ms, effects)
+            self.clock_ms = timestamp_ms
+        self.next_offset = offset + 1
+        handler = HANDLERS.get(type(event))
+        if handler is None:
+            quarantine(event, "not an event of a queue partition", effects)
+        else:
+            handler(self, offset, actor, event, effects)
+
+    def advance(self, timestamp_ms: int, effects: list[Effect]) -> None:
+        """Let time pass, as a Tick at `timestamp_ms` would: for `state at T` and audits."""
+        if timestamp_ms > self.clock_ms:
+            if timestamp_ms >= self.next_deadline_ms:
+                self._pass_deadlines(timestamp_ms, effects)
+            self.clock_ms = timestamp_ms
+
+    def _pass_deadlines(self, timestamp_ms: int, effects: list[Effect]) -> None:
+        deadlines = self.deadlines  # grows meanwhile
+        while deadlines and deadlines[0][0] <= timestamp_ms:
+            time_ms, queue_id, kind = heapq.heappop(deadlines)
+            if time_ms > self.clock_ms:
+                self.clock_ms = time_ms
+            queue = self.by_id.get(queue_id)
+            if queue is None or queue.gone:
+                continue
+            if kind == MESSAGES:
+                if queue.armed_ms == time_ms:
+                    queue.armed_ms = NEVER
+                messages_due(self, queue, effects)
+            else:
+                if queue.lease_armed_ms == time_ms:
+                    queue.lease_armed_ms = NEVER
+                lease_due(self, queue, lease_ends_ms(queue), effects)
+        self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
+
+    def deadline_ms(self) -> int | None:
+        """When the next thing is due (the broker then appends a Tick), or None. May be early, never late."""
+        return None if self.next_deadline_ms == NEVER else self.next_deadline_ms
+
+    def queue(self, vhost: str, name: str) -> Queue | None:
+        return self.by_name.get((vhost, name))
+
+    def queues(self) -> Iterator[Queue]:
+        """All queues, ordered by (vhost, name)."""
+        for key in sorted(self.by_name):
+            yield self.by_name[key]
+
+    def outboxes(self) -> Iterator[Queue]:
+        """The queues with dead letters to forward, also those already gone, by queue id."""
+        for queue_id in sorted(self.by_id):
+            if self.by_id[queue_id].outbox:
+                yield self.by_id[queue_id]
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of the canonical state: equal states have equal digests, however they came about (folded from
+        the beginning, from a snapshot, in another process, under another PYTHONHASHSEED). The clock and next_offset
+        are not part of it."""
+        return storing.digest(self)
+
+    def head(self) -> bytes:
+        """What belongs to no queue: clock, next offset, version, shared limits."""
+        return storing.pack_head(self)
+
+    def take_dirty(self) -> Dirty:
+        return storing.take_dirty(self)
+
+    def pieces(self) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
+        return storing.pieces(self)
+
+    @staticmethod
+    def load(partition: str, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> "Machine":
+        """ValueError when the pieces are not those of one state."""
+        machine = Machine(partition)
+        storing.load(machine, head, pieces)
+        return machine
+
+    def validate(self) -> None:
+        """Check every invariant and derived index by brute force; AssertionError if one is broken. For tests."""
+        validation.validate(self)

@@ -1,0 +1,113 @@
+"""A publish reaches its queues.
+
+    refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
+    seen?     (a dead letter forwarded a second time)                       -> Duplicate
+    nothing ready and a consumer with room                                  -> straight to it, past the ready order
+    otherwise                                                               -> to the tail; limits; expiry of the head
+"""
+
+from projections.machine.dead_letter import bury, is_repeated, remember
+from projections.machine.delivery import hand_over, next_consumer
+from projections.machine.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
+from projections.machine.expiry import decided_by_property, expire_heads, expiry_of
+from projections.machine.limits import enforce, rule_broken, would_go_over
+from projections.machine.queue import Queue
+from projections.machine.ready import BY_PROPERTY, NONE, PERSISTENT, SIZE_MASK
+from projections.machine.settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from schemas.events import Actor, Published, Route
+
+
+def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
+    size = event.body_size
+    expiration_ms = event.expiration_ms
+    if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
+        quarantine(event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
+        return
+    queues = state.routes.get(event.route)
+    if queues is None:
+        queues = _resolve(state, event, effects)
+    for queue in queues:
+        if not queue.dirty:
+            state.touch(queue)
+        _publish(state, queue, offset, event, size, effects)
+
+
+def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
+    """The queues of a route; remembered only when it names none twice and all exist."""
+    route: Route = event.route
+    queues: list[Queue] = []
+    sound = True
+    for name in route.queues:
+        queue = state.by_name.get((route.vhost, name))
+        if queue is None:
+            quarantine(event, f"no queue {name!r} in vhost {route.vhost!r}", effects)
+            sound = False
+        elif queue in queues:
+            quarantine(event, f"queue {name!r} is named twice", effects)
+            sound = False
+        else:
+            queues.append(queue)
+    if sound:
+        if len(state.routes) >= ROUTES_REMEMBERED:
+            state.routes.clear()
+        state.routes[route] = queues
+    return queues
+
+
+def _publish(
+    state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]
+) -> None:
+    origin = event.origin
+    if origin is not None and is_repeated(queue, origin):
+        queue.duplicates += 1
+        effects.append(Duplicate(queue, message_id))
+        return
+    if queue.limited and _refuses(queue, size):
+        _refuse(queue, message_id, size, effects)
+        return
+    if origin is not None:
+        remember(queue, origin)
+    queue.published += 1
+    info = size | PERSISTENT if event.persistent or queue.quorum else size
+    expiry = NONE
+    if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
+        expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
+        if decided_by_property(queue, event.expiration_ms):
+            info |= BY_PROPERTY
+
+    if queue.messages_ready == 0 and queue.attached > 0:
+        consumer = next_consumer(queue)
+        if consumer is not None:
+            if not consumer.no_ack:
+                effects.append(Keep(queue, message_id))
+            hand_over(queue, consumer, message_id, info, expiry, effects)
+            return
+    effects.append(Keep(queue, message_id))
+    queue.arrived.append(message_id, info, expiry)
+    queue.messages_ready += 1
+    queue.message_bytes_ready += size
+    if queue.limited:
+        enforce(state, queue, effects)
+    if expiry != NONE and queue.messages_ready > 0:
+        expire_heads(state, queue, effects)
+
+
+def _refuses(queue: Queue, size: int) -> bool:
+    if queue.quorum:
+        return queue.blocked
+    return queue.settings.overflow != DROP_HEAD and would_go_over(queue, size)
+
+
+def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    queue.refused += 1
+    if queue.quorum:
+        rule = rule_broken(
+            queue, queue.messages_ready + queue.messages_dlx, queue.message_bytes_ready + queue.message_bytes_dlx
+        )
+    else:
+        rule = rule_broken(queue, queue.messages_ready + 1, queue.message_bytes_ready + size)
+    effects.append(Refuse(queue, message_id, rule))
+    if queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None:
+        effects.append(Keep(queue, message_id))
+        bury(queue, message_id, size, MAXLEN, True, effects)

@@ -1,0 +1,120 @@
+"""What a machine consists of: queues and the indexes over them, the clock, and the deadlines.
+
+Indexes are derived (they are rebuilt by `load` and checked by `validate`). Deadlines are lazy: an entry of the heap
+says when to look at a queue, not that something is due then; a queue remembers the earliest entry that stands for it
+(`armed_ms`, `lease_armed_ms`), so that a head that changes a million times pushes few entries.
+"""
+
+import heapq
+
+from projections.machine.consumer import Consumer, Limiter
+from projections.machine.effects import Effect, Quarantine
+from projections.machine.queue import NEVER, Queue
+from projections.machine.ready import NONE
+from schemas.events import Event, Route
+
+MESSAGES = 0  # a deadline of the message at the head
+LEASE = 1  # a deadline of the queue itself (x-expires)
+ROUTES_REMEMBERED = 10_000
+DEADLINES_A_QUEUE = 8  # entries of the heap a queue, and so many more, before it is swept
+DEADLINES_MORE = 1000
+
+
+class State:
+    def __init__(self, partition: str) -> None:
+        self.partition = partition  # e.g. "queues-0"
+        self.next_offset = 0  # the offset that apply expects at least next; everything below has been applied
+        self.clock_ms = 0  # the largest event timestamp seen; 0 before the first
+        self.machine_version = 1
+
+        self.by_name: dict[tuple[str, str], Queue] = {}
+        self.by_id: dict[int, Queue] = {}  # the queues of by_name, and those gone whose outbox is not empty
+        self.owned: dict[int, dict[int, Queue]] = {}  # session -> queue_id -> its exclusive queues
+        self.sessions: dict[int, dict[tuple[int, int], Consumer]] = {}  # session -> (queue_id, consumer) -> holder
+        self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
+        self.routes: dict[Route, list[Queue]] = {}  # resolved; forgotten whenever a queue comes or goes
+
+        self.deadlines: list[tuple[int, int, int]] = []  # heap of (time, queue_id, MESSAGES | LEASE)
+        self.next_deadline_ms = NEVER
+
+        self.dirty_queues: list[Queue] = []
+        self.gone: list[int] = []
+
+    def touch(self, queue: Queue) -> None:
+        """The queue is about to change, or has: it will be part of the next take_dirty."""
+        if not queue.dirty:
+            queue.dirty = True
+            self.dirty_queues.append(queue)
+
+    def add_queue(self, queue: Queue) -> None:
+        self.by_id[queue.queue_id] = queue
+        if queue.gone:
+            return
+        self.by_name[(queue.vhost, queue.name)] = queue
+        self.routes.clear()
+        if queue.exclusive:
+            self.owned.setdefault(queue.owner, {})[queue.queue_id] = queue
+
+    def remove_queue(self, queue: Queue) -> None:
+        """The queue is gone; by_id keeps it as long as its outbox is not empty."""
+        del self.by_name[(queue.vhost, queue.name)]
+        self.routes.clear()
+        if queue.exclusive:
+            of_session = self.owned[queue.owner]
+            del of_session[queue.queue_id]
+            if not of_session:
+                del self.owned[queue.owner]
+        if queue.outbox:
+            self.touch(queue)
+        else:
+            self.drop_queue(queue)
+
+    def drop_queue(self, queue: Queue) -> None:
+        del self.by_id[queue.queue_id]
+        self.gone.append(queue.queue_id)
+
+    def push_deadline(self, time_ms: int, queue_id: int, kind: int) -> None:
+        if len(self.deadlines) > DEADLINES_A_QUEUE * len(self.by_id) + DEADLINES_MORE:
+            self._sweep_deadlines()
+        heapq.heappush(self.deadlines, (time_ms, queue_id, kind))
+        if time_ms < self.next_deadline_ms:
+            self.next_deadline_ms = time_ms
+
+    def _sweep_deadlines(self) -> None:
+        """Forget the entries that no queue stands for any more: of queues that are gone, or superseded."""
+        kept: list[tuple[int, int, int]] = []
+        for entry in self.deadlines:
+            queue = self.by_id.get(entry[1])
+            if queue is not None and entry[0] == (queue.armed_ms if entry[2] == MESSAGES else queue.lease_armed_ms):
+                kept.append(entry)
+        heapq.heapify(kept)
+        self.deadlines[:] = kept  # in place: it may be in the middle of being worked off
+        self.next_deadline_ms = kept[0][0] if kept else NEVER
+
+    def arm_messages(self, queue: Queue) -> None:
+        """See that the queue is looked at when its next message expires."""
+        expiry = queue.first_expiry()
+        if expiry != NONE and expiry < queue.armed_ms:
+            queue.armed_ms = expiry
+            self.push_deadline(expiry, queue.queue_id, MESSAGES)
+
+    def index_holder(self, holder: Consumer) -> None:
+        key = (holder.queue.queue_id, holder.consumer)
+        self.sessions.setdefault(holder.session, {})[key] = holder
+
+    def forget_holder(self, holder: Consumer) -> None:
+        """The holder is neither attached nor holds anything: it is no more."""
+        del holder.queue.holders[holder.consumer]
+        of_session = self.sessions[holder.session]
+        del of_session[(holder.queue.queue_id, holder.consumer)]
+        if not of_session:
+            del self.sessions[holder.session]
+        limiter = holder.limiter
+        if limiter is not None:
+            limiter.members -= 1
+            if limiter.members == 0:
+                del self.limiters[(limiter.session, limiter.channel)]
+
+
+def quarantine(event: Event, reason: str, effects: list[Effect]) -> None:
+    effects.append(Quarantine(type(event).__name__, reason))

@@ -1,0 +1,155 @@
+"""Every invariant of the machine's state, checked by brute force. For tests: `Machine.validate()`."""
+
+from projections.machine.expiry import lease_ends_ms
+from projections.machine.limits import is_over
+from projections.machine.queue import NEVER, Queue
+from projections.machine.ready import CHUNK, NONE, SIZE_MASK, Order
+from projections.machine.settings import DROP_HEAD, resolve
+from projections.machine.state import LEASE, MESSAGES, State
+
+SETTINGS = (
+    "max_length", "max_length_rule", "max_length_bytes", "max_length_bytes_rule", "overflow", "overflow_rule",
+    "message_ttl_ms", "message_ttl_rule", "expires_ms", "expires_rule", "dead_letter_exchange",
+    "dead_letter_routing_key", "at_least_once", "delivery_limit", "delivery_limit_rule",
+)  # fmt: skip
+
+
+def validate(state: State) -> None:
+    for (vhost, name), queue in state.by_name.items():
+        assert (queue.vhost, queue.name) == (vhost, name)
+        assert state.by_id[queue.queue_id] is queue
+        assert not queue.gone
+    assert list(state.by_id) == sorted(state.by_id)
+    for queue_id, queue in state.by_id.items():
+        assert queue.queue_id == queue_id
+        assert queue.gone == (state.by_name.get((queue.vhost, queue.name)) is not queue)
+        assert queue.outbox or not queue.gone
+        _validate_queue(state, queue)
+    owned = {q.queue_id: q for of_session in state.owned.values() for q in of_session.values()}
+    assert owned == {q.queue_id: q for q in state.by_name.values() if q.exclusive}
+    assert all(q.owner == session for session, of in state.owned.items() for q in of.values())
+    _validate_sessions(state)
+    _validate_limiters(state)
+    assert state.next_deadline_ms == (state.deadlines[0][0] if state.deadlines else NEVER)
+    for route, queues in state.routes.items():
+        assert [q.name for q in queues] == list(route.queues)
+        assert all(state.by_name[(route.vhost, q.name)] is q for q in queues)
+    assert all(queue.dirty for queue in state.dirty_queues)
+
+
+def _validate_queue(state: State, queue: Queue) -> None:
+    _validate_order(queue.arrived)
+    _validate_order(queue.returned)
+    ready = [*queue.returned.items(), *queue.arrived.items()]
+    held = [(message_id, info) for h in queue.holders.values() for message_id, info in h.held.items()]
+    ids = [m[0] for m in ready] + [m[0] for m in held]
+    assert len(set(ids)) == len(ids), "a message is in two places"
+    if not queue.quorum:
+        assert [m[0] for m in ready] == sorted(m[0] for m in ready), "a classic queue is out of order"
+    assert queue.messages_ready == len(ready)
+    assert queue.message_bytes_ready == sum(info & SIZE_MASK for _, info, _ in ready)
+    assert queue.messages_unacked == len(held)
+    assert queue.message_bytes_unacked == sum(info & SIZE_MASK for _, info in held)
+    assert set(queue.held_expiries) <= {m[0] for m in held}
+    if not queue.gone:
+        accounted = queue.acked + queue.delivered + queue.expired + queue.maxlen + queue.rejected
+        accounted += queue.delivery_limited + queue.purged + queue.lost + len(ready) + len(held)
+        assert queue.published == accounted, "conservation (B-18)"
+    waiting = [entry for entry in queue.outbox.values() if entry.at_least_once]
+    assert queue.messages_dlx == len(waiting)
+    assert queue.message_bytes_dlx == sum(entry.size for entry in waiting)
+    assert list(queue.outbox) == sorted(queue.outbox)
+    assert all(sequence < queue.next_sequence for sequence in queue.outbox)
+    _validate_consumers(queue)
+    _validate_at_rest(state, queue)
+
+
+def _validate_order(order: Order) -> None:
+    assert order.chunks
+    assert order.head is order.chunks[0]
+    assert order.tail is order.chunks[-1]
+    first = -1 if order.returned else 0
+    numbers = [chunk.number for chunk in order.chunks]
+    step = -1 if order.returned else 1
+    assert numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step))
+    assert all((number < 0) == (first < 0) for number in numbers)
+    assert order.count == sum(1 for _ in order.items())
+    assert order.expiring == sum(1 for _, _, expiry in order.items() if expiry != NONE)
+    assert order.start < max(1, len(order.head.ids))
+    for chunk in order.chunks:
+        assert len(chunk.ids) == len(chunk.infos) <= 2 * CHUNK
+        assert chunk.expiries is None or len(chunk.expiries) == len(chunk.ids)
+        assert not chunk.dirty or chunk in order.changed
+        assert len(chunk.ids) > 0 or order.count == 0
+
+
+def _validate_consumers(queue: Queue) -> None:
+    attached = [holder for holder in queue.holders.values() if holder.attached]
+    assert queue.attached == len(attached)
+    priorities = [level.priority for level in queue.levels]
+    assert priorities == sorted(set(priorities), reverse=True)
+    for level in queue.levels:
+        assert level.members == sum(1 for holder in attached if holder.level is level) > 0
+        assert len(set(map(id, level.service))) == len(level.service)
+    for holder in queue.holders.values():
+        assert holder.attached or holder.held, "a holder of nothing"
+        assert holder.attached == (holder.level is not None)
+        assert holder.serviced == (holder.level is not None and holder in holder.level.service)
+        if holder.attached:
+            assert holder.serviced or holder.blocked or not holder.has_room()
+            assert not queue.quorum or holder.has_room() or not (holder.serviced or holder.blocked)
+            assert holder.windowed or len(holder.held) <= holder.limit
+
+
+def _validate_at_rest(state: State, queue: Queue) -> None:
+    """What holds after every event."""
+    expected = resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy)
+    assert all(getattr(expected, name) == getattr(queue.settings, name) for name in SETTINGS)
+    if queue.gone:
+        assert not queue.holders
+        assert queue.messages_ready == 0
+        return
+    expiry = queue.first_expiry()
+    assert expiry == NONE or expiry > state.clock_ms, "a dead message at the head"
+    if expiry != NONE:
+        assert (queue.armed_ms, queue.queue_id, MESSAGES) in state.deadlines
+        assert queue.armed_ms <= expiry
+    ends_ms = lease_ends_ms(queue)
+    if ends_ms != NEVER:
+        assert ends_ms > state.clock_ms
+        assert (queue.lease_armed_ms, queue.queue_id, LEASE) in state.deadlines
+        assert queue.lease_armed_ms <= ends_ms
+    for level in queue.levels:
+        for consumer in level.service:
+            limiter = consumer.limiter
+            full = limiter is not None and limiter.outstanding >= limiter.limit
+            able = consumer.has_room() and not full
+            assert queue.messages_ready == 0 or not able, "a message waits although a consumer has room"
+    if queue.overflow == DROP_HEAD:
+        assert queue.messages_ready == 0 or not is_over(queue), "over its limit (S-007)"
+    if not queue.quorum and queue.overflow != DROP_HEAD:
+        assert not queue.blocked
+    if queue.blocked:
+        assert queue.quorum
+        assert queue.limited
+
+
+def _validate_sessions(state: State) -> None:
+    holders = {(q.queue_id, h.consumer): h for q in state.by_id.values() for h in q.holders.values()}
+    indexed = {key: h for of_session in state.sessions.values() for key, h in of_session.items()}
+    assert holders == indexed
+    for session, of_session in state.sessions.items():
+        assert of_session
+        assert all(h.session == session for h in of_session.values())
+
+
+def _validate_limiters(state: State) -> None:
+    for (session, channel), limiter in state.limiters.items():
+        assert (limiter.session, limiter.channel) == (session, channel)
+        assert limiter.limit > 0
+        members = [h for of in state.sessions.values() for h in of.values() if h.limiter is limiter]
+        assert limiter.members == len(members) > 0
+        assert all(h.channel == channel for h in members)
+        assert limiter.outstanding == sum(len(h.held) for h in members)
+        assert all(h.blocked and h in members for h in limiter.blocked)
+        assert not limiter.blocked or limiter.outstanding >= limiter.limit

@@ -1,0 +1,181 @@
+"""Fold a log partition into a machine: the one loop for the starting broker, `verify`, rewind and Spark.
+
+    quarantined = QuarantineReport()
+    for offset, timestamp_ms, actor, event, effects in replay(machine, blocks, decoder, quarantined): ...
+    recovery = recover(log_partition, store)          # start: from the stored offset to the end of the log
+
+Rules
+- The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
+- A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
+  change nothing, the same for everybody who folds (DESIGN section 1).
+- Replay needs nothing but blocks of records in order, so that whoever reads the log by other means can use it.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from projections.machine.effects import Effect, Quarantine
+from projections.machine.machine import Machine
+from projections.store import Projector, StateStore, StoreError
+from schemas.codec import Decoder, UndecodableRecord
+from schemas.events import Actor, Event, Published
+
+logger = logging.getLogger(__name__)
+
+# So many quarantined records are listed; beyond that they are only counted.
+LISTED_QUARANTINED = 1_000
+# While replaying, bodies are kept and let go of in groups of about so many effects.
+GROUP_EFFECTS = 4_096
+
+
+class Block(Protocol):
+    """Of `engine.log.base.Block`, what a fold needs."""
+
+    @property
+    def first_offset(self) -> int: ...
+
+    @property
+    def records(self) -> Sequence[bytes]: ...
+
+
+class PartitionLog(Protocol):
+    """Of `engine.log.base.LogPartition`, what a fold needs: see there."""
+
+    name: str
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
+
+    def offset_at(self, timestamp_ms: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A record that was skipped. `event_type` is empty when it could not even be decoded."""
+
+    offset: int
+    event_type: str
+    reason: str
+
+
+@dataclass(slots=True)
+class QuarantineReport:
+    """How many records were skipped, and the first `LISTED_QUARANTINED` of them."""
+
+    count: int = 0
+    first: list[Quarantined] = field(default_factory=list)
+
+    def add(self, offset: int, event_type: str, reason: str) -> None:
+        self.count += 1
+        if len(self.first) < LISTED_QUARANTINED:
+            self.first.append(Quarantined(offset, event_type, reason))
+
+
+Step = tuple[int, int, Actor, Event, list[Effect]]
+
+
+def replay(
+    machine: Machine, blocks: Iterable[tuple[int, Sequence[bytes]]], decoder: Decoder, quarantined: QuarantineReport,
+    end: int | None = None, bodies: bool = False,
+) -> Iterator[Step]:  # fmt: skip
+    """Fold blocks (first offset, records) into the machine, up to offset `end` (exclusive). Yields, after each event
+    was applied, (offset, timestamp_ms, actor, event, effects); the list is the same one each time and is emptied when
+    the next step is asked for. `bodies` as in `Decoder.decode`."""
+    effects: list[Effect] = []
+    apply, decode = machine.apply, decoder.decode
+    start = machine.next_offset
+    for first_offset, records in blocks:
+        offset = first_offset
+        skip = max(0, start - first_offset)
+        take = len(records) if end is None else min(len(records), end - first_offset)
+        for index in range(skip, take):
+            offset = first_offset + index
+            try:
+                timestamp_ms, actor, event = decode(records[index], bodies)
+            except UndecodableRecord as error:
+                quarantined.add(offset, "", str(error))
+                continue
+            apply(offset, timestamp_ms, actor, event, effects)
+            for effect in effects:
+                if type(effect) is Quarantine:
+                    quarantined.add(offset, effect.event_type, effect.reason)
+            yield offset, timestamp_ms, actor, event, effects
+            effects.clear()
+
+
+def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> QuarantineReport:
+    """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log), bodies left alone."""
+    quarantined = QuarantineReport()
+    for _ in replay(machine, blocks_of(log, machine.next_offset, end), Decoder(), quarantined, end):
+        pass
+    return quarantined
+
+
+def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[tuple[int, Sequence[bytes]]]:
+    """What `replay` takes, from a log that is read by offsets."""
+    for block in log.read(start, end):
+        yield block.first_offset, block.records
+
+
+@dataclass(slots=True)
+class Recovery:
+    """A partition ready to go on. `replayed`: how many events were folded on top of what was stored."""
+
+    machine: Machine
+    projector: Projector
+    quarantined: QuarantineReport
+    stored_offset: int
+    replayed: int
+
+
+def recover(log: PartitionLog, store: StateStore) -> Recovery:
+    """The partition's state at the end of its log: what is stored, and the rest of the log folded on top of it.
+
+    Nothing has to be carried out again but the dead letters that the machine's outboxes still hold: every session of
+    before is gone, and the fold knows it by the `BrokerStarted` that the caller appends next.
+    A state that is ahead of its log belongs to a history that is no more: it is discarded. StoreError when the store
+    cannot be read; CorruptLog from the log."""
+    if store.applied_offset(log.name) > log.next_offset:
+        logger.error(
+            "%s: the state of %s is at offset %d, but its log ends at %d (it lost its end, or came from a backup): "
+            "the state is folded anew from the log",
+            store.path, log.name, store.applied_offset(log.name), log.next_offset,
+        )  # fmt: skip
+        store.discard(log.name)
+    machine, projector = store.open_partition(log.name)
+    stored_offset = machine.next_offset
+    if stored_offset < log.start_offset:
+        raise StoreError(
+            f"{store.path}: the state of {log.name} is at offset {stored_offset}, but its log begins at"
+            f" {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
+        )
+    quarantined = QuarantineReport()
+    replayed = 0
+    gathered: list[Effect] = []
+    published: dict[int, Published] = {}
+    blocks = blocks_of(log, stored_offset, None)
+    for offset, _, _, event, effects in replay(machine, blocks, Decoder(), quarantined, bodies=True):
+        replayed += 1
+        if isinstance(event, Published):
+            published[offset] = event
+        gathered.extend(effects)
+        if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
+            _keep_up(projector, gathered, published)
+    _keep_up(projector, gathered, published)
+    return Recovery(machine, projector, quarantined, stored_offset, replayed)
+
+
+def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, Published]) -> None:
+    """What was read from the log is durable, so it may be written whenever memory asks for it."""
+    projector.observe(gathered, published)
+    gathered.clear()
+    published.clear()
+    if projector.wants_write:
+        projector.write(projector.prepare())

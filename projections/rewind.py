@@ -1,0 +1,116 @@
+"""A partition as it was: at an offset, or at a moment in time.
+
+    at = moment("2026-11-21T03:04:05.678+00:00")       # or an offset: At.offset(1_000)
+    machine = state_at(log_partition, snapshots, at)
+
+`state at T` means: everything logged up to T has happened, and the clock stands at T (what was due by T has expired).
+`state at offset N` means: every event below N has happened; the clock stands where the last of them left it.
+The fold starts from the nearest snapshot at or before; a damaged snapshot is passed over for the one before it, since
+a snapshot saves time and decides nothing.
+"""
+
+import logging
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from projections.machine.effects import Effect
+from projections.machine.machine import Machine
+from projections.replay import PartitionLog, fold
+from projections.snapshots import SnapshotError, Snapshots, load
+from schemas.codec import Decoder
+
+logger = logging.getLogger(__name__)
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECONDS = re.compile(r"[0-9]{1,14}")  # the last of them is in the year 5138
+
+
+class RewindError(Exception):
+    """There is no such moment; the text says why, for people."""
+
+
+class UnreadableTime(RewindError):
+    """The text is not a time."""
+
+
+class OutsideHistory(RewindError):
+    """The moment lies before the history, or the offset behind it."""
+
+
+@dataclass(frozen=True, slots=True)
+class At:
+    """A moment: a time (milliseconds since the epoch) or an offset (exclusive). Exactly one of the two is given."""
+
+    time_ms: int | None = None
+    offset: int | None = None
+
+
+def parse_time(text: str) -> int:
+    """Milliseconds since the epoch of an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), or of
+    a whole number of milliseconds since the epoch. Finer digits are cut off. UnreadableTime for anything else."""
+    text = text.strip()
+    if _MILLISECONDS.fullmatch(text):
+        return int(text)
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise UnreadableTime(
+            f"{text!r} is not a time: give ISO 8601 with a zone, e.g. 2026-11-21T03:04:05.678+00:00"
+        ) from error
+    if time.tzinfo is None:
+        raise UnreadableTime(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
+    return (time - _EPOCH) // timedelta(milliseconds=1)
+
+
+def format_time(time_ms: int) -> str:
+    """ISO 8601 in UTC with milliseconds, which `parse_time` reads back."""
+    return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
+
+
+def begin_ms(log: PartitionLog) -> int | None:
+    """When the partition's history begins: the timestamp of its oldest record. None while it is empty."""
+    for block in log.read(log.start_offset, log.start_offset + 1):
+        return Decoder().timestamp_ms(block.records[log.start_offset - block.first_offset])
+    return None
+
+
+def require_in_history(logs: list[PartitionLog], time_ms: int) -> None:
+    """OutsideHistory when `time_ms` lies before the oldest record of all these partitions. A partition that begins
+    later than that was empty at the time, which is an answer and no error."""
+    begins = [begin for log in logs if (begin := begin_ms(log)) is not None]
+    if not begins:
+        raise OutsideHistory("the history is empty")
+    if time_ms < min(begins):
+        raise OutsideHistory(f"{format_time(time_ms)} lies before the history, which begins {format_time(min(begins))}")
+
+
+def state_at(log: PartitionLog, snapshots: Snapshots, at: At) -> Machine:
+    """The partition's machine at a moment. OutsideHistory for an offset that the log does not reach or no longer has;
+    whether a time lies before the whole history is `require_in_history`'s to say. CorruptLog from the log."""
+    if at.time_ms is not None:
+        offset = log.offset_at(at.time_ms)
+    else:
+        assert at.offset is not None, "a moment is a time or an offset"
+        offset = at.offset
+    if not 0 <= offset <= log.next_offset:
+        raise OutsideHistory(f"{log.name} has offsets {log.start_offset} to {log.next_offset}, not {offset}")
+    machine = _nearest(snapshots, log.name, offset)
+    if machine.next_offset < log.start_offset:
+        raise OutsideHistory(f"{log.name}: what lies below offset {log.start_offset} is no longer kept")
+    fold(machine, log, offset)
+    if at.time_ms is not None:
+        ignored: list[Effect] = []
+        machine.advance(at.time_ms, ignored)
+    return machine
+
+
+def _nearest(snapshots: Snapshots, partition: str, offset: int) -> Machine:
+    path = snapshots.nearest(partition, offset)
+    while path is not None:
+        try:
+            return load(path)
+        except SnapshotError as error:
+            logger.warning("%s; folding from the one before", error)
+            path = snapshots.nearest(partition, int(path.stem) - 1)
+    return Machine(partition)

@@ -1,0 +1,321 @@
+"""Vhosts, users, permissions, exchanges, bindings and policies: the fold of the metadata log.
+
+Rules of this file
+- Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
+  Spark fold the same events. It never raises: what makes no sense (an unbinding of nothing) changes nothing.
+- The log is small, so nothing of this is stored: whoever needs it folds the metadata log from its beginning.
+- Queues are not here: a queue lives in its own partition's machine. A binding names its queue, and the broker unbinds
+  it (`Unbound` events) when the queue goes.
+- What is there is told by the event that made it. By rule, without an event: the vhost `/`, and in every vhost the
+  exchanges that AMQP demands (`SYSTEM_EXCHANGES`).
+- A broker's start (`BrokerStarted`) ends what is not durable: such exchanges go, and the bindings from and to them.
+- At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
+  supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
+  go to the first by name; RabbitMQ leaves them undetermined.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from typing import Any
+
+from schemas.events import (
+    Actor,
+    Bound,
+    BrokerStarted,
+    Event,
+    ExchangeDeclared,
+    ExchangeDeleted,
+    MachineUpgraded,
+    OperatorPolicyCleared,
+    OperatorPolicySet,
+    PermissionsCleared,
+    PermissionsSet,
+    Policy,
+    PolicyCleared,
+    PolicySet,
+    Unbound,
+    UserDeleted,
+    UserSet,
+    VhostCreated,
+    VhostDeleted,
+)  # fmt: skip
+
+DEFAULT_VHOST = "/"
+SYSTEM_EXCHANGES = (
+    ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
+    ("amq.match", "headers"), ("amq.topic", "topic"),
+)  # fmt: skip
+
+# Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
+UNSUPPORTED_KEYS = {
+    "classic": frozenset((
+        "max-age", "stream-max-segment-size-bytes", "queue-leader-locator", "initial-cluster-size", "delivery-limit",
+        "dead-letter-strategy", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
+    )),
+    "quorum": frozenset((
+        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
+        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "max-age",
+        "stream-max-segment-size-bytes", "initial-cluster-size",
+    )),
+    "stream": frozenset((
+        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
+        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "expires", "message-ttl",
+        "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "max-length", "overflow",
+        "delivery-limit", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
+    )),
+}  # fmt: skip
+APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
+
+Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
+
+
+class _Rule:
+    """A policy made ready for matching."""
+
+    def __init__(self, event: PolicySet | OperatorPolicySet, version: int) -> None:
+        self.event = event
+        self.pattern = re.compile(event.pattern)
+        self.keys = frozenset(json.loads(event.definition))
+        self.policy = Policy(event.name, event.definition, version)
+
+    def fits_queue(self, queue: str, queue_type: str) -> bool:
+        apply_to = self.event.apply_to
+        return (
+            (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
+            and not self.keys & UNSUPPORTED_KEYS[queue_type]
+            and self.pattern.search(queue) is not None
+        )
+
+    def fits_exchange(self, exchange: str) -> bool:
+        return self.event.apply_to in ("all", "exchanges") and self.pattern.search(exchange) is not None
+
+
+class Topology:
+    next_offset: int
+    # Keys with a vhost: (vhost, name), permissions (vhost, user).
+    vhosts: dict[str, VhostCreated]
+    users: dict[str, UserSet]
+    permissions: dict[tuple[str, str], PermissionsSet]
+    exchanges: dict[tuple[str, str], ExchangeDeclared]
+    policies: dict[tuple[str, str], PolicySet]
+    operator_policies: dict[tuple[str, str], OperatorPolicySet]
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.vhosts = {}
+        self.users = {}
+        self.permissions = {}
+        self.exchanges = {}
+        self.policies = {}
+        self.operator_policies = {}
+        self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
+        self._by_destination: dict[Destination, dict[Bound, None]] = {}
+        self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
+        self._operator_rules: dict[str, dict[str, _Rule]] = {}
+        self._create_vhost(VhostCreated(DEFAULT_VHOST, "Default virtual host"))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def bindings(self, vhost: str) -> Iterator[Bound]:
+        """The bindings of a vhost, by source and then in the order of binding, without the default exchange's."""
+        for (home, _source), bindings in sorted(self._by_source.items()):
+            if home == vhost:
+                yield from bindings
+
+    def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
+        """The bindings of an exchange, in the order of binding."""
+        return tuple(self._by_source.get((vhost, source), ()))
+
+    def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
+        return tuple(self._by_destination.get((vhost, destination_type, destination), ()))
+
+    def bound_queues(self) -> Iterator[tuple[str, str]]:
+        """(vhost, queue) of every queue that a binding names."""
+        for vhost, destination_type, name in list(self._by_destination):
+            if destination_type == "queue":
+                yield vhost, name
+
+    def is_bound(self, binding: Bound) -> bool:
+        return binding in self._by_source.get((binding.vhost, binding.source), ())
+
+    def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
+        return _best(self._rules.get(vhost, {}), queue, queue_type)
+
+    def effective_operator_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
+        return _best(self._operator_rules.get(vhost, {}), queue, queue_type)
+
+    def effective_exchange_policy(self, vhost: str, exchange: str) -> Policy | None:
+        return _highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of all there is, in a canonical order; `next_offset` is not part of it, versions are."""
+        state = [
+            [asdict(self.vhosts[name]) for name in sorted(self.vhosts)],
+            [asdict(self.users[name]) for name in sorted(self.users)],
+            [asdict(self.permissions[key]) for key in sorted(self.permissions)],
+            [asdict(self.exchanges[key]) for key in sorted(self.exchanges)],
+            [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
+            [
+                [[vhost, asdict(rule.event), rule.policy.version] for vhost in sorted(rules)
+                 for _, rule in sorted(rules[vhost].items())]
+                for rules in (self._rules, self._operator_rules)
+            ],
+        ]  # fmt: skip
+        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    # -- folding --------------------------------------------------------------------------------------------------
+
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        self.next_offset = offset + 1
+        handler = HANDLERS.get(type(event))
+        if handler is not None:
+            handler(self, offset, event)
+
+    def on_bound(self, offset: int, event: Bound) -> None:
+        if (event.vhost, event.source) in self.exchanges:
+            self._by_source.setdefault((event.vhost, event.source), {})[event] = None
+            destination = (event.vhost, event.destination_type, event.destination)
+            self._by_destination.setdefault(destination, {})[event] = None
+
+    def on_unbound(self, offset: int, event: Unbound) -> None:
+        self._unbind(Bound(
+            event.vhost, event.source, event.destination_type, event.destination, event.routing_key, event.arguments
+        ))  # fmt: skip
+
+    def on_exchange_declared(self, offset: int, event: ExchangeDeclared) -> None:
+        if event.vhost in self.vhosts:
+            self.exchanges.setdefault((event.vhost, event.exchange), event)
+
+    def on_exchange_deleted(self, offset: int, event: ExchangeDeleted) -> None:
+        self._delete_exchange(event.vhost, event.exchange)
+
+    def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
+        for (vhost, name), exchange in list(self.exchanges.items()):
+            if not exchange.durable:
+                self._delete_exchange(vhost, name)
+
+    def on_upgraded(self, offset: int, event: MachineUpgraded) -> None:
+        """Rules of this file have one version so far."""
+
+    def on_policy_set(self, offset: int, event: PolicySet) -> None:
+        rule = self._rule(offset, event)
+        if rule is not None:
+            self.policies[event.vhost, event.name] = event
+            self._rules.setdefault(event.vhost, {})[event.name] = rule
+
+    def on_policy_cleared(self, offset: int, event: PolicyCleared) -> None:
+        self.policies.pop((event.vhost, event.name), None)
+        self._rules.get(event.vhost, {}).pop(event.name, None)
+
+    def on_operator_policy_set(self, offset: int, event: OperatorPolicySet) -> None:
+        rule = self._rule(offset, event)
+        if rule is not None:
+            self.operator_policies[event.vhost, event.name] = event
+            self._operator_rules.setdefault(event.vhost, {})[event.name] = rule
+
+    def on_operator_policy_cleared(self, offset: int, event: OperatorPolicyCleared) -> None:
+        self.operator_policies.pop((event.vhost, event.name), None)
+        self._operator_rules.get(event.vhost, {}).pop(event.name, None)
+
+    def on_vhost_created(self, offset: int, event: VhostCreated) -> None:
+        self._create_vhost(event)
+
+    def on_vhost_deleted(self, offset: int, event: VhostDeleted) -> None:
+        self._delete_vhost(event.vhost)
+
+    def on_user_set(self, offset: int, event: UserSet) -> None:
+        self.users[event.name] = event
+
+    def on_user_deleted(self, offset: int, event: UserDeleted) -> None:
+        self.users.pop(event.name, None)
+        for key in [key for key in self.permissions if key[1] == event.name]:
+            del self.permissions[key]
+
+    def on_permissions_set(self, offset: int, event: PermissionsSet) -> None:
+        if event.vhost in self.vhosts and event.user in self.users:
+            self.permissions[event.vhost, event.user] = event
+
+    def on_permissions_cleared(self, offset: int, event: PermissionsCleared) -> None:
+        self.permissions.pop((event.vhost, event.user), None)
+
+    def _create_vhost(self, event: VhostCreated) -> None:
+        self.vhosts[event.vhost] = event
+        for name, kind in SYSTEM_EXCHANGES:
+            system = ExchangeDeclared(event.vhost, name, kind, durable=True, auto_delete=False, internal=False)
+            self.exchanges.setdefault((event.vhost, name), system)
+
+    def _delete_vhost(self, vhost: str) -> None:
+        self.vhosts.pop(vhost, None)
+        self._rules.pop(vhost, None)
+        self._operator_rules.pop(vhost, None)
+        _drop(self.permissions, vhost)
+        _drop(self.exchanges, vhost)
+        _drop(self.policies, vhost)
+        _drop(self.operator_policies, vhost)
+        _drop(self._by_source, vhost)
+        _drop(self._by_destination, vhost)
+
+    def _unbind(self, bound: Bound) -> None:
+        source = (bound.vhost, bound.source)
+        destination = (bound.vhost, bound.destination_type, bound.destination)
+        if bound in self._by_source.get(source, ()):
+            del self._by_source[source][bound]
+            del self._by_destination[destination][bound]
+            if not self._by_source[source]:
+                del self._by_source[source]
+            if not self._by_destination[destination]:
+                del self._by_destination[destination]
+
+    def _delete_exchange(self, vhost: str, name: str) -> None:
+        if self.exchanges.pop((vhost, name), None) is not None:
+            for bound in (*self.bindings_from(vhost, name), *self.bindings_to(vhost, "exchange", name)):
+                self._unbind(bound)
+
+    def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> _Rule | None:
+        """None for a policy that no broker writes: a fold must not stop at one."""
+        if event.vhost not in self.vhosts:
+            return None
+        try:
+            return _Rule(event, offset)
+        except (re.error, ValueError, TypeError):
+            return None
+
+
+HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
+    BrokerStarted: Topology.on_broker_started,
+    MachineUpgraded: Topology.on_upgraded,
+    VhostCreated: Topology.on_vhost_created,
+    VhostDeleted: Topology.on_vhost_deleted,
+    UserSet: Topology.on_user_set,
+    UserDeleted: Topology.on_user_deleted,
+    PermissionsSet: Topology.on_permissions_set,
+    PermissionsCleared: Topology.on_permissions_cleared,
+    ExchangeDeclared: Topology.on_exchange_declared,
+    ExchangeDeleted: Topology.on_exchange_deleted,
+    Bound: Topology.on_bound,
+    Unbound: Topology.on_unbound,
+    PolicySet: Topology.on_policy_set,
+    PolicyCleared: Topology.on_policy_cleared,
+    OperatorPolicySet: Topology.on_operator_policy_set,
+    OperatorPolicyCleared: Topology.on_operator_policy_cleared,
+}
+
+
+def _drop(mapping: dict[Any, Any], vhost: str) -> None:
+    """Everything of a vhost: keys begin with it."""
+    for key in [key for key in mapping if key[0] == vhost]:
+        del mapping[key]
+
+
+def _best(rules: dict[str, _Rule], queue: str, queue_type: str) -> Policy | None:
+    return _highest([rule for rule in rules.values() if rule.fits_queue(queue, queue_type)])
+
+
+def _highest(rules: list[_Rule]) -> Policy | None:
+    if not rules:
+        return None
+    return min(rules, key=lambda rule: (-rule.event.priority, rule.event.name)).policy

@@ -1,0 +1,209 @@
+"""Is the state in RocksDB what the log says? Fold afresh from the log and compare, at the offset RocksDB is at.
+
+    for report in verify(log.queues, data_dir / "state"): report.equal, report.differences
+
+Compared are, for each partition: the canonical digest of all its queues, what belongs to no queue, and the body of
+every message that is in a queue or its outbox, byte for byte with the log's (B-09). A difference names queue and key.
+It runs beside a stopped broker, and beside a running one, whose last persisted state it then sees. It starts from the
+beginning of the log and trusts no snapshot. Memory: the folded state, and 8 bytes a message.
+"""
+
+import heapq
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from projections import keys
+from projections.machine.machine import Machine
+from projections.machine.queue import Queue
+from projections.projector import STAMP_MS
+from projections.replay import PartitionLog, QuarantineReport, blocks_of, fold
+from projections.store import StateStore, StoreError
+from schemas.codec import Decoder, Encoder
+from schemas.events import BROKER, Published
+
+# So many differences are listed for a partition; beyond that they are only counted.
+LISTED_DIFFERENCES = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """`queue` as `vhost/name`, empty for what belongs to no queue; `key` for people; `what` is wrong with it."""
+
+    queue: str
+    key: str
+    what: str
+
+
+@dataclass(slots=True)
+class Verification:
+    """What came of a partition. `offset`: where both states stand; `messages`: how many bodies were compared."""
+
+    partition: str
+    offset: int
+    queues: int = 0
+    messages: int = 0
+    difference_count: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    quarantined: QuarantineReport = field(default_factory=QuarantineReport)
+
+    @property
+    def equal(self) -> bool:
+        return self.difference_count == 0
+
+    def differs(self, queue: str, key: str, what: str) -> None:
+        self.difference_count += 1
+        if len(self.differences) < LISTED_DIFFERENCES:
+            self.differences.append(Difference(queue, key, what))
+
+
+def verify(logs: Iterable[PartitionLog], state: Path) -> list[Verification]:
+    """Verify the partitions of a state directory. StoreError when it cannot be opened or is ahead of the log;
+    CorruptLog from the log."""
+    store = StateStore.open(state, read_only=True)
+    try:
+        return [verify_partition(log, store) for log in logs]
+    finally:
+        store.close()
+
+
+def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
+    offset = store.applied_offset(log.name)
+    if offset > log.next_offset:
+        raise StoreError(
+            f"{store.path}: the state of {log.name} is at offset {offset}, but its log ends at {log.next_offset}"
+        )
+    report = Verification(log.name, offset)
+    fresh = Machine(log.name)
+    report.quarantined = fold(fresh, log, offset)
+    if offset:
+        _compare_state(fresh, store, report)
+    queues = fresh.by_id
+    report.queues = len(queues)
+    live = {queue_id: _live_ids(queue) for queue_id, queue in queues.items()}
+    _compare_bodies(log, store, queues, live, report)
+    _find_leftovers(store, queues, live, report)
+    return report
+
+
+def _name(queue: Queue | None) -> str:
+    return "" if queue is None else f"{queue.vhost}/{queue.name}"
+
+
+def _compare_state(fresh: Machine, store: StateStore, report: Verification) -> None:
+    try:
+        stored = store.load(fresh.partition)
+    except StoreError:
+        _compare_pieces(fresh, store, report)
+        return
+    if fresh.digest() != stored.digest() or fresh.head() != stored.head():
+        _compare_pieces(fresh, store, report)
+
+
+def _compare_pieces(fresh: Machine, store: StateStore, report: Verification) -> None:
+    """Where do they differ? Every piece of state, as it should be stored and as it is."""
+    prefix = keys.partition_prefix(fresh.partition)
+    queues = fresh.by_id
+    expected = {keys.head(prefix): fresh.head()}
+    for queue_id, meta, chunks in fresh.pieces():
+        expected[keys.queue(prefix, queue_id)] = meta
+        for number, packed in chunks.items():
+            expected[keys.chunk(prefix, queue_id, number)] = packed
+    found: set[bytes] = set()
+    try:
+        for kind in (b"Q", b"C"):
+            found.update(key for key, _ in store.scan(prefix + kind))
+    except Exception as error:  # rocksdict knows no narrower class
+        report.differs("", fresh.partition, f"cannot be scanned: {error}")
+    for key in sorted(expected.keys() | found):
+        queue = None if key == keys.head(prefix) else queues.get(keys.queue_id_of(key, prefix))
+        wanted = expected.get(key)
+        stored = _get(store, key, queue, prefix, report)
+        if stored is not None and stored != wanted:
+            what = "should not be there" if wanted is None else _first_difference(stored, wanted)
+            report.differs(_name(queue), keys.describe(key, prefix), what)
+
+
+def _get(store: StateStore, key: bytes, queue: Queue | None, prefix: bytes, report: Verification) -> bytes | None:
+    """What is stored; None, and a difference reported, when it is missing or cannot be read."""
+    try:
+        stored = store.get(key)
+    except StoreError as error:
+        report.differs(_name(queue), keys.describe(key, prefix), str(error))
+        return None
+    if stored is None:
+        report.differs(_name(queue), keys.describe(key, prefix), "is missing")
+    return stored
+
+
+def _first_difference(stored: bytes, wanted: bytes) -> str:
+    shorter = min(len(stored), len(wanted))
+    at = next((i for i in range(shorter) if stored[i] != wanted[i]), shorter)
+    return f"differs from byte {at} on ({len(stored)} bytes stored, {len(wanted)} by the log)"
+
+
+def _live_ids(queue: Queue) -> "array[int]":
+    """The messages whose bodies must be there, ascending."""
+    ids = array("q", queue.ready_ids())
+    for holder in queue.holders.values():
+        ids.extend(holder.held)
+    ids.extend(letter.message_id for letter in queue.outbox.values())
+    return array("q", sorted(ids))
+
+
+def _pairs(ids: "array[int]", queue_id: int) -> Iterator[tuple[int, int]]:
+    for message_id in ids:
+        yield message_id, queue_id
+
+
+def _compare_bodies(
+    log: PartitionLog, store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
+) -> None:
+    """The log once more, now with the bodies of what is alive, in the order of the log."""
+    prefix = keys.partition_prefix(log.name)
+    encoder, decoder = Encoder(), Decoder()
+    stamp = encoder.prefix(STAMP_MS, BROKER)
+    wanted = heapq.merge(*[_pairs(ids, queue_id) for queue_id, ids in live.items()])
+    following = next(wanted, None)
+    blocks = iter(()) if following is None else blocks_of(log, following[0], report.offset)
+    for first_offset, records in blocks:
+        behind = first_offset + len(records)
+        while following is not None and following[0] < behind:
+            message_id, queue_id = following
+            _, _, event = decoder.decode(records[message_id - first_offset])
+            assert isinstance(event, Published), f"{log.name}: message {message_id} was never published"
+            key = keys.message(prefix, queue_id, message_id)
+            stored = _get(store, key, queues[queue_id], prefix, report)
+            by_the_log = encoder.encode(stamp, event)
+            if stored is not None and stored != by_the_log:
+                what = _first_difference(stored, by_the_log)
+                report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what)
+            report.messages += 1
+            following = next(wanted, None)
+        if following is None:
+            break
+
+
+def _find_leftovers(
+    store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
+) -> None:
+    """Bodies that nothing needs any more: harmless to the queue, but they should not be there."""
+    prefix = keys.partition_prefix(report.partition)
+    queue_id = -1
+    remaining: Iterator[int] = iter(())
+    following: int | None = None
+    try:
+        for key, _ in store.scan(prefix + b"M"):
+            if keys.queue_id_of(key, prefix) != queue_id:
+                queue_id = keys.queue_id_of(key, prefix)
+                remaining = iter(live.get(queue_id, array("q")))
+                following = next(remaining, None)
+            message_id = keys.message_id_of(key)
+            while following is not None and following < message_id:
+                following = next(remaining, None)
+            gone = queue_id in queues and queues[queue_id].gone  # its bodies go when its outbox is empty
+            if message_id != following and not gone:
+                report.differs(_name(queues.get(queue_id)), keys.describe(key, prefix), "should not be there")
+    except Exception as error:  # rocksdict knows no narrower class; `_compare_bodies` has named the keys
+        report.differs("", f"{report.partition} message", f"cannot be scanned: {error}")

@@ -1,0 +1,561 @@
+"""Records: one envelope as Avro binary, by hand for the events that are hot, by `schemas.shapes` for the rest.
+
+    encoder = Encoder();  prefix = encoder.prefix(timestamp_ms, actor)      # once per socket read
+    record = encoder.encode(prefix, event)                                   # prefix + union index + fields
+    decoder = Decoder();  timestamp_ms, actor, event = decoder.decode(record, bodies=False)
+
+    | timestamp | actor: user, session | event's index in EVENT_TYPES | the event's fields |
+    |<------------ prefix ------------>|
+
+Rules of this file
+- Whatever the hand-written code makes equals, byte for byte, what any Avro library makes of the same schema.
+- The hand-written reading knows only the form that our own encoder makes of sound events. Whatever surprises it goes to
+  `schemas.shapes`, which knows every legal form and says what is wrong with the rest. So there is one judge of what can
+  be decoded, and the fast way must only never accept what the judge refuses.
+- This module may be compiled by mypyc, which cannot slice to an end before the start, nor index by more than 62 bits.
+- The same bytes come again and again (the actor of a connection, the route of a publisher, the consumer of an ack).
+  They are compared with those met last, then looked up whole, and only parsed when they are new.
+"""
+
+from typing import Any
+
+from schemas.events import (
+    EVENT_TYPES,
+    Acked,
+    Actor,
+    Argument,
+    Credited,
+    Encryption,
+    Event,
+    Fetched,
+    Nacked,
+    Origin,
+    Policy,
+    Published,
+    Route,
+    Tick,
+)
+from schemas.registry import envelope_schema
+from schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
+
+__all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
+
+_CACHED = 4096  # routes, actors and consumers that an encoder or decoder remembers, each; then it starts anew
+
+# What a record of this name becomes; a record that is not here is a plain tuple.
+CLASSES: dict[str, Any] = {
+    cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Route, Origin, Encryption)
+}
+_ENVELOPE = shape_of(envelope_schema(), CLASSES, {})
+_ACTOR = _ENVELOPE.parts[1]
+_EVENTS = _ENVELOPE.parts[2].parts
+_PUBLISHED = _EVENTS[0]
+_ROUTE = _PUBLISHED.parts[0]
+_ORIGIN = _PUBLISHED.parts[5]
+_ENCRYPTION = _PUBLISHED.parts[6]
+_METHODS = _EVENTS[2].parts[5].names
+_INDEXES: dict[type, int] = {cls: index for index, cls in enumerate(EVENT_TYPES)}
+
+# The union index of the hot events, as the byte in the record.
+_PUBLISHED_BYTE, _ACKED_BYTE, _NACKED_BYTE, _CREDITED_BYTE, _FETCHED_BYTE, _TICK_BYTE = 0, 2, 4, 6, 8, 22
+_TICK = bytes([_TICK_BYTE])
+# expiration_ms, priority, persistent, origin, encryption of nearly every message.
+_PLAIN_PERSISTENT = b"\x00\x00\x01\x00\x00"
+_PLAIN_TRANSIENT = b"\x00\x00\x00\x00\x00"
+_REASONS = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit")}
+_SMALL_LONGS = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
+_NEVER = b"\xff" * 11  # no record has this where a long or a length stands
+
+
+def _long(value: int) -> bytes:
+    if 0 <= value < 8192:
+        return _SMALL_LONGS[value]
+    if 8192 <= value < 0x8000000:
+        rest = value << 1
+        if value < 0x100000:
+            return bytes((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14))
+        return bytes((rest & 0x7F | 0x80, rest >> 7 & 0x7F | 0x80, rest >> 14 & 0x7F | 0x80, rest >> 21))
+    return long_bytes(value)
+
+
+def _optional_long(value: int | None) -> bytes:
+    return b"\x00" if value is None else b"\x02" + _long(value)
+
+
+def _text(value: str) -> bytes:
+    text = value.encode("utf-8")
+    return _long(len(text)) + text
+
+
+def _ranges(messages: tuple[tuple[int, int], ...]) -> bytes:
+    if len(messages) == 1:
+        first, last = messages[0]
+        one = _long(first)
+        return b"\x02" + one + (one if first == last else _long(last)) + b"\x00"
+    if not messages:
+        return b"\x00"
+    parts = [_long(len(messages))]
+    for first, last in messages:
+        parts.append(_long(first))
+        parts.append(_long(last))
+    parts.append(b"\x00")
+    return b"".join(parts)
+
+
+def _of_shape(shape: Shape, value: object) -> bytes:
+    out = bytearray()
+    write(out, shape, value)
+    return bytes(out)
+
+
+class Encoder:
+    """Keeps the encoded form of routes it has seen (bounded), so that a publish encodes little more than its body.
+
+    ValueError for values that the schema has no room for: numbers beyond 64 bits, text that is not Unicode (lone
+    surrogates), an unknown enum symbol."""
+
+    def __init__(self) -> None:
+        self._routes: dict[Route, bytes] = {}
+        self._in_queues: dict[tuple[str, str, int], bytes] = {}
+
+    def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
+        return long_bytes(timestamp_ms) + _text(actor.user) + _long(actor.session)
+
+    def encode(self, prefix: bytes, event: Event) -> bytes:
+        if isinstance(event, Published):
+            return self._published(prefix, event)
+        if isinstance(event, Acked):
+            head = self._in_queue(event.vhost, event.queue, event.consumer)
+            return prefix + b"\x02" + head + _ranges(event.messages)
+        if isinstance(event, Nacked):
+            head = self._in_queue(event.vhost, event.queue, event.consumer)
+            if event.method not in _METHODS:
+                raise ValueError(f"{event.method!r} is none of the methods {', '.join(_METHODS)}")
+            requeue = b"\x01" if event.requeue else b"\x00"
+            return prefix + b"\x04" + head + _ranges(event.messages) + requeue + _long(_METHODS.index(event.method))
+        if isinstance(event, Credited):
+            head = self._in_queue(event.vhost, event.queue, event.consumer)
+            return prefix + b"\x06" + head + _long(event.credit)
+        if isinstance(event, Fetched):
+            head = self._in_queue(event.vhost, event.queue, event.consumer)
+            return prefix + b"\x08" + head + _long(event.channel) + (b"\x01" if event.no_ack else b"\x00")
+        if isinstance(event, Tick):
+            return prefix + _TICK
+        index = _INDEXES[type(event)]
+        return prefix + _long(index) + _of_shape(_EVENTS[index], event)
+
+    def _published(self, prefix: bytes, event: Published) -> bytes:
+        route = self._routes.get(event.route)
+        if route is None:
+            route = self._new_route(event.route)
+        if event.expiration_ms is None and event.priority is None and event.origin is None and event.encryption is None:
+            middle = _PLAIN_PERSISTENT if event.persistent else _PLAIN_TRANSIENT
+        else:
+            middle = (
+                _optional_long(event.expiration_ms) + _optional_long(event.priority)
+                + (b"\x01" if event.persistent else b"\x00")
+                + (b"\x00" if event.origin is None else self._origin(event.origin))
+                + (b"\x00" if event.encryption is None else _of_shape(_ENCRYPTION, event.encryption))
+            )  # fmt: skip
+        properties = event.properties
+        body = event.body
+        size = len(body)
+        return b"".join(
+            (prefix, route, _long(len(properties)), properties, middle,
+             _SMALL_LONGS[size] if size < 8192 else _long(size), body)
+        )  # fmt: skip
+
+    def _new_route(self, route: Route) -> bytes:
+        encoded = b"\x00" + _of_shape(_ROUTE, route)  # with the union index of Published, which comes before it
+        if len(self._routes) >= _CACHED:
+            self._routes.clear()
+        self._routes[route] = encoded
+        return encoded
+
+    def _origin(self, origin: Origin) -> bytes:
+        head = self._in_queue(origin.vhost, origin.queue, origin.queue_id)
+        return b"\x02" + head + _long(origin.message_id) + _text(origin.reason) + _long(origin.sequence)
+
+    def _in_queue(self, vhost: str, queue: str, number: int) -> bytes:
+        """A queue and a number in it: what Acked, Nacked, Credited and Fetched (consumer) and Origin (queue_id) begin
+        with."""
+        key = (vhost, queue, number)
+        encoded = self._in_queues.get(key)
+        if encoded is None:
+            encoded = _text(vhost) + _text(queue) + _long(number)
+            if len(self._in_queues) >= _CACHED:
+                self._in_queues.clear()
+            self._in_queues[key] = encoded
+        return encoded
+
+
+class _Surprise(Exception):
+    """The fast way does not know this form: let `schemas.shapes` judge."""
+
+
+def _varint(record: bytes, pos: int) -> tuple[int, int]:
+    """A long at `pos` and where it ends."""
+    value = record[pos]
+    pos += 1
+    if value > 0x7F:
+        value &= 0x7F
+        byte = record[pos]
+        pos += 1
+        if byte < 0x80:
+            value |= byte << 7
+        else:
+            value |= (byte & 0x7F) << 7
+            shift = 14
+            while True:
+                byte = record[pos]
+                pos += 1
+                if byte < 0x80:
+                    break
+                value |= (byte & 0x7F) << shift
+                shift += 7
+                if shift > 49:
+                    raise _Surprise  # so large that a place in the record plus it might not be a machine's word
+            value |= byte << shift
+    return (value >> 1 if not value & 1 else ~(value >> 1)), pos
+
+
+def _size_end(record: bytes, pos: int) -> int:
+    """Where the string or bytes at `pos` ends (perhaps beyond the record's end: whoever reads on will notice)."""
+    size = record[pos]
+    if size > 0x7F or size & 1:
+        size, pos = _varint(record, pos)
+        if size < 0:
+            raise _Surprise
+        return pos + size
+    return pos + 1 + (size >> 1)
+
+
+def _two_texts_end(record: bytes, pos: int) -> int:
+    """Where the second of two strings ends; short ones (up to 63 bytes) without further ado."""
+    size = record[pos]
+    if not size & 0x81:
+        second = pos + 1 + (size >> 1)
+        size = record[second]
+        if not size & 0x81:
+            return second + 1 + (size >> 1)
+    return _size_end(record, _size_end(record, pos))
+
+
+def _route_end(record: bytes, pos: int) -> int:
+    pos = _two_texts_end(record, pos)
+    size = record[pos]
+    pos = _size_end(record, pos) if size & 0x81 else pos + 1 + (size >> 1)
+    count = record[pos]
+    if count == 2 and not record[pos + 1] & 0x81:  # one queue with a short name
+        pos += 2 + (record[pos + 1] >> 1)
+    else:
+        count, pos = _varint(record, pos)
+        if count < 0:
+            raise _Surprise
+        if count == 0:
+            return pos
+        while count > 0:
+            pos = _size_end(record, pos)
+            count -= 1
+    if record[pos] != 0:
+        raise _Surprise
+    return pos + 1
+
+
+def _optional_varint(record: bytes, pos: int) -> tuple[int | None, int]:
+    branch = record[pos]
+    if branch == 0:
+        return None, pos + 1
+    if branch != 2:
+        raise _Surprise
+    return _varint(record, pos + 1)
+
+
+def _flag(record: bytes, pos: int) -> bool:
+    byte = record[pos]
+    if byte > 1:
+        raise _Surprise
+    return byte == 1
+
+
+def _message_ranges(record: bytes, pos: int) -> tuple[tuple[tuple[int, int], ...], int]:
+    count = record[pos]
+    if count == 2:
+        start = pos + 1
+        first, pos = _varint(record, start)
+        if record.startswith(record[start:pos], pos):  # a single message, as mostly: the same bytes again
+            pos += pos - start
+            last = first
+        else:
+            last, pos = _varint(record, pos)
+        messages: tuple[tuple[int, int], ...] = ((first, last),)
+    else:
+        count, pos = _varint(record, pos)
+        if count == 0:
+            return (), pos
+        if count < 0:
+            raise _Surprise
+        ranges = []
+        while count > 0:
+            first, pos = _varint(record, pos)
+            last, pos = _varint(record, pos)
+            ranges.append((first, last))
+            count -= 1
+        messages = tuple(ranges)
+    if record[pos] != 0:
+        raise _Surprise
+    return messages, pos + 1
+
+
+class _Prefix:
+    """A prefix met before, without the timestamp's first two bytes, which change with every millisecond. What is left
+    of the timestamp changes every eight seconds. `start_ms`: the timestamp without what those two bytes add."""
+
+    def __init__(self, rest: bytes, start_ms: int, actor: Actor) -> None:
+        self.rest = rest
+        self.end = len(rest) + 2
+        self.start_ms = start_ms
+        self.actor = actor
+
+
+class Decoder:
+    """Interns actors and routes: equal bytes give the same `Actor` and `Route` objects (bounded caches)."""
+
+    def __init__(self) -> None:
+        # Publishers and consumers take turns in a partition, so two prefixes are kept at hand.
+        self._prefix = _Prefix(_NEVER, 0, Actor("", 0))
+        self._other_prefix = self._prefix
+        self._route_bytes = _NEVER  # the last route
+        self._route = Route("", "", "", ())
+        self._consumer_bytes = _NEVER  # the last vhost, queue and consumer
+        self._consumer = ("", "", 0)
+        self._actors: dict[bytes, Actor] = {}
+        self._routes: dict[bytes, Route] = {}
+        self._in_queues: dict[bytes, tuple[str, str, int]] = {}
+
+    def decode(self, record: bytes, bodies: bool = True) -> tuple[int, Actor, Event]:
+        """With `bodies` False, `Published.body` is b"" and the record may be cut off behind the body's length prefix
+        (`strip_body`)."""
+        try:
+            prefix = self._prefix
+            if not record.startswith(prefix.rest, 2):
+                prefix = self._find_prefix(record)
+            low = record[0]
+            high = record[1]
+            pos = prefix.end
+            kind = record[pos]
+            if low & 0x81 == 0x80 and high & 0x80:
+                timestamp_ms = prefix.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6)
+                if kind == _PUBLISHED_BYTE:
+                    return timestamp_ms, prefix.actor, self._published(record, pos + 1, bodies)
+                if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
+                    return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
+        except (IndexError, UndecodableRecord, _Surprise):
+            return self._any(record, bodies)  # not as we write it: it may be sound all the same
+        return self._any(record, bodies)
+
+    def timestamp_ms(self, record: bytes) -> int:
+        """Only the timestamp: it is the envelope's first field."""
+        return Cursor(record, 0).long("timestamp")
+
+    def _find_prefix(self, record: bytes) -> _Prefix:
+        """The prefix of this record, from now on the one to try first."""
+        prefix = self._other_prefix
+        if not record.startswith(prefix.rest, 2):
+            timestamp_ms, start = _varint(record, 0)
+            if start < 3 or timestamp_ms < 0:
+                raise _Surprise  # within the first seconds of 1970 or before
+            _, end = _varint(record, _size_end(record, start))
+            actor = self._interned_actor(record[start:end])
+            prefix = _Prefix(record[2:end], timestamp_ms & ~0x1FFF, actor)
+        self._other_prefix = self._prefix
+        self._prefix = prefix
+        return prefix
+
+    def _published(self, record: bytes, pos: int, bodies: bool) -> Published:
+        if record.startswith(self._route_bytes, pos):
+            route = self._route
+            pos += len(self._route_bytes)
+        else:
+            end = _route_end(record, pos)
+            route = self._interned_route(record[pos:end])
+            self._route = route
+            self._route_bytes = record[pos:end]
+            pos = end
+        size, pos = _varint(record, pos)
+        if size < 0:
+            raise _Surprise
+        properties = record[pos : pos + size]
+        pos += size
+        expiration_ms: int | None = None
+        priority: int | None = None
+        origin: Origin | None = None
+        encryption: Encryption | None = None
+        middle = record[pos : pos + 5]
+        if middle == _PLAIN_PERSISTENT:
+            persistent = True
+            pos += 5
+        elif middle == _PLAIN_TRANSIENT:
+            persistent = False
+            pos += 5
+        else:
+            expiration_ms, pos = _optional_varint(record, pos)
+            priority, pos = _optional_varint(record, pos)
+            persistent = _flag(record, pos)
+            if record[pos + 1] == 0:
+                pos += 2
+            else:
+                origin, pos = self._origin(record, pos + 1)
+            if record[pos] == 0:
+                pos += 1
+            else:
+                cursor = Cursor(record, pos)
+                encryption = read(cursor, _ENCRYPTION, "encryption")
+                pos = cursor.pos
+        size, pos = _varint(record, pos)
+        if size < 0 or (pos + size != len(record) and (bodies or pos != len(record))):
+            raise _Surprise
+        body = record[pos:] if bodies else b""
+        if encryption is not None:
+            size = encryption.plain_size
+        return Published(route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
+
+    def _origin(self, record: bytes, pos: int) -> tuple[Origin, int]:
+        if record[pos] != 2:
+            raise _Surprise
+        _, end = _varint(record, _two_texts_end(record, pos + 1))
+        vhost, queue, queue_id = self._interned_in_queue(record[pos + 1 : end])
+        message_id, pos = _varint(record, end)
+        size, pos = _varint(record, pos)
+        if size < 0:
+            raise _Surprise
+        reason = _REASONS.get(record[pos : pos + size])
+        if reason is None:
+            raise _Surprise
+        sequence, pos = _varint(record, pos + size)
+        return Origin(vhost, queue, queue_id, message_id, reason, sequence), pos
+
+    def _hot(self, record: bytes, pos: int, kind: int) -> Event:
+        if kind == _TICK_BYTE:
+            if pos != len(record):
+                raise _Surprise
+            return Tick()
+        if kind & 1:
+            raise _Surprise
+        if record.startswith(self._consumer_bytes, pos):
+            end = pos + len(self._consumer_bytes)
+        else:
+            _, end = _varint(record, _two_texts_end(record, pos))
+            self._consumer = self._interned_in_queue(record[pos:end])
+            self._consumer_bytes = record[pos:end]
+        vhost, queue, consumer = self._consumer
+        event: Event
+        if kind == _ACKED_BYTE:
+            messages, pos = _message_ranges(record, end)
+            event = Acked(vhost, queue, consumer, messages)
+        elif kind == _NACKED_BYTE:
+            messages, pos = _message_ranges(record, end)
+            requeue = _flag(record, pos)
+            method, pos = _varint(record, pos + 1)
+            if method < 0:
+                raise _Surprise
+            event = Nacked(vhost, queue, consumer, messages, requeue, _METHODS[method])
+        elif kind == _CREDITED_BYTE:
+            credit, pos = _varint(record, end)
+            event = Credited(vhost, queue, consumer, credit)
+        else:
+            channel, pos = _varint(record, end)
+            event = Fetched(vhost, queue, consumer, channel, _flag(record, pos))
+            pos += 1
+        if pos != len(record):
+            raise _Surprise
+        return event
+
+    def _any(self, record: bytes, bodies: bool) -> tuple[int, Actor, Event]:
+        """The judge: reads any legal form, and says what is wrong with the rest."""
+        cursor = Cursor(record, 0)
+        timestamp_ms = cursor.long("timestamp")
+        start = cursor.pos
+        read(cursor, _ACTOR, "actor")
+        actor = self._interned_actor(record[start : cursor.pos])
+        start = cursor.pos
+        index = cursor.long("the event's type")
+        if not 0 <= index < len(_EVENTS):
+            cursor.fail(f"there is no event type number {index}", start)
+        shape = _EVENTS[index]
+        event: Event = self._any_published(cursor, bodies) if index == 0 else read(cursor, shape, shape.name)
+        if cursor.pos != len(record):
+            cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
+        return timestamp_ms, actor, event
+
+    def _any_published(self, cursor: Cursor, bodies: bool) -> Published:
+        start = cursor.pos
+        read(cursor, _ROUTE, "route")
+        route = self._interned_route(cursor.record[start : cursor.pos])
+        properties: bytes = read(cursor, _PUBLISHED.parts[1], "properties")
+        expiration_ms: int | None = read(cursor, _PUBLISHED.parts[2], "expiration_ms")
+        priority: int | None = read(cursor, _PUBLISHED.parts[3], "priority")
+        persistent: bool = read(cursor, _PUBLISHED.parts[4], "persistent")
+        origin: Origin | None = read(cursor, _ORIGIN, "origin")
+        encryption: Encryption | None = read(cursor, _ENCRYPTION, "encryption")
+        size = cursor.size("body")
+        body = b""
+        if bodies or cursor.pos != len(cursor.record):
+            body = cursor.take(size, "body")
+        if not bodies:
+            body = b""
+        if encryption is not None:
+            size = encryption.plain_size
+        return Published(route, properties, expiration_ms, priority, persistent, origin, encryption, body, size)
+
+    def _interned_actor(self, encoded: bytes) -> Actor:
+        actor = self._actors.get(encoded)
+        if actor is None:
+            actor = read(Cursor(encoded, 0), _ACTOR, "actor")
+            if len(self._actors) >= _CACHED:
+                self._actors.clear()
+            self._actors[encoded] = actor
+        return actor
+
+    def _interned_route(self, encoded: bytes) -> Route:
+        route = self._routes.get(encoded)
+        if route is None:
+            route = read(Cursor(encoded, 0), _ROUTE, "route")
+            if len(self._routes) >= _CACHED:
+                self._routes.clear()
+            self._routes[encoded] = route
+        return route
+
+    def _interned_in_queue(self, encoded: bytes) -> tuple[str, str, int]:
+        known = self._in_queues.get(encoded)
+        if known is None:
+            cursor = Cursor(encoded, 0)
+            vhost: str = read(cursor, _EVENTS[1].parts[0], "vhost")
+            queue: str = read(cursor, _EVENTS[1].parts[1], "queue")
+            known = (vhost, queue, cursor.long("consumer"))
+            if len(self._in_queues) >= _CACHED:
+                self._in_queues.clear()
+            self._in_queues[encoded] = known
+        return known
+
+
+def strip_body(record: bytes) -> bytes:
+    """The record without the bytes of a `Published` body (its length prefix stays); other records as they are, and so
+    are records that cannot be decoded: what is wrong with them must not get lost on the way to the decoder."""
+    try:
+        _, pos = _varint(record, 0)
+        _, pos = _varint(record, _size_end(record, pos))
+        if record[pos] != _PUBLISHED_BYTE:
+            return record
+        pos = _size_end(record, _route_end(record, pos + 1))
+        if record[pos : pos + 5] in (_PLAIN_PERSISTENT, _PLAIN_TRANSIENT):
+            pos += 5
+        else:
+            cursor = Cursor(record, pos)
+            for part, name in zip(_PUBLISHED.parts[2:-1], _PUBLISHED.names[2:-1], strict=True):
+                read(cursor, part, name)
+            pos = cursor.pos
+        size, pos = _varint(record, pos)
+    except (IndexError, UndecodableRecord, _Surprise):
+        return record
+    return record[:pos] if size >= 0 and pos + size == len(record) else record

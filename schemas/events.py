@@ -1,0 +1,432 @@
+"""The events of history, one class an event type, field for field the Avro record of the same name in `schemas/avsc/`.
+
+Rules of this file
+- An event says what was **asked** (or that time passed). What came of it (delivered, dropped, expired, dead-lettered)
+  is never an event: the queue machine derives it, each time the same (DESIGN section 1).
+- Times are milliseconds since the Unix epoch, sizes are bytes, durations end in `_ms`.
+- A message's id is the offset of its `Published` event in its partition.
+- Fields are only ever added, at the end of a record and with a default (see `schemas/README.md`). Two places must stay
+  as they are, because readers rely on them to leave bodies alone: `event` is the last field of the envelope, and
+  `body` is the last field of `Published`.
+
+    Envelope { timestamp, actor { user, session }, event: one of the classes below }
+
+Events of a queue partition are in the first part, events of the metadata log in the second; `BrokerStarted`,
+`MachineUpgraded` stand in both kinds of log.
+"""
+
+from dataclasses import dataclass
+
+# An AMQP field-table value as history keeps it. Nested tables and arrays are kept as JSON text in a `str`.
+ArgumentValue = None | bool | int | float | str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who asked. `session` identifies the connection (0: the broker itself); `user` is its authenticated name."""
+
+    user: str
+    session: int
+
+
+BROKER = Actor("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One `x-` argument. `type` is RabbitMQ's name of the AMQP type: longstr, bool, byte, short, signedint, long,
+    unsignedbyte, unsignedshort, unsignedint, float, double, timestamp, binary, void, table, array."""
+
+    name: str
+    type: str
+    value: ArgumentValue
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy as it was in force. `definition` is canonical JSON (sorted keys, no spaces). `version` is the offset of
+    the `PolicySet` (or `OperatorPolicySet`) event in the metadata log, so that every decision can name it."""
+
+    name: str
+    definition: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """Where a publish came in and which queues of this partition it goes to. Compared by identity: the broker and the
+    decoder intern routes, and the machine keeps the resolved queues per route object."""
+
+    vhost: str
+    exchange: str
+    routing_key: str
+    queues: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a dead letter came from: the source queue, its incarnation (`queue_id`), the message's id there, why it
+    died (`reason`: expired, rejected, maxlen, delivery_limit), and its number in the source queue's sequence of dead
+    letters, by which the target drops a forward that it has already seen."""
+
+    vhost: str
+    queue: str
+    queue_id: int
+    message_id: int
+    reason: str
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Encryption:
+    """Body encrypted under a subject's key (erasure by destroying the key). `plain_size` is what limits count."""
+
+    subject: str
+    key_id: str
+    nonce: bytes
+    plain_size: int
+
+
+# --- events of a queue partition -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)  # not frozen: a frozen dataclass costs three times as much to make, and this one is per message
+class Published:
+    """A message was published and routed to `route.queues`. `properties` are the raw AMQP property flags and values as
+    they stood in the content header; those that decide something are parsed out: `expiration_ms` and `priority` (None
+    when absent), `persistent` (delivery mode 2). `body_size` is the plain size; it is not stored when `encryption` is
+    None, being the length of `body`. A reader that leaves bodies alone gets `body = b""` and the true `body_size`."""
+
+    route: Route
+    properties: bytes
+    expiration_ms: int | None
+    priority: int | None
+    persistent: bool
+    origin: Origin | None
+    encryption: Encryption | None
+    body: bytes
+    body_size: int
+
+
+@dataclass(slots=True)
+class Acked:
+    """`consumer` acked messages. `messages` are inclusive ranges of message ids, ascending; a range names exactly the
+    consecutive ids first..last, each of which the consumer holds."""
+
+    vhost: str
+    queue: str
+    consumer: int
+    messages: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class Nacked:
+    """`consumer` gave messages back. `method`: nack, reject or recover. `messages` as in `Acked`."""
+
+    vhost: str
+    queue: str
+    consumer: int
+    messages: tuple[tuple[int, int], ...]
+    requeue: bool
+    method: str
+
+
+@dataclass(slots=True)
+class Credited:
+    """The broker lets a consumer without prefetch (or with no_ack) have `credit` more deliveries."""
+
+    vhost: str
+    queue: str
+    consumer: int
+    credit: int
+
+
+@dataclass(slots=True)
+class Fetched:
+    """basic.get. `consumer` is the holder under which an unacknowledged message is kept, `channel` its channel."""
+
+    vhost: str
+    queue: str
+    consumer: int
+    channel: int
+    no_ack: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclared:
+    """A queue was declared. Of a queue that exists it only renews the lease (S-053). The offset of the first such
+    event is the queue's incarnation (`queue_id`). `type`: classic, quorum or stream. `owner` is the session of an
+    exclusive queue, else 0. `semantics` names the profile (`rabbitmq-3.13`). The effective policies are part of the
+    event, so that a partition can be folded with nothing but itself."""
+
+    vhost: str
+    queue: str
+    type: str
+    durable: bool
+    exclusive: bool
+    auto_delete: bool
+    owner: int
+    arguments: tuple[Argument, ...]
+    semantics: str
+    policy: Policy | None
+    operator_policy: Policy | None
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeleted:
+    """Deletion was asked for; `if_unused` and `if_empty` are decided by the fold."""
+
+    vhost: str
+    queue: str
+    if_unused: bool
+    if_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyApplied:
+    """Another effective policy (or operator policy) holds for the queue from here on; None: none does."""
+
+    vhost: str
+    queue: str
+    policy: Policy | None
+    operator_policy: Policy | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerAttached:
+    """basic.consume. `consumer` is unique in the whole history. With `prefetch` > 0 and not `no_ack`, at most
+    `prefetch` deliveries are outstanding; otherwise the consumer starts with `credit` deliveries and gets more by
+    `Credited`. `global_prefetch` > 0: so many are outstanding at most with all consumers of the channel together
+    (basic.qos global); that holds beside the consumer's own limit."""
+
+    vhost: str
+    queue: str
+    consumer: int
+    channel: int
+    tag: str
+    no_ack: bool
+    exclusive: bool
+    prefetch: int
+    credit: int
+    global_prefetch: int
+    priority: int
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerCancelled:
+    """basic.cancel: no more deliveries; what is unacknowledged stays with its holder."""
+
+    vhost: str
+    queue: str
+    consumer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """queue.purge: everything ready is dropped."""
+
+    vhost: str
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed and something was due. Appended only when nothing else brings the time (DESIGN section 1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionClosed:
+    """A connection (`channel` 0) or one of its channels is gone: its consumers are detached, what they hold returns,
+    and with a connection its exclusive queues go."""
+
+    session: int
+    channel: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLettersForwarded:
+    """Every dead letter of the source queue up to `sequence` is durable in its targets (or has none): the source may
+    forget them."""
+
+    vhost: str
+    queue: str
+    queue_id: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """What the broker believes: the digest (SHA-256, hex) of the partition's canonical state after `offset` was
+    applied. The fold ignores it; an audit compares it."""
+
+    offset: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStarted:
+    """A broker took the log over. In a queue partition every session before it is gone; transient queues and
+    messages are lost (S-074, S-075). In the metadata log its offset is the broker's epoch."""
+
+    node: str
+    version: str
+    machine_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalPrefetchSet:
+    """basic.qos global on a channel with consumers: from here on at most `prefetch` deliveries to all of them together
+    are outstanding (0: the limit is lifted). Consumers attached before are bound too, except those of quorum queues,
+    which know no such limit (S-097)."""
+
+    session: int
+    channel: int
+    prefetch: int
+
+
+@dataclass(frozen=True, slots=True)
+class MachineUpgraded:
+    """From here on the fold decides by this machine version."""
+
+    machine_version: int
+
+
+# --- events of the metadata log ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class VhostCreated:
+    vhost: str
+    description: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VhostDeleted:
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserSet:
+    """A user was made or changed. `password_hash` is in PHC string form (argon2id); empty: cannot log in."""
+
+    name: str
+    password_hash: str
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UserDeleted:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionsSet:
+    """Regular expressions as RabbitMQ's `set_permissions`."""
+
+    vhost: str
+    user: str
+    configure: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionsCleared:
+    vhost: str
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDeclared:
+    vhost: str
+    exchange: str
+    type: str
+    durable: bool
+    auto_delete: bool
+    internal: bool
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeDeleted:
+    vhost: str
+    exchange: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """`destination_type`: queue or exchange."""
+
+    vhost: str
+    source: str
+    destination_type: str
+    destination: str
+    routing_key: str
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Unbound:
+    vhost: str
+    source: str
+    destination_type: str
+    destination: str
+    routing_key: str
+    arguments: tuple[Argument, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """`definition` is canonical JSON; `apply_to`: all, queues, exchanges, classic_queues, quorum_queues, streams."""
+
+    vhost: str
+    name: str
+    pattern: str
+    definition: str
+    priority: int
+    apply_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyCleared:
+    vhost: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPolicySet:
+    vhost: str
+    name: str
+    pattern: str
+    definition: str
+    priority: int
+    apply_to: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorPolicyCleared:
+    vhost: str
+    name: str
+
+
+QueueEvent = (
+    Published | Acked | Nacked | Credited | Fetched | QueueDeclared | QueueDeleted | PolicyApplied | ConsumerAttached
+    | ConsumerCancelled | Purged | Tick | SessionClosed | DeadLettersForwarded | Checkpointed | BrokerStarted
+    | MachineUpgraded | GlobalPrefetchSet
+)  # fmt: skip
+MetadataEvent = (
+    BrokerStarted | MachineUpgraded | VhostCreated | VhostDeleted | UserSet | UserDeleted | PermissionsSet
+    | PermissionsCleared | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | PolicySet | PolicyCleared
+    | OperatorPolicySet | OperatorPolicyCleared
+)  # fmt: skip
+Event = QueueEvent | MetadataEvent
+
+# The order of the envelope's union in Avro: an index is for ever; new types go to the end.
+EVENT_TYPES: tuple[type[Event], ...] = (
+    Published, Acked, Nacked, Credited, Fetched, QueueDeclared, QueueDeleted, PolicyApplied, ConsumerAttached,
+    ConsumerCancelled, Purged, Tick, SessionClosed, DeadLettersForwarded, Checkpointed, BrokerStarted, MachineUpgraded,
+    VhostCreated, VhostDeleted, UserSet, UserDeleted, PermissionsSet, PermissionsCleared, ExchangeDeclared,
+    ExchangeDeleted, Bound, Unbound, PolicySet, PolicyCleared, OperatorPolicySet, OperatorPolicyCleared,
+    GlobalPrefetchSet,
+)  # fmt: skip

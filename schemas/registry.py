@@ -1,0 +1,108 @@
+"""The Avro schemas of history: today's, composed from `schemas/avsc/`, and every one ever released.
+
+- Each type stands in its own file, named after it. Here they are composed into one self-contained `Envelope` schema:
+  every type is written out where it is first used and named from there on. It goes into the header of container files.
+- A schema is known by its CRC-64-AVRO fingerprint, written as the 16 hexadecimal digits of its 8 bytes in the order in
+  which they stand in the header of a single-object encoding (little-endian).
+- A schema under which records were stored is released: a copy stays in `schemas/released/<fingerprint>.avsc` for ever,
+  so that its records can be read for ever. `python -m schemas.registry` releases today's.
+"""
+
+import functools
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
+
+from schemas.shapes import UndecodableRecord
+
+NAMESPACE = "rewindmq.history"
+
+# What a schema of fastavro is: a type's name, a union's list, or the object of a record, enum, array or annotated type.
+Schema = str | list[Any] | dict[str, Any]
+
+
+RELEASED = resources.files("schemas") / "released"
+
+
+class UnknownSchema(UndecodableRecord):
+    """No released schema has this fingerprint: the data comes from a newer version of RewindMQ, or from elsewhere."""
+
+
+def fingerprint_of(schema: Schema) -> str:
+    """The CRC-64-AVRO fingerprint of a self-contained schema, as 16 hexadecimal digits in header order. Docs, defaults
+    and logical types do not count, as they do not change what bytes mean."""
+    return str(fingerprint(to_parsing_canonical_form(schema), "CRC-64-AVRO"))
+
+
+@functools.cache
+def envelope_schema() -> dict[str, Any]:
+    """Today's envelope, self-contained, as plain JSON data. Not to be changed by the caller."""
+    composed = _compose(f"{NAMESPACE}.Envelope", set())
+    assert isinstance(composed, dict)
+    return composed
+
+
+@functools.cache
+def envelope_schema_json() -> str:
+    """Today's envelope as JSON text, for `avro.schema` in the header of a container file."""
+    return json.dumps(envelope_schema(), ensure_ascii=False, separators=(",", ":"))
+
+
+@functools.cache
+def envelope_fingerprint() -> str:
+    return fingerprint_of(envelope_schema())
+
+
+@functools.cache
+def released_schema_json(schema_fingerprint: str) -> str:
+    """The text of the released schema with this fingerprint. Raises UnknownSchema."""
+    file = RELEASED / f"{schema_fingerprint}.avsc"
+    if not schema_fingerprint.isalnum() or not file.is_file():  # what is no fingerprint must not become a path
+        raise UnknownSchema(f"no released schema of history has the fingerprint {schema_fingerprint}")
+    return file.read_text("utf-8")
+
+
+@functools.cache
+def parsed_envelope_schema() -> Schema:
+    """Today's envelope, parsed for fastavro."""
+    parsed: Schema = parse_schema(envelope_schema(), named_schemas={})
+    return parsed
+
+
+@functools.cache
+def type_schema(name: str) -> dict[str, Any]:
+    """One of today's types as it stands in its file, the types it uses by name. Not to be changed by the caller."""
+    file = resources.files("schemas") / "avsc" / f"{name}.avsc"
+    schema: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    return schema
+
+
+def _compose(schema: Schema, written: set[str]) -> Schema:
+    """`schema` with every name of ours replaced by its file's content where it is met first."""
+    if isinstance(schema, list):
+        return [_compose(branch, written) for branch in schema]
+    if isinstance(schema, str):
+        if not schema.startswith(NAMESPACE + ".") or schema in written:
+            return schema
+        written.add(schema)
+        return _compose(type_schema(schema.removeprefix(NAMESPACE + ".")), written)
+    composed = dict(schema)
+    if schema["type"] == "record":
+        composed["fields"] = [field | {"type": _compose(field["type"], written)} for field in schema["fields"]]
+    elif schema["type"] == "array":
+        composed["items"] = _compose(schema["items"], written)
+    return composed
+
+
+def release() -> Path:
+    """Write today's schema to its place in `schemas/released/` of the source tree; the file written."""
+    file = Path(__file__).parent / "released" / f"{envelope_fingerprint()}.avsc"
+    file.write_text(json.dumps(envelope_schema(), ensure_ascii=False, indent=1) + "\n", "utf-8")
+    return file
+
+
+if __name__ == "__main__":
+    print(release())

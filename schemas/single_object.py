@@ -1,0 +1,28 @@
+"""Records that travel alone (Kafka values), as Avro single objects.
+
+    | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
+"""
+
+from schemas.evolution import upgraded
+from schemas.registry import envelope_fingerprint
+from schemas.shapes import UndecodableRecord
+
+MARKER = b"\xc3\x01"
+_HEADER = MARKER + bytes.fromhex(envelope_fingerprint())
+
+
+def wrap(record: bytes) -> bytes:
+    """A record of today's schema as a single object."""
+    return _HEADER + record
+
+
+def unwrap(data: bytes) -> bytes:
+    """The record in a single object, brought up to today's schema. Raises UndecodableRecord when the bytes are no
+    single object or not of their schema (UnknownSchema, when their schema was never released here)."""
+    if data.startswith(_HEADER):
+        return data[len(_HEADER) :]
+    if not data.startswith(MARKER):
+        raise UndecodableRecord(f"byte 0 of {len(data)}: not a single-object encoding, which begins with C3 01")
+    if len(data) < len(_HEADER):
+        raise UndecodableRecord(f"byte 2 of {len(data)}: the record ends within the fingerprint of its schema")
+    return upgraded(data[len(_HEADER) :], data[2 : len(_HEADER)].hex())

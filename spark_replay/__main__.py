@@ -1,0 +1,163 @@
+"""`python -m spark_replay`: state-at, history, biography and audit from a shell.
+
+Only the result is on stdout. Exit status: 0 done; 1 an audit found something; 64 a wrong argument; 65 the data cannot
+be used (a corrupt log, a time outside the history); 69 Spark does not start; 70 a defect of ours. An error is one line
+on stderr.
+The checks that need no Spark come before Spark is started, so that a typo costs no seconds.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.log.base import CorruptLog, LogError
+from projections.rewind import OutsideHistory, RewindError, UnreadableTime
+from spark_replay.ranges import BadRequest
+
+EX_USAGE, EX_DATAERR, EX_UNAVAILABLE, EX_SOFTWARE = 64, 65, 69, 70
+
+_data = click.option("--data", required=True, type=click.Path(path_type=Path), help="The broker's data directory.")
+_queue = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
+_format = click.option(
+    "--format", "form", default="table", type=click.Choice(["table", "json", "csv", "parquet"]), show_default=True
+)
+_out = click.option("--out", type=click.Path(path_type=Path), help="A directory to write to (parquet needs one).")
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+def main() -> None:
+    """Rebuild, follow and audit queues from their history."""
+
+
+@main.command("state-at")
+@_data
+@click.option("--time", help="ISO 8601 or epoch milliseconds; everything logged up to it has happened.")
+@click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
+@_queue
+@click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
+@click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
+def state_at(data: Path, time: str | None, offsets: str | None, queue: str | None, messages: bool, form: str) -> None:
+    """The queues as they stood at a time or at offsets (neither: now)."""
+    from spark_replay.output import print_state
+    from spark_replay.state import plan_state, state_frame
+
+    plan = plan_state(existing(data), time, offsets)
+    print_state(state_frame(_spark(), plan, queue, messages), messages, form)
+
+
+@main.command()
+@_data
+@click.option("--from", "start", help="From this time on.")
+@click.option("--to", "end", help="Up to and including this time.")
+@_queue
+@_format
+@_out
+def history(data: Path, start: str | None, end: str | None, queue: str | None, form: str, out: Path | None) -> None:
+    """What came of every event: one row an outcome."""
+    from spark_replay.history import history_frame, plan_history
+    from spark_replay.output import write_frame
+
+    _needs_out(form, out)
+    options = {"startingTimestamp": start, "endingTimestamp": end}
+    where = existing(data)
+    stretches = plan_history(where, {name: value for name, value in options.items() if value is not None})
+    write_frame(history_frame(_spark(), where, stretches, queue), form, out)
+
+
+@main.command()
+@_data
+@click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
+@_queue
+@_format
+@_out
+def biography(data: Path, message: str, queue: str | None, form: str, out: Path | None) -> None:
+    """What happened to one message, and to the dead letters that came of it."""
+    from spark_replay.history import biography as biography_of
+    from spark_replay.history import parse_message
+    from spark_replay.output import write_frame
+
+    _needs_out(form, out)
+    parse_message(message)
+    where = existing(data)
+    write_frame(biography_of(_spark(), where, message, queue), form, out)
+
+
+@main.command()
+@_data
+@click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
+def audit(data: Path, form: str) -> int:
+    """Check the history against itself, the log's hash chain, the broker's claims and its RocksDB."""
+    from spark_replay.audit import audit as audit_of
+    from spark_replay.report import print_report
+
+    where = existing(data)
+    findings = audit_of(_spark(), where)
+    print_report(findings, form)
+    if any(finding.corrupt for finding in findings):
+        return EX_DATAERR
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+def existing(data: Path) -> str:
+    """The directory as an absolute path, which workers may be given. BadRequest, or LogError when it holds no log."""
+    from spark_replay.history_log import open_log
+
+    if not data.is_dir():
+        raise BadRequest(f"{data}: no such directory")
+    open_log(str(data))
+    return str(data.resolve())
+
+
+def _needs_out(form: str, out: Path | None) -> None:
+    if form == "parquet" and out is None:
+        raise BadRequest("--format parquet: say where with --out")
+    if out is not None and out.exists():
+        raise BadRequest(f"--out: {out} exists already")
+
+
+def _spark() -> Any:
+    from spark_replay.session import session
+
+    return session()
+
+
+def run(arguments: list[str] | None = None) -> int:
+    """The command line as a function: its exit status."""
+    try:
+        return main.main(args=arguments, prog_name="python -m spark_replay", standalone_mode=False) or 0
+    except click.Abort:
+        return 130
+    except click.ClickException as error:
+        return _complain(EX_USAGE, error.format_message())
+    except OutsideHistory as error:
+        return _complain(EX_DATAERR, str(error))
+    except RewindError as error:
+        return _complain(EX_USAGE, str(error))
+    except (CorruptLog, LogError) as error:
+        return _complain(EX_DATAERR, str(error))
+    except Exception as error:
+        return _spark_failure(error)
+
+
+def _spark_failure(error: Exception) -> int:
+    """An error in a worker arrives as text: find ours in it."""
+    from spark_replay.failures import cause_of
+
+    name, line = cause_of(error)
+    if name == "NoSpark":
+        return _complain(EX_UNAVAILABLE, line)
+    data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__)
+    if name in (BadRequest.__name__, UnreadableTime.__name__):
+        return _complain(EX_USAGE, line)
+    return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)
+
+
+def _complain(status: int, line: str) -> int:
+    click.echo(f"spark_replay: {line}", err=True)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(run())

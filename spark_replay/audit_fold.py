@@ -1,0 +1,314 @@
+"""The audit of one partition: the fold once more, with an `Account` beside every queue and every step compared.
+
+Each check that found nothing says so in one row, with how much it looked at; each finding is a row with offset, queue
+and message. After `LISTED` findings of a check in a partition the rest are only counted: a broken machine breaks
+everything behind the break, and the first findings are those that tell where.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from projections.machine.effects import (
+    DELETED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    REJECTED,
+    DeadLetter,
+    Deliver,
+    Duplicate,
+    Effect,
+    FetchReply,
+    Forget,
+    Quarantine,
+    QueueGone,
+    Refuse,
+    Requeue,
+)  # fmt: skip
+from projections.machine.machine import Machine
+from schemas.events import (
+    Acked,
+    Actor,
+    BrokerStarted,
+    Checkpointed,
+    ConsumerAttached,
+    Event,
+    GlobalPrefetchSet,
+    Nacked,
+    Policy,
+    PolicyApplied,
+    Published,
+    QueueDeclared,
+    SessionClosed,
+)  # fmt: skip
+from spark_replay import columns
+from spark_replay.ledger import CONSERVATION, DELIVERIES, LIMITS, ORDER, SETTLEMENT, TTL, Account
+from spark_replay.outcomes import batch_of, targets, time_passed
+from spark_replay.prefetch import Prefetches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LISTED = 100
+DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
+CLAIMS, RECORDS, PREFETCH, DEAD_LETTERS = "claims", "records", "prefetch", "dead letters"
+CHECKS = {
+    CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
+    LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
+    TTL: "nothing delivered after its expiry, nothing expired before",
+    DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
+    ORDER: "first deliveries in the order of publishing",
+    SETTLEMENT: "each ack and reject settles exactly what its consumer held",
+    PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
+    DEAD_LETTERS: "dead letters exactly where a dead-letter exchange is set, numbered without a gap",
+    CLAIMS: "digests that the broker claimed equal the fold's",
+    RECORDS: "every record is a known event",
+}
+_Row = tuple[str, bool, str, int | None, str | None, int | None, str]
+
+
+class AuditProduct:
+    """A `fold.Product` that must see a partition from its beginning."""
+
+    def __init__(self, partition: str) -> None:
+        self.partition = partition
+        self.rows: list[_Row] = []
+        self.failures = dict.fromkeys(CHECKS, 0)
+        self.accounts: dict[tuple[str, str], Account] = {}
+        self.prefetches = Prefetches()
+        self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
+        self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
+        self.offset = 0
+        self.now_ms = 0
+        self.events = 0
+        self.claims = 0
+        self.passed_by = 0
+        self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
+        self.quarantined = 0
+
+    def begin(self, machine: Machine) -> None:
+        assert machine.next_offset == 0, "an audit begins at the beginning"
+        self.machine = machine
+
+    # -- findings ---------------------------------------------------------------------------------------------------
+
+    def fail(self, check: str, queue: str | None, message_id: int | None, detail: str) -> None:
+        self.failures[check] += 1
+        if self.failures[check] <= LISTED:
+            self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
+
+    def before(self, offset: int, event: Checkpointed) -> None:
+        """The claim is about the state behind `event.offset`; a broker appends it at once."""
+        self.offset = offset
+        self.claims += 1
+        if event.offset != offset - 1:
+            self.passed_by += 1  # other events came between, the state is no longer that of the claim
+        elif event.digest != self.machine.digest():
+            self.fail(CLAIMS, None, None, f"the broker claimed {event.digest}, the fold has {self.machine.digest()}")
+
+    def undecodable(self, offset: int, why: str) -> None:
+        self.offset = offset
+        self.events += 1
+        self.fail(RECORDS, None, None, why)
+
+    # -- one event --------------------------------------------------------------------------------------------------
+
+    def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        self.offset = offset
+        self.now_ms = max(self.now_ms, timestamp_ms)
+        self.events += 1
+        before = time_passed(effects, offset)
+        touched = self._carry(event, effects[:before])
+        self._limits(actor, event, effects[before:])
+        account = self._happens(event, effects[before:])
+        if account is not None:
+            touched[id(account)] = account
+        if isinstance(event, Published):
+            touched |= self._enters(event, effects[before:])
+        touched |= self._carry(event, effects[before:])
+        if isinstance(event, Acked | Nacked):
+            self._settled(event, effects[before:])
+        elif isinstance(event, SessionClosed):
+            self.prefetches.closed(event.session, event.channel)
+        elif isinstance(event, BrokerStarted):
+            self.prefetches = Prefetches()
+        if self.owed:
+            for (_, message_id), account in self.owed.items():
+                account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
+            self.owed.clear()
+        for account in touched.values():
+            if self.accounts.get(account.key) is account:
+                account.compare(account.sizes.get(offset))
+
+    def _enters(self, event: Published, effects: list[Effect]) -> dict[int, Account]:
+        """The queues that are named and there take the message, unless they say otherwise."""
+        touched: dict[int, Account] = {}
+        kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, Refuse | Duplicate)]
+        for key in targets(event):
+            account = self.accounts.get(key)
+            if account is not None:
+                touched[id(account)] = account
+                if account.queue.queue_id not in kept_out:
+                    account.enters(self.offset, event, self.now_ms)
+        return touched
+
+    def _limits(self, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """What the event changes in what consumers may hold."""
+        if not isinstance(event, ConsumerAttached | GlobalPrefetchSet):
+            return
+        if any(isinstance(effect, Quarantine) for effect in effects):
+            return
+        if isinstance(event, ConsumerAttached):
+            account = self.accounts.get((event.vhost, event.queue))
+            if account is not None:
+                self.prefetches.attached(actor.session, event, account.quorum)
+        else:
+            self.prefetches.limit((event.session, event.channel), event.prefetch)
+
+    def _happens(self, event: Event, effects: list[Effect]) -> Account | None:
+        """What the event itself changes before its outcomes; the account of a queue that it declares or rules."""
+        if not isinstance(event, QueueDeclared | PolicyApplied):
+            return None
+        for policy in (event.policy, event.operator_policy):
+            if policy is not None:
+                self.policies.setdefault((event.vhost, policy), self.offset)
+        if any(isinstance(effect, Quarantine) for effect in effects):
+            return None
+        key = (event.vhost, event.queue)
+        account = self.accounts.get(key)
+        if isinstance(event, PolicyApplied):
+            if account is not None:
+                account.policy(event)
+        elif account is None:
+            account = self._opened(key, event)
+        return account
+
+    def _opened(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
+        name = "/".join(key)
+        queue = self.machine.queue(*key)
+        if queue is None:
+            self.fail(CONSERVATION, name, None, "declared, but there is no queue")
+            return None
+
+        def fail(check: str, message_id: int | None, detail: str) -> None:
+            self.fail(check, name, message_id, detail)
+
+        account = self.accounts[key] = Account(queue, event, fail)
+        return account
+
+    def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
+        """Book the effects; the accounts they concern, each once and in order."""
+        touched: dict[int, Account] = {}
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                self.quarantined += 1
+                continue
+            key = (effect.queue.vhost, effect.queue.name)
+            account = self.accounts.get(key)
+            if account is None or account.queue is not effect.queue:
+                if isinstance(effect, Deliver | FetchReply | Forget | Requeue) and effect.queue.name:
+                    detail = f"{type(effect).__name__} of a queue that is not there"
+                    self.fail(CONSERVATION, "/".join(key), None, detail)
+                continue
+            touched[id(account)] = account
+            self._book(account, event, effect)
+            if isinstance(effect, QueueGone):
+                del self.accounts[key], touched[id(account)]
+        return touched
+
+    def _book(self, account: Account, event: Event, effect: Effect) -> None:
+        if isinstance(effect, Deliver | FetchReply):
+            self._delivered(account, effect)
+        elif isinstance(effect, Forget):
+            self._left(account, event, effect)
+        elif isinstance(effect, Requeue):
+            for message_id in effect.message_ids:
+                self.prefetches.lets_go(account.out.get(message_id))
+                account.came_back(message_id)
+        elif isinstance(effect, Refuse):
+            if isinstance(event, Published):
+                account.refused(effect.message_id, event)
+        elif isinstance(effect, DeadLetter):
+            self._dead_letter(account, effect)
+        elif isinstance(effect, QueueGone):
+            for consumer in account.out.values():
+                self.prefetches.lets_go(consumer)
+
+    def _delivered(self, account: Account, effect: Deliver | FetchReply) -> None:
+        if effect.message_id < 0:  # an empty basic.get
+            if account.ready:
+                account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
+            return
+        account.delivered(
+            effect.message_id, effect.consumer, effect.redelivered, effect.delivery_count, effect.final, self.offset,
+            self.now_ms,
+        )  # fmt: skip
+        if isinstance(effect, Deliver) and not effect.final:
+            wrong = self.prefetches.holds(effect.consumer)
+            if wrong is not None:
+                account.fail(PREFETCH, None, wrong)
+
+    def _left(self, account: Account, event: Event, effect: Forget) -> None:
+        if effect.reason == DELETED:
+            return  # the queue goes with all its messages, and its account
+        mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
+        for message_id in effect.message_ids:
+            self.prefetches.lets_go(account.out.get(message_id))
+            account.left(message_id, effect.reason, effect.consumer, event, self.now_ms)
+            if mourned:
+                self.owed[account.queue.queue_id, message_id] = account
+
+    def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
+        queue = account.queue
+        self.owed.pop((queue.queue_id, letter.message_id), None)
+        wanted = account.limits.dead_letter_exchange
+        if letter.exchange != wanted:
+            detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
+            account.fail(DEAD_LETTERS, letter.message_id, detail)
+        last = self.letters.get(queue.queue_id, 0)
+        if letter.sequence != last + 1:
+            account.fail(DEAD_LETTERS, letter.message_id, f"dead letter number {letter.sequence} after {last}")
+        self.letters[queue.queue_id] = letter.sequence
+
+    def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
+        """What was asked for came about: as many messages were settled as the event names."""
+        asked = sum(last - first + 1 for first, last in event.messages)
+        settled = 0
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                return
+            if isinstance(effect, Forget | Requeue) and effect.consumer == event.consumer:
+                settled += len(effect.message_ids)
+        if settled != asked:
+            name = f"{event.vhost}/{event.queue}"
+            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {asked} messages settled {settled}")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        if last:
+            self._end()
+        if self.rows:
+            rows, self.rows = self.rows, []
+            yield batch_of(rows, columns.AUDIT)
+
+    def _end(self) -> None:
+        shown = {(queue.vhost, queue.name) for queue in self.machine.queues()}
+        for key in sorted(shown ^ self.accounts.keys()):
+            where = "fold" if key in shown else "history"
+            self.fail(CONSERVATION, "/".join(key), None, f"the queue is there only by the {where}")
+        for key in sorted(self.accounts):
+            self.accounts[key].compare_in_full(self.now_ms)
+        for check, count in self.failures.items():
+            if not count:
+                self.rows.append((check, True, self.partition, None, None, None, self._looked_at(check)))
+            elif count > LISTED:
+                detail = f"and {count - LISTED} more like these"
+                self.rows.append((check, False, self.partition, None, None, None, detail))
+
+    def _looked_at(self, check: str) -> str:
+        if check == CLAIMS:
+            return f"{self.claims} claims" + (f", {self.passed_by} not comparable" if self.passed_by else "")
+        if check == RECORDS:
+            return f"{self.events} events, {self.quarantined} skipped as making no sense"
+        return f"{self.events} events"

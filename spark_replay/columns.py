@@ -1,0 +1,84 @@
+"""The columns of every table that `spark_replay` reads or makes: the one place where names and types are agreed.
+
+    EVENTS    one row an event of the log, what was asked        spark.read.format("rewindmq")
+    RECORDS   the same, undecoded and without bodies: what a fold reads (option view=records)
+    HISTORY   one row an outcome, what came of it
+    QUEUES    one row a queue at a moment
+    MESSAGES  one row a message in a queue at that moment
+    AUDIT     one row a finding
+
+Names are RabbitMQ's where it has one (`messages_ready`, `x-` arguments), Kafka's for the log (`partition`, `offset`).
+Times are `timestamp` columns in UTC, sizes are bytes, durations end in `_ms`. JSON in a column is canonical: sorted
+keys, no spaces. Arrow types are written here, Spark's are made from them (`spark_schema`).
+"""
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+TEXT, LONG, INT, BOOL, BYTES = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.binary()
+TIME = pa.timestamp("us", "UTC")
+
+
+def table(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema(list(columns.items()))
+
+
+def struct(**fields: pa.DataType) -> pa.DataType:
+    return pa.struct(list(fields.items()))
+
+
+def spark_schema(columns: pa.Schema) -> "StructType":
+    """The same as Spark has it. Needs no JVM, so that workers can ask too."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(columns)
+
+
+RECORDS = table(partition=TEXT, offset=LONG, record=BYTES)
+
+# `queue` names the queue of an event that concerns one; `queues` the queues of a publish that are in this partition.
+# `messages` are inclusive ranges of message ids (acks and nacks). `detail` is JSON of every field without a column.
+EVENTS = table(
+    partition=TEXT, offset=LONG, timestamp=TIME, user=TEXT, session=LONG, event=TEXT, vhost=TEXT, queue=TEXT,
+    queues=pa.list_(TEXT), exchange=TEXT, routing_key=TEXT, consumer=LONG,
+    messages=pa.list_(struct(first=LONG, last=LONG)), requeue=BOOL, method=TEXT, credit=LONG, size=LONG,
+    expiration_ms=LONG, priority=INT, persistent=BOOL, detail=TEXT, properties=BYTES, record=BYTES,
+)  # fmt: skip
+EVENTS_WITH_BODY = pa.schema([*EVENTS, pa.field("body", BYTES)])
+
+# (partition, offset, ordinal) identifies a row: `offset` is that of the event that caused it. `message_id` is null
+# where no message is concerned. `final`: by this row the message left its queue, so at any moment of any queue
+#   count(outcome = 'published') = count(final) + what is in the queue
+# `reason` says more about the outcome (why dead-lettered, how requeued, why quarantined); `rule`, `policy` and
+# `policy_version` say which rule decided, and at which offset of the metadata log that policy was set. `origin` is
+# where a dead letter came from.
+HISTORY = table(
+    partition=TEXT, offset=LONG, ordinal=INT, timestamp=TIME, event=TEXT, user=TEXT, session=LONG, vhost=TEXT,
+    queue=TEXT, queue_id=LONG, outcome=TEXT, final=BOOL, message_id=LONG, size=LONG, consumer=LONG,
+    delivery_count=INT, redelivered=BOOL, reason=TEXT, rule=TEXT, policy=TEXT, policy_version=LONG, exchange=TEXT,
+    routing_key=TEXT, origin=struct(vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, reason=TEXT),
+)  # fmt: skip
+
+QUEUES = table(
+    partition=TEXT, offset=LONG, clock=TIME, vhost=TEXT, queue=TEXT, queue_id=LONG, type=TEXT, durable=BOOL,
+    exclusive=BOOL, auto_delete=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG, operator_policy=TEXT,
+    operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG, messages_ready=LONG,
+    messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG, message_bytes_unacknowledged=LONG,
+    messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT, counters=pa.map_(TEXT, LONG), digest=TEXT,
+)  # fmt: skip
+
+# `position` counts from the head of the queue; -1 when the message is with a consumer.
+MESSAGES = table(
+    partition=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, position=LONG, state=TEXT, size=LONG,
+    redelivered=BOOL, delivery_count=INT, expires=TIME, consumer=LONG, published=TIME, user=TEXT, exchange=TEXT,
+    routing_key=TEXT, properties=BYTES, body=BYTES,
+)  # fmt: skip
+
+# What a fold to a moment yields: a row is either a queue or a message
+STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
+
+AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)

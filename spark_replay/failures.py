@@ -1,0 +1,24 @@
+"""What really went wrong, out of an exception that Spark has wrapped.
+
+An error in a Python worker reaches the driver as the text of a traceback inside Java's stack trace. The last line of
+that traceback names the class and what it had to say; the rest is of use to nobody but us.
+"""
+
+import re
+
+# "spark_replay.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Request|Log|History|Record))(?:: (.*))?$", re.MULTILINE)
+_OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
+
+
+def cause_of(error: BaseException) -> tuple[str, str]:
+    """(class name without its module, one line for people) of the innermost Python error."""
+    if type(error).__module__.startswith("spark_replay."):
+        return type(error).__name__, str(error)
+    text = str(error)
+    found = [(name.rpartition(".")[2], line) for name, line in _RAISED.findall(text)]
+    found = [(name, line) for name, line in found if name not in _OF_SPARK and "org.apache" not in line]
+    if found:
+        name, line = found[0]
+        return name, (line or name).strip()
+    return type(error).__name__, f"{type(error).__name__}: {(text.splitlines() or [''])[0]}"

@@ -1,0 +1,102 @@
+"""`history`: one row an outcome, and `biography`: the rows that concern one message.
+
+    history(spark, "DATA").where("outcome = 'expired'").groupBy("queue", "rule").count()
+
+Rows come in log order within a partition; (partition, offset, ordinal) orders and identifies them.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from spark_replay import columns
+from spark_replay.fold import cut_at_snapshots, fold_events, fold_frame, fold_log, log_groups, machine_at
+from spark_replay.history_log import first_event_ms, open_log, selected
+from spark_replay.outcomes import HistoryProduct, is_queue
+from spark_replay.ranges import BadRequest, Range, resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def history(
+    spark: "SparkSession", data: str, options: Mapping[str, str] | None = None, queue: str | None = None
+) -> "DataFrame":
+    """The table HISTORY (columns.py) of the queue log in `data`. `options` choose the stretch (ranges.py); `queue`
+    ("vhost/name", or a name in "/") only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
+    return history_frame(spark, data, plan_history(data, options or {}), queue)
+
+
+def plan_history(data: str, options: Mapping[str, str]) -> list[Range]:
+    """The stretches to fold, in order. Needs no Spark."""
+    log = open_log(data)
+    wanted = resolve(selected(log, "queues", options.get("partitions")), options, first_event_ms(log))
+    return cut_at_snapshots(data, wanted)
+
+
+def history_frame(spark: "SparkSession", data: str, stretches: list[Range], queue: str | None = None) -> "DataFrame":
+    return fold_log(spark, stretches, fold_history, columns.HISTORY, data=data, queue=queue)
+
+
+def history_of(records: "DataFrame") -> "DataFrame":
+    """The table HISTORY of records that are in a DataFrame already (see `fold.fold_frame`)."""
+    return fold_frame(records, HistoryProduct, columns.HISTORY)
+
+
+def fold_history(stretch: Range, data: str, queue: str | None) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    machine = machine_at(data, stretch.partition, stretch.start)
+    groups = log_groups(data, stretch.partition, stretch.start, stretch.end)
+    return fold_events(HistoryProduct(stretch.partition, queue), machine, groups)
+
+
+def biography(spark: "SparkSession", data: str, message: str, queue: str | None = None) -> "DataFrame":
+    """Every row about one message, in order: from its publish to its end, and on through the queues that its dead
+    letters went to. `message` is "queues-0:123" (partition and offset of its publish), or the number alone when
+    `queue` or a single partition makes clear which is meant. BadRequest when there is no such message."""
+    partition, message_id = parse_message(message)
+    rows = history(spark, data).where(f"message_id = {message_id} or origin is not null").collect()
+    found = {
+        _key(row)
+        for row in rows
+        if row.message_id == message_id
+        and partition in (None, row.partition)
+        and (queue is None or is_queue(queue, row.vhost, row.queue))
+    }
+    if not found:
+        raise BadRequest(f"no message {message}{f' in queue {queue}' if queue else ''} in the history")
+    if len({key[0] for key in found}) > 1:
+        which = ", ".join(sorted({f"{key[0]}:{message_id}" for key in found}))
+        raise BadRequest(f"message {message}: which partition? {which}")
+    reached = _with_dead_letters(found, [row for row in rows if row.origin is not None])
+    ids = ", ".join(sorted({str(key[3]) for key in reached}))
+    rows = [row for row in history(spark, data).where(f"message_id in ({ids})").collect() if _key(row) in reached]
+    rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset, row.ordinal))
+    return spark.createDataFrame(rows, columns.spark_schema(columns.HISTORY))
+
+
+_Key = tuple[str, str, str, int]  # partition, vhost, queue, message id
+
+
+def _with_dead_letters(found: set[_Key], letters: list[Any]) -> set[_Key]:
+    """These messages and all that came of them by dead-lettering, hop by hop."""
+    reached = set(found)
+    while True:
+        dead = {(vhost, queue, message_id) for _, vhost, queue, message_id in reached}
+        came = {_key(row) for row in letters if (row.origin.vhost, row.origin.queue, row.origin.message_id) in dead}
+        if came <= reached:
+            return reached
+        reached |= came
+
+
+def _key(row: Any) -> _Key:
+    return row.partition, row.vhost, row.queue, row.message_id
+
+
+def parse_message(text: str) -> tuple[str | None, int]:
+    partition, _, offset = text.rpartition(":")
+    try:
+        return partition or None, int(offset)
+    except ValueError:
+        raise BadRequest(f"{text!r} is not a message: write partition:offset, such as queues-0:123") from None
+

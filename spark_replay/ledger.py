@@ -1,0 +1,215 @@
+"""What the audit believes about one queue: plain counting over events and outcomes, held against the machine.
+
+    event + outcomes  ->  Account  <->  the machine's own gauges, after every event that touches the queue
+
+The machine is asked for nothing while an account is kept: who is in the queue, who is out with which consumer, how
+many bytes, what expires when, how often something came back, all follows from what was published and what the outcomes
+claim. So a message that vanishes, is counted twice, leaves for a reason that does not hold, or comes back from nowhere
+is found at the offset where it happens. An account costs about 150 bytes a message that is in the queue.
+
+`fail(check, message_id, detail)` reports; an account goes on as the outcome says, so that one defect is one finding.
+"""
+
+from collections.abc import Callable
+
+from projections.machine.effects import (
+    ACKED,
+    DELIVERED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    PURGED,
+    REJECTED,
+    TRANSIENT,
+)  # fmt: skip
+from projections.machine.queue import Queue
+from schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
+from spark_replay.limits import read_limits
+
+CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT = (
+    "conservation", "limits", "ttl", "deliveries", "order", "settlement",
+)  # fmt: skip
+
+# How a message can leave: which reason is believed of which event (None: any, time may bring it with every event)
+_CAUSES: dict[str, tuple[type, ...] | None] = {
+    ACKED: (Acked,),
+    REJECTED: (Nacked,),
+    PURGED: (Purged,),
+    TRANSIENT: (BrokerStarted,),
+    EXPIRED: None,
+    MAXLEN: None,
+    DELIVERY_LIMIT: None,
+}
+_FROM_CONSUMER = (ACKED, REJECTED, DELIVERY_LIMIT)
+_FROM_READY = (EXPIRED, MAXLEN, PURGED)
+
+Fail = Callable[[str, int | None, str], None]
+
+
+class Account:
+    """One incarnation of a queue. `now_ms` is passed in: the largest timestamp of the partition so far."""
+
+    def __init__(self, queue: Queue, declared: QueueDeclared, fail: Fail) -> None:
+        self.queue = queue
+        self.key = (declared.vhost, declared.queue)
+        self.fail = fail
+        self.sizes: dict[int, int] = {}  # every message that is in the queue
+        self.out: dict[int, int] = {}  # of these, which consumer holds it
+        self.expires: dict[int, int] = {}  # of these, when it is due
+        self.returned: dict[int, int] = {}  # of these, how often it came back
+        self.bytes_ready = 0
+        self.bytes_out = 0
+        self.last_first = -1  # the highest id delivered for the first time
+        self.counters: dict[str, int] = {}
+        self.quorum = declared.type == "quorum"
+        self.arguments = declared.arguments
+        self.limits = read_limits(declared.type, declared.arguments, declared.policy, declared.operator_policy)
+
+    def policy(self, event: PolicyApplied) -> None:
+        self.limits = read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy)
+
+    def count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1
+
+    @property
+    def ready(self) -> int:
+        return len(self.sizes) - len(self.out)
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def enters(self, message_id: int, event: Published, now_ms: int) -> None:
+        if message_id in self.sizes:
+            self.fail(CONSERVATION, message_id, "published twice into the same queue")
+        self.sizes[message_id] = event.body_size
+        self.bytes_ready += event.body_size
+        lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
+        if lives:
+            self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
+        self.count("published")
+
+    def refused(self, message_id: int, event: Published) -> None:
+        limits = self.limits
+        if limits.drops_head:
+            self.fail(LIMITS, message_id, "refused, but the queue's overflow is drop-head")
+        elif limits.max_length is None and limits.max_length_bytes is None:
+            self.fail(LIMITS, message_id, "refused, but the queue has no length limit")
+        elif not self.quorum and not self._over(1, event.body_size):
+            self.fail(LIMITS, message_id, f"refused with {self.ready} ready, {self.bytes_ready} bytes: {limits}")
+
+    def delivered(
+        self, message_id: int, consumer: int, redelivered: bool, delivery_count: int, final: bool, cause: int,
+        now_ms: int,
+    ) -> None:  # fmt: skip
+        size = self.sizes.get(message_id)
+        if size is None or message_id in self.out:
+            where = "not in the queue" if size is None else f"with consumer {self.out[message_id]}"
+            self.fail(CONSERVATION, message_id, f"delivered to consumer {consumer}, but it is {where}")
+            return
+        due = self.expires.get(message_id)
+        if due is not None and due <= now_ms and cause != message_id:  # TTL 0 may pass straight through (S-039)
+            self.fail(TTL, message_id, f"delivered at {now_ms}, expired at {due}")
+        returned = self.returned.get(message_id, 0)
+        if redelivered != (returned > 0):
+            self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
+        if not returned:
+            if message_id < self.last_first:
+                self.fail(ORDER, message_id, f"delivered after message {self.last_first}, which came later")
+            self.last_first = max(self.last_first, message_id)
+        if self.quorum and delivery_count != returned:
+            self.fail(DELIVERIES, message_id, f"delivery_count {delivery_count} after {returned} returns")
+        if final:
+            self._leaves(message_id)
+            self.count(DELIVERED)
+        else:
+            self.out[message_id] = consumer
+            self.bytes_ready -= size
+            self.bytes_out += size
+
+    def came_back(self, message_id: int) -> None:
+        if self.out.pop(message_id, None) is None:
+            self.fail(CONSERVATION, message_id, "came back, but nobody had it")
+            return
+        size = self.sizes[message_id]
+        self.bytes_out -= size
+        self.bytes_ready += size
+        returned = self.returned[message_id] = self.returned.get(message_id, 0) + 1
+        limit = self.limits.delivery_limit
+        if limit is not None and 0 <= limit < returned:
+            self.fail(DELIVERIES, message_id, f"came back {returned} times, the limit is {limit}")
+
+    def left(self, message_id: int, reason: str, consumer: int, event: Event, now_ms: int) -> None:
+        if message_id not in self.sizes:
+            self.fail(CONSERVATION, message_id, f"{reason}, but it is not in the queue")
+            return
+        holder = self.out.get(message_id)
+        if reason in _FROM_CONSUMER and holder != consumer:
+            self.fail(SETTLEMENT, message_id, f"{reason} by consumer {consumer}, but consumer {holder} has it")
+        if reason in _FROM_READY and holder is not None:
+            self.fail(SETTLEMENT, message_id, f"{reason}, but consumer {holder} has it")
+        causes = _CAUSES.get(reason)
+        if causes is not None and not isinstance(event, causes):
+            self.fail(SETTLEMENT, message_id, f"{reason} because of {type(event).__name__}")
+        if reason == EXPIRED and self.expires.get(message_id, now_ms + 1) > now_ms:
+            self.fail(TTL, message_id, f"expired at {now_ms}, due {self.expires.get(message_id)}")
+        if reason == MAXLEN and not self._over(0, 0):
+            self.fail(LIMITS, message_id, f"dropped with {self.ready} ready, {self.bytes_ready} bytes: {self.limits}")
+        if reason == DELIVERY_LIMIT and self.returned.get(message_id, 0) + 1 <= (self.limits.delivery_limit or 0):
+            self.fail(DELIVERIES, message_id, f"delivery_limit after {self.returned.get(message_id, 0) + 1} returns")
+        self._leaves(message_id)
+        self.count(reason)
+
+    def _leaves(self, message_id: int) -> None:
+        size = self.sizes.pop(message_id)
+        if self.out.pop(message_id, None) is None:
+            self.bytes_ready -= size
+        else:
+            self.bytes_out -= size
+        self.expires.pop(message_id, None)
+        self.returned.pop(message_id, None)
+
+    def _over(self, more: int, more_bytes: int) -> bool:
+        """Whether what counts is above a limit; dead letters that a quorum queue still holds count too (S-150)."""
+        limits, queue = self.limits, self.queue
+        held = queue.messages_dlx if self.quorum else 0
+        held_bytes = queue.message_bytes_dlx if self.quorum else 0
+        messages, size = self.ready + held + more, self.bytes_ready + held_bytes + more_bytes
+        too_many = limits.max_length is not None and messages > limits.max_length
+        return too_many or (limits.max_length_bytes is not None and size > limits.max_length_bytes)
+
+    # -- held against the machine -----------------------------------------------------------------------------------
+
+    def compare(self, entered: int | None) -> None:
+        """After an event. `entered`: the size of the message, if the event was a publish that the queue took."""
+        queue, limits = self.queue, self.limits
+        mine = (self.ready, len(self.out), self.bytes_ready, self.bytes_out)
+        shown = (queue.messages_ready, queue.messages_unacked, queue.message_bytes_ready, queue.message_bytes_unacked)
+        if mine != shown:
+            detail = f"ready, unacked and their bytes are {mine} by the history, {shown} by the fold"
+            self.fail(CONSERVATION, None, detail)
+        if not self.ready or not self._over(0, 0):
+            return
+        if limits.drops_head:
+            self.fail(LIMITS, None, f"{self.ready} ready, {self.bytes_ready} bytes: {limits}")
+        elif entered is not None and (not self.quorum or self._over(-1, -entered)):  # quorum: one over is taken (S-026)
+            detail = f"took a publish with {self.ready} ready, {self.bytes_ready} bytes after it: {limits}"
+            self.fail(LIMITS, None, detail)
+
+    def compare_in_full(self, now_ms: int) -> None:
+        """At the end: message by message, and the counters."""
+        views = {view.message_id: view for view in self.queue.messages()}
+        for message_id in self.sizes.keys() ^ views.keys():
+            where = "by the history" if message_id in self.sizes else "by the fold"
+            self.fail(CONSERVATION, message_id, f"in the queue only {where}")
+        for message_id in self.sizes.keys() & views.keys():
+            view = views[message_id]
+            mine = (self.sizes[message_id], self.out.get(message_id, 0), self.expires.get(message_id))
+            if mine != (view.size, view.consumer, view.expires_ms):
+                shown = (view.size, view.consumer, view.expires_ms)
+                self.fail(CONSERVATION, message_id, f"size, holder, expiry {mine} by the history, {shown} by the fold")
+        for name, value in self.counters.items():
+            counted = self.queue.counters.get(name, 0)
+            if counted != value:
+                self.fail(CONSERVATION, None, f"{name}: {value} by the history, {counted} by the fold")
+        head = next(self.queue.ready_ids(), None)
+        if head is not None and self.expires.get(head, now_ms + 1) <= now_ms:
+            self.fail(TTL, head, f"still at the head at {now_ms}, due {self.expires[head]}")

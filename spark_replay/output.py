@@ -1,0 +1,178 @@
+"""Tables on stdout or in files: JSON as an array of objects, CSV and aligned text for people, Parquet by Spark.
+
+Times are ISO 8601 in UTC with milliseconds. Bodies are text when they are UTF-8, else base64 and `body_encoding` says
+so. Properties are shown decoded, under AMQP's names; what cannot be decoded is shown as base64.
+"""
+
+import base64
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from pamqp.commands import Basic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from spark_replay.state import State
+
+_JSON_COLUMNS = ("arguments", "effective_policy_definition")
+
+
+def print_state(state: "State", messages: bool, form: str) -> None:
+    """The state as `state-at` prints it: one object a queue, ordered by vhost and name."""
+    queues: list[dict[str, Any]] = []
+    for row in state.rows.toLocalIterator():
+        if row.queue is not None:
+            queues.append(queue_object(row.queue.asDict(recursive=True), messages))
+        else:
+            queues[-1]["messages_list"].append(message_object(row.message.asDict(recursive=True)))
+    queues.sort(key=lambda queue: (queue["vhost"], queue["queue"]))
+    if form == "table":
+        _print_queue_tables(queues, messages)
+        return
+    for queue in queues:
+        if messages:
+            queue["messages"] = queue.pop("messages_list")
+    print_json(queues, sys.stdout)
+
+
+def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
+    """A row of QUEUES as JSON: `name` as rabbitmqctl calls it, too."""
+    found = {name: plain(value) for name, value in row.items()}
+    for name in _JSON_COLUMNS:
+        found[name] = json.loads(found[name])
+    found["counters"] = dict(sorted(found["counters"].items()))
+    found["name"] = found["queue"]
+    if messages:
+        found["messages_total"] = found["messages"]
+        found["messages_list"] = []
+    return found
+
+
+def message_object(row: dict[str, Any]) -> dict[str, Any]:
+    found = {name: plain(value) for name, value in row.items() if name not in ("properties", "body")}
+    found["properties"] = properties_object(bytes(row["properties"] or b""))
+    try:
+        found["body"] = bytes(row["body"] or b"").decode()
+        found["body_encoding"] = "utf-8"
+    except UnicodeDecodeError:
+        found["body"] = base64.b64encode(row["body"]).decode()
+        found["body_encoding"] = "base64"
+    return found
+
+
+def properties_object(properties: bytes) -> Any:
+    """AMQP properties (flags and values of a content header) by name; absent ones are left out."""
+    if not properties:
+        return {}
+    try:
+        flags = int.from_bytes(properties[:2], "big")
+        found = Basic.Properties()
+        found.unmarshal(flags, properties[2:])
+        values = dict(found)
+    except Exception:  # pamqp names no class for what a broken table may raise
+        return base64.b64encode(properties).decode()
+    values["type"] = values.pop("message_type")
+    return {name: plain(value) for name, value in values.items() if value not in (None, "")}
+
+
+def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
+    """All rows, in the frame's order, to stdout or as files below `out`."""
+    if form == "parquet":
+        frame.write.parquet(str(out))
+        return
+    if out is None:
+        _write_rows(frame, form, sys.stdout)
+        return
+    out.mkdir(parents=True)
+    suffix = "txt" if form == "table" else form
+    with (out / f"part-0.{suffix}").open("w") as target:
+        _write_rows(frame, form, target)
+
+
+def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
+    names = frame.columns
+    rows = (row.asDict(recursive=True) for row in frame.toLocalIterator())
+    if form == "json":
+        print_json(({name: plain(value) for name, value in row.items()} for row in rows), target)
+    elif form == "csv":
+        writer = csv.writer(target)
+        writer.writerow(names)
+        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    else:
+        print_table(names, ([_cell(value) for value in row.values()] for row in rows), target)
+
+
+def print_json(objects: Iterable[Any], target: TextIO) -> None:
+    """A JSON array, one object a line, written as they come."""
+    target.write("[")
+    separator = "\n"
+    for item in objects:
+        target.write(separator + json.dumps(item, ensure_ascii=False))
+        separator = ",\n"
+    target.write("\n]\n" if separator != "\n" else "]\n")
+
+
+def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, page: int = 10_000) -> None:
+    """Aligned columns without the empty ones; widths are set per page, so that any length can be printed."""
+    for lines in _pages(rows, page):
+        used = [i for i in range(len(names)) if any(line[i] for line in lines)]
+        widths = {i: max(len(names[i]), *(len(line[i]) for line in lines)) for i in used}
+        for line in [names, *lines]:
+            target.write("  ".join(line[i].ljust(widths[i]) for i in used).rstrip() + "\n")
+
+
+def _pages(rows: Iterable[list[str]], page: int) -> Iterator[list[list[str]]]:
+    lines: list[list[str]] = []
+    for row in rows:
+        lines.append(row)
+        if len(lines) == page:
+            yield lines
+            lines = []
+    if lines:
+        yield lines
+
+
+_QUEUE_TABLE = (
+    "vhost", "queue", "type", "policy", "messages_ready", "messages_unacknowledged", "message_bytes_ready", "consumers",
+)  # fmt: skip
+_MESSAGE_TABLE = (
+    "queue", "message_id", "state", "position", "size", "redelivered", "delivery_count", "expires", "routing_key",
+    "body",
+)  # fmt: skip
+
+
+def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
+    print_table(list(_QUEUE_TABLE), [[_cell(queue[name]) for name in _QUEUE_TABLE] for queue in queues], sys.stdout)
+    if messages:
+        found = [message for queue in queues for message in queue["messages_list"]]
+        sys.stdout.write("\n")
+        print_table(list(_MESSAGE_TABLE), [[_cell(m[name])[:60] for name in _MESSAGE_TABLE] for m in found], sys.stdout)
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON has it."""
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).isoformat(timespec="milliseconds")
+    if isinstance(value, bytes | bytearray):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(name): plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+def _cell(value: Any) -> str:
+    value = plain(value)
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,123 @@
+"""Which stretch of the log a job reads: Spark's Kafka options, resolved to offsets once, by the driver.
+
+    startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end
+    startingTimestamp, endingTimestamp   ISO 8601 or epoch milliseconds; the end is inclusive
+    startingOffsetsByTimestampStrategy   error (default) or latest: what to do when nothing is at or after the start
+
+Ending offsets are exclusive, as Kafka's. Unlike Spark's Kafka source, a time that matches nothing is an error instead
+of quietly the end of the log: before the history there is no state, and after now there is no history yet.
+A range is resolved once and handed on as offsets, so that everything in a job sees the same stretch beside a running
+broker.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from projections.rewind import OutsideHistory, RewindError, format_time, parse_time
+
+EARLIEST = -2
+LATEST = -1
+
+
+class BadRequest(RewindError):
+    """An option or argument that makes no sense; the text is one line for people."""
+
+
+class ReadablePartition(Protocol):
+    """What is needed of a log partition here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def durable_offset(self) -> int: ...
+
+    def offset_at(self, timestamp_ms: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets `start` (inclusive) to `end` (exclusive) of one partition."""
+
+    partition: str
+    start: int
+    end: int
+
+
+def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str, int]:
+    """{"queues-0": 12} as a dictionary; a bare number stands for the only partition."""
+    names = list(partitions)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise BadRequest(f'{option}: {text!r} is not JSON such as {{"queues-0": 12}}') from None
+    if type(value) is int and len(names) == 1:
+        return {names[0]: value}
+    if type(value) is int:
+        raise BadRequest(f"{option}: {value} does not say of which partition; there are {', '.join(names)}")
+    if not isinstance(value, dict):
+        raise BadRequest(f'{option}: {text!r} is not an object such as {{"queues-0": 12}}')
+    for name, offset in value.items():
+        if name not in names:
+            raise BadRequest(f"{option}: there is no partition {name}; there are {', '.join(names)}")
+        if type(offset) is not int or offset < EARLIEST:
+            raise BadRequest(f"{option}: {offset!r} is not an offset (a number from 0, -1: the end, -2: the earliest)")
+    return value
+
+
+def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str], first_ms: int | None) -> list[Range]:
+    """The range of each partition. `first_ms`: the time of the first event of the whole history (None: no event)."""
+    known = list(partitions)
+    names = [partition.name for partition in known]
+    starts = parse_offsets(options.get("startingOffsets", "{}"), names, "startingOffsets")
+    ends = parse_offsets(options.get("endingOffsets", "{}"), names, "endingOffsets")
+    ranges = []
+    for partition in known:
+        end = _offset(partition, ends.get(partition.name, LATEST), "endingOffsets")
+        if "endingTimestamp" in options and partition.name not in ends:
+            end = partition.offset_at(ending_time_ms(options["endingTimestamp"], first_ms))
+        start = _offset(partition, starts.get(partition.name, EARLIEST), "startingOffsets")
+        if "startingTimestamp" in options and partition.name not in starts:
+            start = partition.offset_at(parse_time(options["startingTimestamp"]) - 1)
+        ranges.append(Range(partition.name, min(start, end), end))
+    _require_start(ranges, options)
+    return ranges
+
+
+def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int:
+    """The time up to which to read. OutsideHistory before the first event and, unless `future`, after now."""
+    timestamp_ms = parse_time(text)
+    if first_ms is None:
+        raise OutsideHistory(f"the history is empty: there is no state at {format_time(timestamp_ms)}")
+    if timestamp_ms < first_ms:
+        begins = format_time(first_ms)
+        raise OutsideHistory(f"{format_time(timestamp_ms)} lies before the history, which begins {begins}")
+    if not future and timestamp_ms > time.time() * 1000:
+        raise OutsideHistory(f"{format_time(timestamp_ms)} lies in the future: its history is not complete")
+    return timestamp_ms
+
+
+def _offset(partition: ReadablePartition, asked: int, option: str) -> int:
+    if asked == EARLIEST:
+        return partition.start_offset
+    if asked == LATEST:
+        return partition.durable_offset
+    if not partition.start_offset <= asked <= partition.durable_offset:
+        there = f"{partition.start_offset} to {partition.durable_offset}"
+        raise OutsideHistory(f"{option}: {partition.name} has offsets {there}, not {asked}")
+    return asked
+
+
+def _require_start(ranges: list[Range], options: Mapping[str, str]) -> None:
+    """A starting time after the last event is an error, unless the strategy says otherwise."""
+    strategy = options.get("startingOffsetsByTimestampStrategy", "error")
+    if strategy not in ("error", "latest"):
+        raise BadRequest(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
+    if "startingTimestamp" in options and strategy == "error" and all(r.start >= r.end for r in ranges):
+        raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {options['startingTimestamp']}")

@@ -1,0 +1,53 @@
+"""An audit's findings for a person: what was checked, what it means, and what did not hold."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from rich.console import Console
+from rich.table import Table
+
+from spark_replay.audit import CHAIN, STORE
+from spark_replay.audit_fold import CHECKS
+from spark_replay.audit_policies import POLICIES
+from spark_replay.findings import Finding
+from spark_replay.output import print_json
+
+_MEANING = CHECKS | {
+    CHAIN: "the bytes of the log are those that were written (hash chain over every block)",
+    POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
+    STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",
+}
+
+
+def print_report(findings: Sequence[Finding], form: str) -> None:
+    """On stdout: one line a check, then every finding with its place."""
+    if form == "json":
+        print_json((asdict(finding) for finding in findings), sys.stdout)
+        return
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("check", "result", "what it says", "looked at"):
+        table.add_column(heading, overflow="fold")
+    for check in _in_order(findings):
+        of_check = [finding for finding in findings if finding.check == check]
+        broken = sum(not finding.ok for finding in of_check)
+        looked = "; ".join(f"{f.partition}: {f.detail}" for f in of_check if f.ok)
+        result = "[green]ok[/]" if not broken else f"[red]{broken} found[/]"
+        table.add_row(check, result, _MEANING[check], looked)
+    console.print(table)
+    bad = [finding for finding in findings if not finding.ok]
+    for finding in bad:
+        console.print(_line(finding), markup=False, soft_wrap=True)
+    console.print("audit passed" if not bad else f"audit FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
+
+
+def _in_order(findings: Sequence[Finding]) -> list[str]:
+    return list(dict.fromkeys(finding.check for finding in findings))
+
+
+def _line(finding: Finding) -> str:
+    where = finding.partition + ("" if finding.offset is None else f" offset {finding.offset}")
+    queue = f" queue {finding.queue}" if finding.queue else ""
+    message = "" if finding.message_id is None else f" message {finding.message_id}"
+    return f"{finding.check}: {where}{queue}{message}: {finding.detail}"

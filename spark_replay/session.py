@@ -1,0 +1,83 @@
+"""A local Spark session that starts fast, says nothing on stdout and whose workers find our packages.
+
+Under spark-submit the session that is there is used, with whatever it was given; only the data source is registered.
+What the JVM has to say (warnings that concern nobody here) goes to a file that is shown only when it fails to start.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ROOT = str(Path(__file__).resolve().parent.parent)
+
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.log.level": "OFF",  # a failed task is reported once, by whoever catches its error
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # jobs are short and in Python
+}
+
+
+class NoSpark(Exception):
+    """Spark cannot be started; the text says what the JVM had to say."""
+
+
+def session(cores: str = "*", memory: str = "1g") -> "SparkSession":
+    """The session of this process, with `spark.read.format("rewindmq")`. `cores` and `memory` are of a local one.
+    NoSpark, most likely because there is no Java 17."""
+    _prepare_environment()
+    from pyspark.sql import SparkSession
+
+    from spark_replay.source import register
+
+    builder = SparkSession.builder.appName("rewindmq").config("spark.sql.session.timeZone", "UTC")
+    submitted = "SPARK_ENV_LOADED" in os.environ
+    if SparkSession.getActiveSession() is None and not submitted:
+        builder = builder.master(f"local[{cores}]").config("spark.driver.memory", memory)
+        for name, value in _LOCAL.items():
+            builder = builder.config(name, value)
+        with _stderr_kept():
+            spark = builder.getOrCreate()
+    else:
+        spark = builder.getOrCreate()
+    register(spark)
+    return spark
+
+
+def _prepare_environment() -> None:
+    """What the JVM and its Python workers inherit: this interpreter, this checkout, the loopback address."""
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if _ROOT not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, paths)])
+
+
+@contextmanager
+def _stderr_kept() -> Iterator[None]:
+    """What is started here writes its stderr to a file without a name, for as long as it lives."""
+    sys.stderr.flush()
+    terminal = os.dup(2)
+    with tempfile.TemporaryFile() as kept:
+        os.dup2(kept.fileno(), 2)
+        try:
+            yield
+        except Exception as error:
+            kept.seek(0)
+            said = kept.read().decode(errors="replace").strip().splitlines()
+            raise NoSpark(f"Spark does not start: {said[0] if said else error}") from error
+        finally:
+            os.dup2(terminal, 2)
+            os.close(terminal)

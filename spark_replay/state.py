@@ -1,0 +1,193 @@
+"""`state_at`: every queue, and every message in it, as it stood at a moment of the history.
+
+    state = state_at(spark, "DATA", time="2026-11-21T03:04:05.678+00:00")
+    state.queues.show();  state.messages.where("queue = 'orders'").show()
+
+State at T means: everything logged up to and including T has happened, and the clock stands at T: what was due by then
+has expired, also if nothing else happened any more. State at offsets means: the events below them have happened (as
+Kafka's ending offsets, exclusive), and the clock stands where the last of them left it; partitions that are not named
+are left out. With neither: all that is in the log now.
+
+One fold makes both tables: a queue's row, then its messages, come out of the same pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from projections.machine.queue import MessageView, Queue
+from schemas.events import Argument
+from spark_replay import columns
+from spark_replay.events import canonical_json
+from spark_replay.fold import fold_log, machine_at
+from spark_replay.history_log import first_event_ms, open_log, read_messages, selected
+from spark_replay.outcomes import is_queue
+from spark_replay.ranges import BadRequest, Range, ending_time_ms, parse_offsets, resolve
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_PAGE = 1_000  # messages read and handed over at a time
+_PAGE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Tables QUEUES and MESSAGES (columns.py). `rows` holds both, ordered within a partition; cache it to use both."""
+
+    rows: "DataFrame"
+
+    @property
+    def queues(self) -> "DataFrame":
+        return self.rows.where("queue is not null").select("queue.*")
+
+    @property
+    def messages(self) -> "DataFrame":
+        return self.rows.where("message is not null").select("message.*")
+
+
+def state_at(
+    spark: "SparkSession",
+    data: str,
+    time: str | None = None,
+    offsets: str | None = None,
+    queue: str | None = None,
+    messages: bool = True,
+) -> State:
+    """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets). `queue`: only that
+    one ("vhost/name", or a name in "/"). Raises BadRequest, CorruptLog."""
+    return state_frame(spark, plan_state(data, time, offsets), queue, messages)
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None."""
+
+    data: str
+    ends: tuple[Range, ...]
+    clock_ms: int | None
+
+
+def plan_state(data: str, time: str | None = None, offsets: str | None = None) -> StatePlan:
+    """How far to fold each partition. Needs no Spark."""
+    if time is not None and offsets is not None:
+        raise BadRequest("state at a time or at offsets, not both")
+    log = open_log(data)
+    partitions = selected(log, "queues", None)
+    first_ms = first_event_ms(log)
+    clock_ms = None if time is None else ending_time_ms(time, first_ms, future=True)
+    if clock_ms is not None:
+        ends = [Range(p.name, p.start_offset, p.offset_at(clock_ms)) for p in partitions]
+    elif offsets is not None:
+        named = parse_offsets(offsets, [p.name for p in partitions], "--offsets")
+        ends = resolve([p for p in partitions if p.name in named], {"endingOffsets": canonical_json(named)}, first_ms)
+    else:
+        ends = resolve(partitions, {}, first_ms)
+    return StatePlan(data, tuple(ends), clock_ms)
+
+
+def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
+    return State(fold_log(spark, plan.ends, fold_state, columns.STATE, plan=plan, queue=queue, messages=messages))
+
+
+def fold_state(end: Range, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    machine = machine_at(plan.data, end.partition, end.end)
+    if plan.clock_ms is not None:
+        machine.advance(plan.clock_ms, [])
+    for found in list(machine.queues()):
+        if queue is None or is_queue(queue, found.vhost, found.name):
+            row = queue_row(found, end, machine.clock_ms)
+            yield _batch([{"queue": row, "message": None}])
+            if messages:
+                yield from _message_batches(plan.data, end.partition, found)
+
+
+def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
+    """A row of QUEUES."""
+    policy, operator_policy = queue.policy, queue.operator_policy
+    return {
+        "partition": end.partition,
+        "offset": end.end,
+        "clock": clock_ms * 1000,
+        "vhost": queue.vhost,
+        "queue": queue.name,
+        "queue_id": queue.queue_id,
+        "type": queue.type,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive,
+        "auto_delete": queue.auto_delete,
+        "arguments": arguments_json(queue.arguments),
+        "policy": policy.name if policy else None,
+        "policy_version": policy.version if policy else None,
+        "operator_policy": operator_policy.name if operator_policy else None,
+        "operator_policy_version": operator_policy.version if operator_policy else None,
+        "effective_policy_definition": canonical_json(queue.effective_definition()),
+        "messages": queue.messages_ready + queue.messages_unacked,
+        "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked,
+        "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
+        "message_bytes_ready": queue.message_bytes_ready,
+        "message_bytes_unacknowledged": queue.message_bytes_unacked,
+        "messages_dlx": queue.messages_dlx,
+        "message_bytes_dlx": queue.message_bytes_dlx,
+        "consumers": queue.consumer_count(),
+        "counters": list(queue.counters.items()),
+        "digest": queue.digest(),
+    }
+
+
+def arguments_json(arguments: tuple[Argument, ...]) -> str:
+    """Arguments as rabbitmqctl shows them: {"x-max-length":10}."""
+    return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
+
+
+def _message_batches(data: str, partition: str, queue: Queue) -> "Iterator[pa.RecordBatch]":
+    """The messages of a queue in order, with properties and bodies read back from the log, a page at a time."""
+    page: list[MessageView] = []
+    weight = 0
+    for view in queue.messages():
+        page.append(view)
+        weight += view.size
+        if len(page) >= _PAGE or weight >= _PAGE_BYTES:
+            yield _batch(_message_rows(data, partition, queue, page))
+            page, weight = [], 0
+    if page:
+        yield _batch(_message_rows(data, partition, queue, page))
+
+
+def _message_rows(data: str, partition: str, queue: Queue, page: list[MessageView]) -> list[dict[str, Any]]:
+    published = read_messages(data, partition, [view.message_id for view in page])
+    rows = []
+    for view in page:
+        timestamp_ms, actor, event = published[view.message_id]
+        row = {
+            "partition": partition,
+            "vhost": queue.vhost,
+            "queue": queue.name,
+            "queue_id": queue.queue_id,
+            "message_id": view.message_id,
+            "position": view.position,
+            "state": view.state,
+            "size": view.size,
+            "redelivered": view.redelivered,
+            "delivery_count": view.delivery_count,
+            "expires": None if view.expires_ms is None else view.expires_ms * 1000,
+            "consumer": view.consumer or None,
+            "published": timestamp_ms * 1000,
+            "user": actor.user,
+            "exchange": event.route.exchange,
+            "routing_key": event.route.routing_key,
+            "properties": event.properties,
+            "body": event.body,
+        }
+        rows.append({"queue": None, "message": row})
+    return rows
+
+
+def _batch(rows: list[dict[str, Any]]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in columns.STATE]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.STATE)

@@ -1,0 +1,124 @@
+"""How fast Spark folds a history: `python tests/bench/bench_spark_fold.py [EVENTS] [PARTITIONS]` (1,000,000 and 2).
+
+A history as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked in small
+batches. Prints events a second for the fold alone (decode and apply, in this process), for `state_at` through Spark
+on the wall, and for each CPU second of the whole process tree (JVM and workers included).
+"""
+
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from engine.log.embedded import EmbeddedLog
+from engine.log.placement import partition_of
+from projections.machine.machine import Machine
+from schemas.codec import Encoder
+from schemas.events import Acked, Actor, ConsumerAttached, Published, QueueDeclared, Route
+
+START_MS = 1_763_694_000_000
+GROUP = 500  # events in a block
+WINDOW = 200
+
+
+def write_history(data: Path, events: int, partitions: int) -> None:
+    log = EmbeddedLog.open(data, partitions=partitions)
+    for index in range(partitions):
+        name = next(f"q{n}" for n in range(1000) if partition_of("/", f"q{n}", partitions) == index)
+        _write_partition(log, index, name, events // partitions)
+    log.commit_and_wait()
+    log.close()
+
+
+def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> None:
+    partition, encoder = log.queues[index], Encoder()
+    actor = Actor("guest", 1 << 24)
+    route = Route("/", "amq.topic", "flights.jfk.aa", (queue,))
+    properties = bytes.fromhex("9000") + bytes([16]) + b"application/json" + b"\x02"
+    now_ms = START_MS
+
+    def append(event: object) -> int:
+        return partition.append(now_ms, encoder.encode(encoder.prefix(now_ms, actor), event))  # type: ignore[arg-type]
+
+    append(QueueDeclared("/", queue, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None))
+    append(ConsumerAttached("/", queue, 1, 1, "ctag1", False, False, WINDOW, 0, 0, 0, ()))
+    out: list[int] = []
+    while partition.next_offset < events:
+        out.append(append(Published(route, properties, None, None, True, None, None, b"x" * 100, 100)))
+        if len(out) >= 3:
+            append(Acked("/", queue, 1, ((out[0], out[0]),)))
+            del out[0]
+        if partition.next_offset % GROUP == 0:
+            now_ms += 5
+            log.commit_and_wait()
+
+
+def fold_alone(data: Path, partition: str) -> tuple[int, float]:
+    """Decode and apply in this process: events, CPU seconds."""
+    from spark_replay.fold import fold_quietly, log_groups
+    from spark_replay.history_log import partition_of as open_partition
+
+    groups = list(log_groups(str(data), partition, 0, open_partition(str(data), partition).next_offset))
+    machine = Machine(partition)
+    begun = time.process_time()
+    fold_quietly(machine, groups)
+    return machine.next_offset, time.process_time() - begun
+
+
+def tree_cpu_seconds() -> float:
+    """CPU of this process and all below it."""
+    children: dict[int, list[int]] = {}
+    spent: dict[int, float] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry))
+            spent[int(entry)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    total, waiting = 0.0, [os.getpid()]
+    while waiting:
+        process = waiting.pop()
+        total += spent.get(process, 0.0)
+        waiting += children.get(process, [])
+    return total
+
+
+def through_spark(data: Path, events: int) -> None:
+    from spark_replay.history import history, history_of
+    from spark_replay.session import session
+    from spark_replay.state import state_at
+
+    spark = session()
+    spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm
+    records = spark.read.format("rewindmq").option("path", str(data)).option("view", "records").load()
+    for name, job in {
+        "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),
+        "history": lambda: history(spark, str(data)).groupBy("outcome").count().collect(),
+        "history_of": lambda: history_of(records).groupBy("outcome").count().collect(),
+        "records": lambda: records.groupBy("partition").count().collect(),
+    }.items():
+        wall, cpu = time.monotonic(), tree_cpu_seconds()
+        job()
+        wall, cpu = time.monotonic() - wall, tree_cpu_seconds() - cpu
+        print(f"{name:14} {wall:6.2f} s: {events / wall:9,.0f} events/s on the wall, {events / cpu:9,.0f} a CPU second")
+    spark.stop()
+
+
+def main() -> None:
+    events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    partitions = int(sys.argv[2]) if len(sys.argv) > 2 else 2
+    with tempfile.TemporaryDirectory() as directory:
+        data = Path(directory)
+        write_history(data, events, partitions)
+        done, seconds = fold_alone(data, "queues-0")
+        print(f"{'fold alone':14} {seconds:6.2f} s: {done / seconds:9,.0f} events a CPU second (decode and apply)")
+        through_spark(data, events)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,11 @@
+"""`make bench`: every benchmark in turn. Figures to quote are ratios within one run (docs/benchmarks.md)."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+for script in ("bench_throughput.py", "bench_latency.py", "bench_memory.py", "bench_spark_fold.py"):
+    print(f"\n== {script}", flush=True)
+    subprocess.run([sys.executable, HERE / script], check=True)

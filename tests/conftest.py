@@ -1,0 +1,37 @@
+"""Fixtures for tests that need a whole broker: a process of its own, on free ports, with a data directory of its own.
+
+    broker          one started broker for a test module; ends with it, and must end cleanly
+    start_broker    a function that starts more, or starts one again in the same directory
+"""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.running import RunningBroker
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., RunningBroker]]:
+    """`start_broker(data=None, *options)`: a running broker; all are ended after the test."""
+    started: list[RunningBroker] = []
+
+    def start(data: Path | None = None, *options: str) -> RunningBroker:
+        running = RunningBroker(data or tmp_path / f"data-{len(started)}", *options)
+        started.append(running)
+        return running
+
+    yield start
+    for running in started:
+        if running.process.poll() is None:
+            running.kill()
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    running = RunningBroker(tmp_path_factory.mktemp("broker"))
+    yield running
+    code = running.stop()
+    assert code == 0, "".join(running.errors)
+    assert "Traceback" not in "".join(running.errors), "".join(running.errors)

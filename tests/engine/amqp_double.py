@@ -1,0 +1,272 @@
+"""A broker double for the sans-IO tests of engine/amqp: the contract of engine/broker.py over plain lists.
+
+Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
+(or at once with `prompt`). What the AMQP side asked for is in `broker.events` and `broker.calls`.
+"""
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+from engine.broker import CREDIT_WINDOW, Destination
+from engine.config import Config
+from engine.errors import AccessRefused, NotAllowed, NotFound
+from schemas.events import Acked, Actor, Credited, Nacked, Published, Route
+
+
+class DoubleQueue:
+    def __init__(self, name: str) -> None:
+        self.vhost, self.name = "/", name
+        self.ready: list[tuple[int, Published, bool, int]] = []  # id, message, redelivered, delivery count
+        self.consumers: list[Any] = []
+
+    @property
+    def messages_ready(self) -> int:
+        return len(self.ready)
+
+    def consumer_count(self) -> int:
+        return len(self.consumers)
+
+
+class DoublePartition:
+    def __init__(self, broker: "DoubleBroker", index: int) -> None:
+        self.broker, self.index, self.next_offset = broker, index, 0
+        self.machine = SimpleNamespace(queue=lambda vhost, name: broker.queues.get(name))
+        self.waiting: list[tuple[Any, int, bool]] = []
+
+    def append(self, actor: Actor, event: Any) -> int:
+        self.broker.events.append(event)
+        self.next_offset += 1
+        if isinstance(event, Acked | Nacked):
+            self.settle_event(event)
+        elif isinstance(event, Credited):
+            self.broker.consumers[event.consumer].credit += event.credit
+        return self.next_offset - 1
+
+    def settle_event(self, event: Acked | Nacked) -> None:
+        holder = self.broker.holders[event.consumer]
+        for first, last in event.messages:
+            for message_id in range(first, last + 1):
+                message, count = holder.unacked.pop(message_id)
+                if isinstance(event, Nacked) and event.requeue:
+                    self.broker.queues[event.queue].ready.append((message_id, message, True, count))
+        for queue in self.broker.queues.values():
+            queue.ready.sort(key=lambda entry: entry[0])
+
+    def publish(self, actor: Actor, message: Published) -> int:
+        offset = self.append(actor, message)
+        for name in message.route.queues:
+            self.broker.queues[name].ready.append((offset, message, False, 0))
+        return offset
+
+    def await_durable(self, offset: int, confirms: Any, sequence: int) -> None:
+        refused = self.broker.refuse_next > 0
+        self.broker.refuse_next -= 1
+        self.waiting.append((confirms, sequence, refused))
+
+    def carry_out(self) -> None:
+        for queue in self.broker.queues.values():
+            if self.broker.partition_of(queue.name) is self:
+                self.deliver(queue)
+
+    def deliver(self, queue: DoubleQueue) -> None:
+        while queue.ready:
+            free = [c for c in queue.consumers if c.credit > 0 and (c.no_ack or not c.prefetch or c.room())]
+            if not free:
+                return
+            consumer = free[0]
+            queue.consumers.remove(consumer)
+            queue.consumers.append(consumer)
+            message_id, message, redelivered, count = queue.ready.pop(0)
+            if not consumer.no_ack:
+                consumer.unacked[message_id] = (message, count)
+            if consumer.no_ack or not consumer.prefetch:
+                consumer.credit -= 1
+            consumer.out.deliver(self, queue, message_id, message, redelivered, count, consumer.no_ack)
+
+
+class DoubleConsumer:
+    def __init__(self, out: Any, no_ack: bool, prefetch: int, channel: tuple[int, int]) -> None:
+        self.out, self.no_ack, self.prefetch, self.channel = out, no_ack, prefetch, channel
+        self.credit = CREDIT_WINDOW
+        self.unacked: dict[int, tuple[Published, int]] = {}
+
+    def room(self) -> bool:
+        return len(self.unacked) < self.prefetch
+
+
+class DoubleBroker:
+    """`prompt`: everything is durable at the end of the turn."""
+
+    def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
+        self.config = Config(data=None, **config)  # type: ignore[arg-type]
+        self.prompt = prompt
+        self.events: list[Any] = []
+        self.calls: list[tuple[Any, ...]] = []
+        self.queues: dict[str, DoubleQueue] = {}
+        self.exchanges: dict[str, str] = {"": "direct", "amq.topic": "topic", "amq.headers": "headers"}
+        self.bindings: list[tuple[str, str, str]] = []  # exchange, key, queue
+        self.partitions = [DoublePartition(self, index) for index in range(partitions)]
+        self.consumers: dict[int, DoubleConsumer] = {}
+        self.holders: dict[int, DoubleConsumer] = {}
+        self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
+        self.counters: dict[str, int] = defaultdict(int)
+        self.topology = SimpleNamespace(users={"guest": SimpleNamespace(tags=())})
+        self.routing_version = 0
+        self.refuse_next = 0
+        self.blocked: str | None = None
+        self.on_blocked: list[Any] = []
+        self.callbacks: list[Any] = []
+        self.last_id = 0
+
+    def partition_of(self, queue: str) -> DoublePartition:
+        return self.partitions[sum(queue.encode()) % len(self.partitions)]
+
+    def authenticate(self, user: str, password: str) -> str:
+        if (user, password) != ("guest", "guest"):
+            raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
+        return user
+
+    def open_session(self, user: str, vhost: str, peer: str, properties: dict[str, object]) -> Any:
+        if vhost != "/":
+            raise NotAllowed(f"vhost {vhost} not found")
+        self.last_id += 1
+        session = SimpleNamespace(session_id=self.last_id, user=user, vhost=vhost, actor=Actor(user, self.last_id))
+        session.channels, session.close = {}, None
+        return session
+
+    def close_channel(self, session: Any, channel: int) -> None:
+        self.calls.append(("close_channel", channel))
+        self.detach((session.session_id, channel))
+
+    def close_session(self, session: Any) -> None:
+        self.calls.append(("close_session", session.session_id))
+        for consumer in list(self.holders.values()):
+            if consumer.channel[0] == session.session_id:
+                self.detach(consumer.channel)
+
+    def detach(self, channel: tuple[int, int]) -> None:
+        for queue in self.queues.values():
+            queue.consumers = [c for c in queue.consumers if c.channel != channel]
+
+    def needs_headers(self, vhost: str, exchange: str) -> bool:
+        return self.exchanges.get(exchange) == "headers"
+
+    def route(self, session: Any, exchange: str, key: str, headers: dict[str, object] | None) -> tuple[Any, ...]:
+        if exchange not in self.exchanges:
+            raise NotFound(f"no exchange '{exchange}' in vhost '/'")
+        self.calls.append(("route", exchange, key, headers))
+        if exchange == "":
+            names = [key] if key in self.queues else []
+        else:
+            names = [q for e, k, q in self.bindings if e == exchange and (k == key or headers is not None)]
+        by_partition: dict[int, list[str]] = {}
+        for name in names:
+            by_partition.setdefault(self.partition_of(name).index, []).append(name)
+        return tuple(
+            Destination(self.partitions[i], Route("/", exchange, key, tuple(found)))  # type: ignore[arg-type]
+            for i, found in sorted(by_partition.items())
+        )
+
+    def queue(self, name: str) -> DoubleQueue:
+        if name not in self.queues:
+            raise NotFound(f"no queue '{name}' in vhost '/'")
+        return self.queues[name]
+
+    def declare_queue(self, session: Any, name: str, passive: bool, *flags: Any) -> DoubleQueue:
+        self.calls.append(("declare_queue", name, passive, *flags))
+        if passive:
+            return self.queue(name)
+        self.routing_version += 1
+        return self.queues.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
+
+    def delete_queue(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
+        queue = self.queues.pop(name, None)
+        if queue is None:
+            return 0
+        self.routing_version += 1
+        for consumer in queue.consumers:
+            consumer.out.cancelled()
+        return len(queue.ready)
+
+    def purge_queue(self, session: Any, name: str) -> int:
+        count = len(self.queue(name).ready)
+        self.queues[name].ready.clear()
+        return count
+
+    def declare_exchange(self, session: Any, name: str, kind: str, passive: bool, *flags: Any) -> None:
+        self.calls.append(("declare_exchange", name, kind, passive, *flags))
+        if passive and name not in self.exchanges:
+            raise NotFound(f"no exchange '{name}' in vhost '/'")
+        self.exchanges.setdefault(name, kind)
+
+    def delete_exchange(self, session: Any, name: str, if_unused: bool) -> None:
+        self.exchanges.pop(name, None)
+        self.routing_version += 1
+
+    def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
+        self.calls.append(("bind", source, kind, destination, key, arguments))
+        self.bindings.append((source, key, destination))
+        self.routing_version += 1
+
+    def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
+        self.calls.append(("unbind", source, kind, destination, key, arguments))
+        self.bindings.remove((source, key, destination))
+        self.routing_version += 1
+
+    def consume(
+        self, session: Any, channel: int, consumer: Any, queue: str, tag: str, no_ack: bool, exclusive: bool,
+        prefetch: int, global_prefetch: int, arguments: Any,
+    ) -> Any:  # fmt: skip
+        self.calls.append(("consume", queue, tag, no_ack, exclusive, prefetch, global_prefetch, arguments))
+        found = self.queue(queue)
+        self.last_id += 1
+        attached = DoubleConsumer(consumer, no_ack, prefetch, (session.session_id, channel))
+        self.consumers[self.last_id] = self.holders[self.last_id] = attached
+        found.consumers.append(attached)
+        return self.partition_of(queue), found, self.last_id
+
+    def set_global_prefetch(self, session: Any, channel: int, prefetch: int) -> None:
+        self.calls.append(("set_global_prefetch", channel, prefetch))
+
+    def cancel(self, session: Any, partition: Any, queue: DoubleQueue, consumer_id: int) -> None:
+        self.calls.append(("cancel", queue.name, consumer_id))
+        partition.carry_out()
+        queue.consumers.remove(self.consumers.pop(consumer_id))
+
+    def fetch(self, session: Any, channel: int, consumer: Any, queue: str, no_ack: bool) -> Any:
+        found = self.queue(queue)
+        self.last_id += 1
+        holder = DoubleConsumer(consumer, no_ack, 0, (session.session_id, channel))
+        self.holders[self.last_id] = holder
+        self.fetching.append((found, holder))
+        return self.partition_of(queue), found, self.last_id
+
+    def end_of_turn(self) -> None:
+        for queue, holder in self.fetching:
+            if queue.ready:
+                message_id, message, redelivered, count = queue.ready.pop(0)
+                if not holder.no_ack:
+                    holder.unacked[message_id] = (message, count)
+                answer = (message_id, message, redelivered, count, holder.no_ack, len(queue.ready))
+            else:
+                answer = (-1, None, False, 0, holder.no_ack, 0)
+            holder.out.fetched(self.partition_of(queue.name), queue, *answer)
+        self.fetching.clear()
+        for partition in self.partitions:
+            partition.carry_out()
+        if self.prompt:
+            self.land()
+
+    def when_durable(self, callback: Any) -> None:
+        self.callbacks.append(callback)
+
+    def land(self) -> None:
+        """A group commit landed."""
+        for partition in self.partitions:
+            for confirms, sequence, refused in partition.waiting:
+                confirms.confirm(sequence, refused)
+            partition.waiting.clear()
+        callbacks, self.callbacks = self.callbacks, []
+        for callback in callbacks:
+            callback()

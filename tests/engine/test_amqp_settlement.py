@@ -1,0 +1,85 @@
+"""Delivery tags to ranges of message ids, held against a list that is searched from the front."""
+
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engine.amqp.settlement import Holder, Settlement, ranges
+from engine.errors import PreconditionFailed
+from schemas.events import Acked, Actor, Nacked
+
+
+class Log:
+    """A partition that only notes what is appended to it."""
+
+    def __init__(self, queues: list[Any]) -> None:
+        self.events: list[Acked | Nacked] = []
+        self.machine = SimpleNamespace(queue=lambda vhost, name: {q.name: q for q in queues}[name])
+
+    def append(self, actor: Actor, event: Acked | Nacked) -> int:
+        self.events.append(event)
+        return len(self.events)
+
+
+verdicts = st.sampled_from([None, ("nack", True), ("nack", False), ("reject", True), ("recover", True)])
+steps = st.one_of(
+    st.tuples(st.just("deliver"), st.integers(0, 2), st.integers(1, 3)),
+    st.tuples(st.just("settle"), st.integers(0, 12), st.booleans(), verdicts),
+    st.tuples(st.just("end of read")),
+)
+
+
+@given(st.lists(steps, max_size=60))
+def test_settlement_against_a_naive_list(steps: list[Any]) -> None:
+    queues = [SimpleNamespace(vhost="/", name=name) for name in "ab"]
+    log = Log(queues)
+    holders = [Holder() for _ in range(3)]
+    for number, holder in enumerate(holders):
+        holder.attached(log, queues[number % 2], number + 1)  # type: ignore[arg-type]
+    settlement = Settlement(Actor("guest", 1))
+    outstanding: list[tuple[int, int, int]] = []  # tag, holder, message id: in the order of the tags
+    expected: list[tuple[int, Any, int]] = []
+    next_id = 0
+    for step in steps:
+        if step[0] == "deliver":
+            next_id += step[2]  # other events leave gaps
+            settlement.last_tag += 1
+            settlement.unacked[settlement.last_tag] = (holders[step[1]], next_id)
+            outstanding.append((settlement.last_tag, step[1], next_id))
+        elif step[0] == "settle":
+            _, back, multiple, verdict = step
+            tag = max(0, settlement.last_tag - back)
+            known = [each[0] for each in outstanding]
+            if tag in known or (tag == 0 and multiple):
+                settlement.settle(tag, multiple, verdict)
+                taken = [each for each in outstanding if each[0] == tag or (multiple and (tag == 0 or each[0] < tag))]
+                outstanding = [each for each in outstanding if each not in taken]
+                expected += [(holder + 1, verdict, message_id) for _, holder, message_id in taken]
+            else:
+                with pytest.raises(PreconditionFailed, match=f"^unknown delivery tag {tag}$"):
+                    settlement.settle(tag, multiple, verdict)
+        else:
+            settlement.flush()
+    settlement.flush()
+    logged = []
+    for event in log.events:
+        verdict = None if isinstance(event, Acked) else (event.method, event.requeue)
+        assert event.messages == tuple(sorted(event.messages))
+        for first, last in event.messages:
+            logged += [(event.consumer, verdict, number) for number in range(first, last + 1)]
+    assert sorted(logged, key=str) == sorted(expected, key=str)
+    assert [(tag, holders.index(h), m) for tag, (h, m) in settlement.unacked.items()] == outstanding
+    for consumer in (1, 2, 3):  # what does not commute keeps its order
+        order = [(v, number) for c, v, number in logged if c == consumer and v is not None]
+        assert order == [(v, number) for c, v, number in expected if c == consumer and v is not None]
+
+
+@given(st.sets(st.integers(0, 60), min_size=1))
+def test_ranges_name_exactly_the_ids(ids: set[int]) -> None:
+    found = ranges(list(ids))
+    assert [number for first, last in found for number in range(first, last + 1)] == sorted(ids)
+    assert all(after[0] > before[1] + 1 for before, after in pairwise(found))

@@ -1,0 +1,143 @@
+"""x-death and its companions, byte by byte (S-052, S-155)."""
+
+import struct
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from pamqp import commands, decode, header
+
+from engine.deaths import Buried, bury, decoded_headers, split_properties, split_table
+
+TIME_S = 1_700_000_000
+TIME = datetime.fromtimestamp(TIME_S, UTC)
+
+
+def raw(**properties: Any) -> bytes:
+    return commands.Basic.Properties(**properties).marshal()
+
+
+def read(properties: bytes) -> commands.Basic.Properties:
+    """As a client reads it: through pamqp's content header."""
+    content = header.ContentHeader()
+    content.unmarshal(struct.pack(">HHQ", 60, 0, 0) + properties)
+    return content.properties
+
+
+def death(properties: bytes, queue: str = "q", reason: str = "expired", exchange: str = "x", key: str = "k") -> Buried:
+    return bury(properties, queue, reason, exchange, key, TIME_S)
+
+
+def test_the_first_death() -> None:
+    buried = death(raw(content_type="text/plain", headers={"mine": 1}, delivery_mode=2, expiration="500", app_id="a"))
+    properties = read(buried.properties)
+    assert (properties.content_type, properties.delivery_mode, properties.app_id) == ("text/plain", 2, "a")
+    assert properties.expiration is None
+    assert properties.headers == {
+        "mine": 1,
+        "x-death": [{
+            "count": 1, "reason": "expired", "queue": "q", "time": TIME, "exchange": "x", "routing-keys": ["k"],
+            "original-expiration": "500",
+        }],
+        "x-first-death-reason": "expired", "x-first-death-queue": "q", "x-first-death-exchange": "x",
+        "x-last-death-reason": "expired", "x-last-death-queue": "q", "x-last-death-exchange": "x",
+    }  # fmt: skip
+
+
+def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
+    buried = death(raw(expiration="7"))
+    buried = death(buried.properties, queue="r", reason="maxlen", exchange="dlx", key="k2")
+    buried = death(buried.properties, exchange="dlx2", key="k3")
+    headers = read(buried.properties).headers
+    assert [(each["queue"], each["reason"], each["count"]) for each in headers["x-death"]] == [
+        ("q", "expired", 2), ("r", "maxlen", 1),
+    ]  # fmt: skip
+    again = headers["x-death"][0]
+    assert (again["exchange"], again["routing-keys"], again["original-expiration"]) == ("x", ["k"], "7")
+    assert "original-expiration" not in headers["x-death"][1]
+    assert headers["x-first-death-queue"] == "q"
+    assert headers["x-first-death-exchange"] == "x"
+    assert headers["x-last-death-queue"] == "q"
+    assert headers["x-last-death-exchange"] == "dlx2"
+
+
+def test_what_the_client_wrote_stays_byte_for_byte() -> None:
+    """A long stays a long: Java consumers cast."""
+    entries = {
+        "long": b"l" + (5).to_bytes(8, "big"), "float": b"f\x3f\x80\0\0", "void": b"V", "decimal": b"D\x02\0\0\0\x05",
+        "bytes": b"x\0\0\0\x02ab", "nested": b"F\0\0\0\x04\x01at\x01", "array": b"A\0\0\0\x02b\x05",
+    }  # fmt: skip
+    content = b"".join(bytes((len(key),)) + key.encode() + value for key, value in entries.items())
+    properties = b"\x20\x00" + len(content).to_bytes(4, "big") + content
+    table = split_properties(death(properties).properties)[13]
+    kept = split_table(table)
+    assert {key: kept[key] for key in entries} == entries
+    assert kept["x-death"][:1] == b"A"
+    assert decode.field_table(table)[1]["long"] == 5
+
+
+def test_the_types_on_the_wire_are_rabbitmqs() -> None:
+    table = split_properties(death(raw(expiration="9")).properties)[13]
+    entry = split_table(split_table(table)["x-death"][6:])  # behind array size and the F of its only item
+    assert {key: chr(value[0]) for key, value in entry.items()} == {
+        "count": "l", "reason": "S", "queue": "S", "time": "T", "exchange": "S", "routing-keys": "A",
+        "original-expiration": "S",
+    }  # fmt: skip
+    assert list(entry) == ["count", "reason", "queue", "time", "exchange", "routing-keys", "original-expiration"]
+
+
+@pytest.mark.parametrize(
+    ("history", "target", "cycle"),
+    [
+        ([("a", "expired")], "a", True),
+        ([("a", "expired")], "b", False),
+        ([("a", "rejected")], "a", False),
+        ([("a", "expired"), ("b", "maxlen")], "a", True),
+        ([("a", "expired"), ("b", "rejected")], "a", False),
+        ([("a", "rejected"), ("b", "expired"), ("a", "expired")], "a", True),
+        ([("a", "expired"), ("b", "rejected"), ("c", "delivery_limit")], "c", True),
+    ],
+)
+def test_s155_cycles(history: list[tuple[str, str]], target: str, cycle: bool) -> None:
+    """`history`: the deaths as they happened."""
+    properties = raw()
+    for queue, reason in history:
+        buried = death(properties, queue, reason)
+        properties = buried.properties
+    assert buried.cycles_into(target) is cycle
+
+
+def test_a_history_sent_by_the_client_counts() -> None:
+    """As in 3.13 (BEHAVIOURS section 15); entries that are no death are left out."""
+    sent = {"queue": "q", "reason": "expired", "exchange": "e", "routing-keys": ["o"], "count": 4, "time": TIME}
+    headers = read(death(raw(headers={"x-death": [sent, {"a": 1}]})).properties).headers
+    assert [each["count"] for each in headers["x-death"]] == [5]
+    assert "x-first-death-queue" not in headers
+    assert headers["x-last-death-queue"] == "q"
+
+
+def test_a_header_named_x_death_that_is_no_list_is_replaced() -> None:
+    headers = read(death(raw(headers={"x-death": "mine"})).properties).headers
+    assert [each["count"] for each in headers["x-death"]] == [1]
+    assert headers["x-first-death-queue"] == "q"
+
+
+BROKEN = [b"", b"\0", b"\x20\x00\0\0", b"\x80\x00\x05ab", b"\0\0more", b"\x20\x00\0\0\0\x03\x01a?"]
+
+
+@pytest.mark.parametrize("properties", BROKEN)
+def test_broken_properties_are_an_error(properties: bytes) -> None:
+    with pytest.raises(ValueError, match=r"propert|table|field"):
+        death(properties)
+
+
+def test_a_damaged_history_is_none() -> None:
+    table = b"\x07x-deathA\0\0\0\x05F\0\0\0\x09"
+    headers = read(death(b"\x20\x00" + len(table).to_bytes(4, "big") + table).properties).headers
+    assert [each["count"] for each in headers["x-death"]] == [1]
+
+
+def test_decoded_headers() -> None:
+    assert decoded_headers(b"\x20\x00\0\0\0\x08\x01aA\0\0\0\x01?") == {}
+    assert decoded_headers(raw(headers={"a": 1})) == {"a": 1}
+    assert decoded_headers(raw(app_id="a")) == {}

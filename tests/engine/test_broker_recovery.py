@@ -1,0 +1,275 @@
+"""Start, clean stop and kill: what is there afterwards, and that live state equals the history."""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from broker_harness import Client, Harness, args
+
+from engine.log.base import CorruptLog, LogError
+from engine.log.reader import EmbeddedLogReader
+from projections.machine.machine import Machine
+from projections.replay import fold
+from projections.snapshots import Snapshots, load
+from schemas.codec import Decoder
+from schemas.events import BrokerStarted, Checkpointed, Unbound
+
+
+@pytest.fixture
+def h(tmp_path: Path) -> Iterator[Harness]:
+    with Harness(tmp_path / "data") as harness:
+        yield harness
+
+
+def refolded(data: Path) -> list[str]:
+    """Digests of the partitions folded from the log alone."""
+    log = EmbeddedLogReader(data)
+    machines = [Machine(partition.name) for partition in log.queues]
+    for machine, partition in zip(machines, log.queues, strict=True):
+        fold(machine, partition)
+    return [machine.digest() for machine in machines]
+
+
+def events_of(data: Path, partition: int) -> list[object]:
+    decoder = Decoder()
+    return [
+        decoder.decode(record)[2]
+        for block in EmbeddedLogReader(data).queues[partition].read() for record in block.records
+    ]  # fmt: skip
+
+
+def populate(h: Harness) -> None:
+    """A bit of everything, left in the middle of its life."""
+    session = h.session()
+    h.exchange(session, "events", "topic")
+    h.exchange(session, "passing", "topic", durable=False)
+    for number in range(6):
+        name = f"q{number}"
+        kind = "quorum" if number % 2 else "classic"
+        h.declare(session, name, args(x_queue_type=kind, x_max_length=20))
+        h.bind(session, "events", name, f"*.{number}.#")
+        h.bind(session, "passing", name, "#")
+    h.declare(session, "transient", durable=False)
+    h.bind(session, "events", "transient", "#")
+    h.declare(session, "mine", exclusive=True)
+    client = Client()
+    consumers = {name: h.consume(session, name, client, prefetch=3) for name in ("q0", "q1")}
+    for number in range(60):
+        h.publish(session, "events", f"a.{number % 6}.b", b"m%d" % number)
+    h.settle()
+    for name, consumer in consumers.items():
+        ids = [message_id for queue, message_id, *_ in client.deliveries if queue == name]
+        h.ack(session, consumer, ids[0])
+        h.nack(session, consumer, ids[1], requeue=True)
+    h.settle()
+
+
+def test_a_clean_restart_keeps_what_is_durable(h: Harness) -> None:
+    populate(h)
+    ready = {f"q{number}": h.ready(f"q{number}") for number in range(2, 6)}
+    h.restart()
+    assert {name: h.ready(name) for name in ready} == ready
+    assert h.ready("q0")[:2] == [b"m6", b"m12"]  # given back, in their place
+    assert h.broker.queue("/", "transient") is None
+    assert h.broker.queue("/", "mine") is None
+    assert ("/", "passing") not in h.broker.topology.exchanges
+    assert {bound.source for bound in h.broker.topology.bindings("/")} == {"events"}
+    assert ("/", "transient") not in list(h.broker.topology.bound_queues())
+
+
+def test_live_state_is_the_fold_of_the_log_after_every_restart(h: Harness) -> None:
+    for _ in range(3):
+        populate(h)
+        assert h.digests() == refolded(h.config.data)
+        h.restart()
+        h.settle()
+        assert h.digests() == refolded(h.config.data)
+
+
+def test_a_clean_stop_leaves_nothing_to_fold_and_a_snapshot(h: Harness) -> None:
+    populate(h)
+    h.restart()
+    events = events_of(h.config.data, 0)
+    claims = [event for event in events if isinstance(event, Checkpointed)]
+    assert len(claims) == 1
+    machine = Machine("queues-0")
+    log = EmbeddedLogReader(h.config.data).queues[0]
+    fold(machine, log, claims[0].offset + 1)
+    assert machine.digest() == claims[0].digest
+    snapshots = Snapshots(h.config.data / "snapshots")
+    offset = snapshots.offsets("queues-0")[-1]
+    assert offset == claims[0].offset + 2  # behind the claim itself
+    path = snapshots.nearest("queues-0", offset)
+    assert path is not None
+    assert load(path).digest() == claims[0].digest
+    assert isinstance(events[offset], BrokerStarted)
+
+
+def test_snapshots_and_claims_come_at_intervals(tmp_path: Path) -> None:
+    with Harness(tmp_path, snapshot_events=50, partitions=1) as h:
+        session = h.session()
+        h.declare(session, "q")
+        for number in range(200):
+            h.publish(session, "", "q", b"%d" % number)
+            if number % 10 == 0:
+                h.settle()
+        snapshots = Snapshots(h.config.data / "snapshots").offsets("queues-0")
+        assert len(snapshots) >= 3
+        claims = [event for event in events_of(tmp_path, 0) if isinstance(event, Checkpointed)]
+        assert len(claims) == len(snapshots)
+
+
+def test_without_its_state_the_broker_folds_the_log(h: Harness, tmp_path: Path) -> None:
+    populate(h)
+    before = h.digests()
+    with h.killed_copy(tmp_path / "copy") as copy:
+        bodies = copy.ready("q5")
+        copied = copy.digests()
+    shutil.rmtree(tmp_path / "copy" / "state")
+    shutil.rmtree(tmp_path / "copy" / "snapshots")
+    with Harness(tmp_path / "copy") as rebuilt:
+        assert rebuilt.ready("q5") == bodies
+        assert rebuilt.digests() == copied
+    assert h.digests() == before
+
+
+def test_sessions_and_consumers_get_ids_never_used_before(h: Harness) -> None:
+    seen = set()
+    for _ in range(3):
+        session = h.session()
+        h.declare(session, "q")
+        consumer = h.consume(session, "q", Client())
+        other = h.session()
+        h.broker.fetch(other, 1, Client(), "q", False)
+        seen |= {session.session_id, consumer[2], other.session_id, *other.holders.values()}
+        h.restart()
+    assert len(seen) == 3 * 4
+    assert 0 not in seen
+
+
+def test_ids_go_on_in_another_epoch_when_one_is_used_up(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.broker.EPOCH_IDS", 8)
+    ids = [h.session().session_id for _ in range(30)]
+    assert len(set(ids)) == 30
+    h.restart()
+    assert h.session().session_id not in ids
+
+
+def test_bindings_of_a_queue_that_is_gone_are_reconciled(h: Harness, tmp_path: Path) -> None:
+    """Killed between the queue's end in its partition and the `Unbound` in the metadata log."""
+    session = h.session()
+    h.declare(session, "q")
+    h.bind(session, "amq.fanout", "q")
+    h.settle()
+    appended = h.broker.metadata.append
+    h.broker.metadata.append = lambda actor, event: (  # type: ignore[method-assign]
+        0 if isinstance(event, Unbound) else appended(actor, event)
+    )
+    h.broker.delete_queue(session, "q", False, False)
+    h.settle()
+    assert list(h.broker.topology.bound_queues()) == [("/", "q")]
+    with h.killed_copy(tmp_path / "copy") as copy:
+        assert list(copy.broker.topology.bound_queues()) == []
+
+
+def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harness, tmp_path: Path) -> None:
+    session = h.session()
+    h.declare(session, "q")
+    for number in range(5):
+        h.publish(session, "", "q", b"%d" % number)
+    h.settle()
+    h.broker.apply_policies = lambda actor, vhost=None: None  # type: ignore[method-assign]
+    h.broker.set_policy("guest", "/", "lim", ".*", {"max-length": 2}, 0, "queues")
+    h.settle()
+    with h.killed_copy(tmp_path / "copy") as copy:
+        copy.settle()
+        assert copy.ready("q") == [b"3", b"4"]
+
+
+def test_guest_is_made_once(h: Harness) -> None:
+    h.broker.delete_user("guest", "guest")
+    h.restart()
+    assert h.broker.topology.users == {}
+
+
+def test_two_brokers_do_not_share_a_directory(h: Harness) -> None:
+    with pytest.raises(LogError, match="in use by another broker"):
+        Harness(h.config.data)
+
+
+def test_a_failed_start_lets_the_directory_go(tmp_path: Path) -> None:
+    with Harness(tmp_path) as h:
+        populate(h)
+    segment = sorted((tmp_path / "log" / "queues-0").glob("*.avro"))[0]
+    good = segment.read_bytes()
+    damaged = bytearray(good)
+    damaged[len(good) // 2] ^= 0xFF
+    segment.write_bytes(damaged)
+    for sidecar in segment.parent.iterdir():
+        if sidecar != segment:
+            sidecar.unlink()
+    shutil.rmtree(tmp_path / "state")
+    with pytest.raises(CorruptLog, match=r"block at byte \d+ \(offset \d+\)"):
+        Harness(tmp_path)
+    segment.write_bytes(good)
+    shutil.rmtree(tmp_path / "state", ignore_errors=True)
+    with Harness(tmp_path) as h:
+        assert h.queue("q5").messages_ready == 10
+
+
+# -- kill -9 ----------------------------------------------------------------------------------------------------------
+
+VICTIM = """
+import sys
+from pathlib import Path
+from broker_harness import Client, Harness, args
+
+h = Harness(Path(sys.argv[1]))
+session = h.session()
+h.declare(session, "dead")
+h.declare(session, "q", args(x_max_length=500, x_dead_letter_exchange="", x_dead_letter_routing_key="dead"))
+client = Client()
+number = len(h.ready("q")) + len(h.ready("dead"))
+while True:
+    for _ in range(20):
+        h.publish(session, "", "q", b"%d" % number, client)
+        number += 1
+    client.confirms.clear()
+    h.settle()
+    print(number, flush=True)
+"""
+
+
+def test_what_was_confirmed_survives_kill_9_and_dead_letters_come_once(tmp_path: Path) -> None:
+    """Each life goes on where the one before was killed; every confirmed message is in `q` or, dead, in `dead`."""
+    here = Path(__file__).resolve()
+    environment = os.environ | {"PYTHONPATH": f"{here.parents[2]}:{here.parent}"}
+    chance = random.Random(20261121)
+    confirmed = 0
+    for _ in range(4):
+        victim = subprocess.Popen(
+            [sys.executable, "-c", VICTIM, str(tmp_path / "data")], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        assert victim.stdout is not None
+        first = victim.stdout.readline()
+        assert first, "the broker did not start"
+        time.sleep(chance.uniform(0.05, 0.4))
+        victim.send_signal(signal.SIGKILL)
+        lines = [first, *victim.stdout.read().splitlines(keepends=True)]
+        victim.wait()
+        confirmed = int([line for line in lines if line.endswith("\n")][-1])
+        with Harness(tmp_path / "data") as h:
+            h.settle()
+            queued, dead = h.ready("q"), h.ready("dead")
+            numbers = [int(body) for body in dead + queued]
+            assert numbers == list(range(len(numbers)))
+            assert len(numbers) >= confirmed
+            assert h.digests() == refolded(tmp_path / "data")
+    assert confirmed > 500

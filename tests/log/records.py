@@ -1,0 +1,67 @@
+"""Records to fill a log with: each says its number, in its route and its body."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from engine.log.base import Block, LogPartition
+from engine.log.embedded import EmbeddedLog
+from schemas.codec import Encoder
+from schemas.events import Acked, Actor, Published, Route
+
+START_MS = 1_763_715_845_000
+ACTOR = Actor("guest", 7)
+
+
+def record(number: int, timestamp_ms: int | None = None, body_bytes: int | None = None) -> bytes:
+    """Every third is an ack; bodies are of different sizes unless `body_bytes` is given."""
+    time = START_MS + number if timestamp_ms is None else timestamp_ms
+    encoder = Encoder()
+    prefix = encoder.prefix(time, ACTOR)
+    if number % 3 == 2 and body_bytes is None:
+        return encoder.encode(prefix, Acked("/", "orders", 1, ((number, number + 1),)))
+    body = str(number).encode().ljust(number % 40 if body_bytes is None else body_bytes, b".")
+    route = Route("/", "", f"key.{number}", ("orders",))
+    return encoder.encode(prefix, Published(route, b"\0\0", None, None, True, None, None, body, len(body)))
+
+
+def fill(partition: LogPartition, numbers: Iterable[int]) -> None:
+    for number in numbers:
+        partition.append(START_MS + number, record(number))
+
+
+def contents(blocks: Iterable[Block]) -> list[bytes]:
+    """All records, after a check that the blocks' offsets join."""
+    records: list[bytes] = []
+    start = None
+    for block in blocks:
+        start = block.first_offset if start is None else start
+        assert block.first_offset == start + len(records)
+        records += block.records
+    return records
+
+
+def expected(count: int) -> list[bytes]:
+    return [record(number) for number in range(count)]
+
+
+def make_log(data: Path, groups: Iterable[int], segment_bytes: int = 1 << 28) -> Path:
+    """A closed log of one queue partition, with groups of so many records; the partition's directory."""
+    log = EmbeddedLog.open(data, 1, segment_bytes)
+    at = 0
+    for size in groups:
+        fill(log.queues[0], range(at, at + size))
+        log.commit_and_wait()
+        at += size
+    log.close()
+    return data / "log" / "queues-0"
+
+
+def reopened(data: Path, use: Callable[[EmbeddedLog], None] = lambda log: None) -> list[bytes]:
+    """What a broker that starts on this directory finds in the queue partition."""
+    log = EmbeddedLog.open(data, 1)
+    try:
+        assert log.queues[0].durable_offset == log.queues[0].next_offset
+        use(log)
+        return contents(log.queues[0].read())
+    finally:
+        log.close()

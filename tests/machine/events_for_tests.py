@@ -1,0 +1,183 @@
+"""Short ways to write events and to read effects, for the tests of the machine."""
+
+import json
+from collections.abc import Sequence
+
+from projections.machine.effects import (
+    CancelConsumer,
+    DeadLetter,
+    Deliver,
+    Duplicate,
+    Effect,
+    FetchReply,
+    Forget,
+    Keep,
+    Quarantine,
+    QueueGone,
+    Refuse,
+    Release,
+    Requeue,
+)
+from projections.machine.machine import Machine
+from projections.machine.queue import Queue
+from schemas.events import (
+    Acked,
+    Actor,
+    Argument,
+    ConsumerAttached,
+    Event,
+    Fetched,
+    GlobalPrefetchSet,
+    Nacked,
+    Origin,
+    Policy,
+    PolicyApplied,
+    Published,
+    QueueDeclared,
+    Route,
+    SessionClosed,
+)
+
+VHOST = "/"
+START_MS = 1_000_000
+ROUTES: dict[tuple[str, ...], Route] = {}
+
+
+def route(*queues: str) -> Route:
+    return ROUTES.setdefault(queues, Route(VHOST, "", queues[0] if queues else "", queues))
+
+
+def policy(name: str, version: int = 1, **keys: object) -> Policy:
+    """policy("lim", max_length=2): underscores become dashes."""
+    definition = {key.replace("_", "-"): value for key, value in keys.items()}
+    return Policy(name, json.dumps(definition, sort_keys=True, separators=(",", ":")), version)
+
+
+def arguments(keys: dict[str, object]) -> tuple[Argument, ...]:
+    made = []
+    for key, value in sorted(keys.items()):
+        assert isinstance(value, int | str)
+        made.append(Argument("x-" + key.replace("_", "-"), "longstr" if isinstance(value, str) else "long", value))
+    return tuple(made)
+
+
+def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
+    """Effects as plain tuples, one a message."""
+    told: list[tuple[object, ...]] = []
+    for e in effects:
+        name = e.queue.name if not isinstance(e, Quarantine) else ""
+        if isinstance(e, Keep):
+            told.append(("keep", name, e.message_id))
+        elif isinstance(e, Forget):
+            told.extend(("forget", name, message_id, e.reason, e.consumer) for message_id in e.message_ids)
+        elif isinstance(e, Refuse):
+            told.append(("refuse", name, e.message_id))
+        elif isinstance(e, Deliver):
+            told.append(("deliver", name, e.message_id, e.consumer, e.redelivered, e.delivery_count, e.final))
+        elif isinstance(e, FetchReply):
+            told.append(("get", name, e.message_id, e.consumer, e.redelivered, e.delivery_count, e.messages_ready))
+        elif isinstance(e, Requeue):
+            told.extend(("requeue", name, message_id, e.consumer, e.reason) for message_id in e.message_ids)
+        elif isinstance(e, DeadLetter):
+            told.append(("dead letter", name, e.message_id, e.reason, e.sequence))
+        elif isinstance(e, Release):
+            told.extend(("release", name, message_id) for message_id in e.message_ids)
+        elif isinstance(e, CancelConsumer):
+            told.append(("cancel", name, e.consumer))
+        elif isinstance(e, QueueGone):
+            told.append(("gone", name, e.reason, e.messages))
+        elif isinstance(e, Duplicate):
+            told.append(("duplicate", name, e.message_id))
+        else:
+            told.append(("quarantine",))
+    return told
+
+
+class Bench:
+    """A machine to try things on: each step is one event, validated afterwards; `told` is what came of it."""
+
+    def __init__(self) -> None:
+        self.machine = Machine("queues-0")
+        self.offset = 0
+        self.now_ms = START_MS
+        self.effects: list[Effect] = []
+        self.consumer = 100
+
+    def do(self, event: Event, session: int = 1) -> list[tuple[object, ...]]:
+        self.effects = []
+        self.machine.apply(self.offset, self.now_ms, Actor("guest", session), event, self.effects)
+        self.offset += 1
+        self.machine.validate()
+        return explain(self.effects)
+
+    def declare(
+        self, name: str = "q", type: str = "classic", policy: Policy | None = None, operator: Policy | None = None,
+        durable: bool = True, exclusive: bool = False, auto_delete: bool = False, owner: int = 0, **keys: object,
+    ) -> Queue:  # fmt: skip
+        self.do(
+            QueueDeclared(
+                VHOST, name, type, durable, exclusive, auto_delete, owner, arguments(keys), "rabbitmq-3.13", policy,
+                operator,
+            )
+        )  # fmt: skip
+        return self.queue(name)
+
+    def queue(self, name: str = "q") -> Queue:
+        queue = self.machine.queue(VHOST, name)
+        assert queue is not None
+        return queue
+
+    def publish(
+        self, *queues: str, size: int = 1, expiration: int | None = None, persistent: bool = True,
+        origin: Origin | None = None,
+    ) -> int:  # fmt: skip
+        """The message's id; `explain(bench.effects)` tells what came of it."""
+        message_id = self.offset
+        self.do(Published(route(*(queues or ("q",))), b"", expiration, None, persistent, origin, None, b"", size))
+        return message_id
+
+    def attach(
+        self, queue: str = "q", prefetch: int = 0, no_ack: bool = False, credit: int = 0, priority: int = 0,
+        session: int = 1, channel: int = 1, shared: int = 0,
+    ) -> int:  # fmt: skip
+        """The consumer's number."""
+        self.consumer += 1
+        tag = f"c{self.consumer}"
+        self.do(
+            ConsumerAttached(
+                VHOST, queue, self.consumer, channel, tag, no_ack, False, prefetch, credit, shared, priority, ()
+            ),
+            session,
+        )
+        return self.consumer
+
+    def ack(self, consumer: int, *ids: int, queue: str = "q") -> list[tuple[object, ...]]:
+        return self.do(Acked(VHOST, queue, consumer, tuple((i, i) for i in ids)))
+
+    def nack(self, consumer: int, *ids: int, requeue: bool = True, queue: str = "q") -> list[tuple[object, ...]]:
+        return self.do(Nacked(VHOST, queue, consumer, tuple((i, i) for i in ids), requeue, "nack"))
+
+    def get(self, queue: str = "q", no_ack: bool = True, consumer: int = 50) -> int:
+        """basic.get; the message's id, or -1."""
+        self.do(Fetched(VHOST, queue, consumer, 1, no_ack))
+        for effect in self.effects:
+            if isinstance(effect, FetchReply):
+                return effect.message_id
+        raise AssertionError("no answer to basic.get")
+
+    def apply_policy(self, policy: Policy | None, operator: Policy | None = None, queue: str = "q") -> None:
+        self.do(PolicyApplied(VHOST, queue, policy, operator))
+
+    def close(self, session: int, channel: int = 0) -> list[tuple[object, ...]]:
+        return self.do(SessionClosed(session, channel))
+
+    def qos(self, prefetch: int, session: int = 1, channel: int = 1) -> list[tuple[object, ...]]:
+        """basic.qos global."""
+        return self.do(GlobalPrefetchSet(session, channel, prefetch), session)
+
+    def ready(self, queue: str = "q") -> list[int]:
+        return list(self.queue(queue).ready_ids())
+
+    def delivered(self) -> list[int]:
+        """Ids delivered by the last event."""
+        return [e.message_id for e in self.effects if isinstance(e, Deliver)]

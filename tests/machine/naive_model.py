@@ -1,0 +1,642 @@
+"""A queue partition as one would explain it at a blackboard: one list of messages a queue, linear scans, no index.
+
+It is the judge of the real machine (test_machine_model.py): the same events in, the same outcomes out. It shares with
+the real one only the event classes and the settings (arguments and policies are merged by settings.py, which has tests
+of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
+"""
+
+from projections.machine.settings import Settings, resolve
+from schemas.events import (
+    Acked,
+    Actor,
+    BrokerStarted,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Credited,
+    DeadLettersForwarded,
+    Event,
+    Fetched,
+    GlobalPrefetchSet,
+    Nacked,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    SessionClosed,
+)
+
+Outcome = tuple[object, ...]
+
+
+class Message:
+    def __init__(
+        self, message_id: int, size: int, persistent: bool, dies_at: int | None, place: tuple[int, int]
+    ) -> None:
+        self.id = message_id
+        self.size = size
+        self.persistent = persistent
+        self.dies_at = dies_at
+        self.place = place  # the smallest is delivered first
+        self.holder: Holder | None = None
+        self.deliveries = 0  # how often it was delivered
+        self.redelivered = False
+        self.count = 0
+
+
+class Holder:
+    def __init__(self, queue: "NaiveQueue", number: int, session: int, channel: int) -> None:
+        self.queue = queue
+        self.number = number
+        self.session = session
+        self.channel = channel
+        self.event: ConsumerAttached | None = None  # None: basic.get, or cancelled
+        self.limited = False  # by its channel's limit
+        self.subscribed = False  # now, or before it was cancelled
+        self.credit = 0
+        self.turn: int | None = None  # when it came to the end of the round robin; None: not in it
+        self.blocked_since: int | None = None
+        self.came = 0
+
+
+class NaiveQueue:
+    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings) -> None:
+        self.event = event
+        self.id = queue_id
+        self.settings = settings
+        self.quorum = event.type == "quorum"
+        self.messages: list[Message] = []
+        self.holders: list[Holder] = []
+        self.blocked = False
+        self.used_at = 0
+        self.letters: list[tuple[int, int, int, bool]] = []  # sequence, id, size, at least once
+        self.next_letter = 1
+        self.seen: dict[tuple[str, str, int], int] = {}
+
+    def ready(self) -> list[Message]:
+        return sorted((m for m in self.messages if m.holder is None), key=lambda m: m.place)
+
+    def held_by(self, holder: Holder) -> list[Message]:
+        return sorted((m for m in self.messages if m.holder is holder), key=lambda m: m.deliveries)
+
+    def consumers(self) -> list[Holder]:
+        return [h for h in self.holders if h.event is not None]
+
+    def counted(self) -> tuple[int, int]:
+        ready = self.ready()
+        kept = [letter for letter in self.letters if letter[3]]
+        return len(ready) + len(kept), sum(m.size for m in ready) + sum(letter[2] for letter in kept)
+
+    def over(self, extra: int | None = None) -> bool:
+        messages, size = self.counted()
+        if extra is not None:
+            messages, size = messages + 1, size + extra
+        s = self.settings
+        return (s.max_length is not None and messages > s.max_length) or (
+            s.max_length_bytes is not None and size > s.max_length_bytes
+        )
+
+    def relieved(self) -> bool:
+        messages, size = self.counted()
+        s = self.settings
+        return (s.max_length is None or messages <= int(s.max_length * 0.8)) and (
+            s.max_length_bytes is None or size <= int(s.max_length_bytes * 0.8)
+        )
+
+    def unused(self) -> bool:
+        return not self.holders if self.quorum else not self.consumers()
+
+
+class NaiveMachine:
+    def __init__(self) -> None:
+        self.clock = 0
+        self.queues: list[NaiveQueue] = []
+        self.gone: list[NaiveQueue] = []  # with letters left
+        self.shared: dict[tuple[int, int], int] = {}  # (session, channel) -> limit
+        self.ticket = 0
+        self.out: list[Outcome] = []
+
+    def next_ticket(self) -> int:
+        self.ticket += 1
+        return self.ticket
+
+    def apply(self, offset: int, time: int, actor: Actor, event: Event) -> list[Outcome]:
+        self.out = []
+        self.pass_time(time)
+        getattr(self, type(event).__name__)(offset, actor, event)
+        return self.out
+
+    # -- time ----------------------------------------------------------------------------------------------------------
+
+    def pass_time(self, time: int) -> None:
+        while True:
+            due: list[tuple[int, int, int]] = []
+            for queue in self.queues:
+                ready = queue.ready()
+                if ready and ready[0].dies_at is not None:
+                    due.append((ready[0].dies_at, queue.id, 0))
+                if queue.settings.expires_ms is not None and queue.unused():
+                    due.append((queue.used_at + queue.settings.expires_ms, queue.id, 1))
+            due = [d for d in due if d[0] <= time]
+            if not due:
+                break
+            at, queue_id, kind = min(due)
+            self.clock = max(self.clock, at)
+            queue = next(q for q in self.queues if q.id == queue_id)
+            if kind == 0:
+                self.expire(queue)
+                self.limit(queue)
+            else:
+                self.delete(queue, "expired")
+        self.clock = max(self.clock, time)
+
+    def expire(self, queue: NaiveQueue) -> None:
+        while True:
+            ready = queue.ready()
+            if not ready or ready[0].dies_at is None or ready[0].dies_at > self.clock:
+                return
+            self.die(queue, ready[:1], "expired", 0)
+
+    # -- death ---------------------------------------------------------------------------------------------------------
+
+    def die(self, queue: NaiveQueue, messages: list[Message], reason: str, consumer: int) -> None:
+        for message in messages:
+            queue.messages.remove(message)
+            self.out.append(("forget", queue.event.queue, message.id, reason, consumer))
+        for message in messages:
+            self.bury(queue, message.id, message.size, reason)
+
+    def bury(self, queue: NaiveQueue, message_id: int, size: int, reason: str) -> None:
+        if queue.settings.dead_letter_exchange is None:
+            return
+        queue.letters.append((queue.next_letter, message_id, size, queue.settings.at_least_once))
+        self.out.append(("dead letter", queue.event.queue, message_id, reason, queue.next_letter))
+        queue.next_letter += 1
+
+    def limit(self, queue: NaiveQueue) -> None:
+        if queue.settings.overflow == "drop-head":
+            queue.blocked = False
+            self.drop(queue)
+        elif queue.quorum:
+            if queue.over():
+                queue.blocked = True
+            elif queue.relieved():
+                queue.blocked = False
+
+    def drop(self, queue: NaiveQueue) -> None:
+        while queue.ready() and queue.over():
+            self.die(queue, queue.ready()[:1], "maxlen", 0)
+        self.expire(queue)
+
+    # -- delivery ------------------------------------------------------------------------------------------------------
+
+    def of_channel(self, session: int, channel: int) -> list[Holder]:
+        return [h for q in self.queues for h in q.holders if (h.session, h.channel) == (session, channel)]
+
+    def limit_reached(self, session: int, channel: int) -> bool:
+        limited = [h for h in self.of_channel(session, channel) if h.limited]
+        return sum(len(h.queue.held_by(h)) for h in limited) >= self.shared[(session, channel)]
+
+    def has_room(self, holder: Holder) -> bool:
+        event = holder.event
+        if event is None:
+            return False
+        if event.no_ack or event.prefetch == 0:
+            return holder.credit > 0
+        return len(holder.queue.held_by(holder)) < event.prefetch
+
+    def line_up(self, holder: Holder) -> None:
+        if holder.turn is None and holder.blocked_since is None and self.has_room(holder):
+            holder.turn = self.next_ticket()
+
+    def pick(self, queue: NaiveQueue) -> Holder | None:
+        waiting = [h for h in queue.holders if h.turn is not None and h.event is not None]
+        waiting.sort(key=lambda h: (-(h.event.priority if h.event else 0), h.turn))
+        for holder in waiting:
+            holder.turn = None
+            if not self.has_room(holder):
+                continue
+            if not holder.limited or not self.limit_reached(holder.session, holder.channel):
+                return holder
+            holder.blocked_since = self.next_ticket()
+        return None
+
+    def deliver(self, queue: NaiveQueue) -> None:
+        while True:
+            self.expire(queue)
+            if not queue.ready():
+                return
+            holder = self.pick(queue)
+            if holder is None:
+                return
+            self.send(queue, queue.ready()[0], holder)
+
+    def send(self, queue: NaiveQueue, message: Message, holder: Holder) -> None:
+        assert holder.event is not None
+        no_ack = holder.event.no_ack
+        name, redelivered, count = queue.event.queue, message.redelivered, message.count
+        self.out.append(("deliver", name, message.id, holder.number, redelivered, count, no_ack))
+        if no_ack:
+            queue.messages.remove(message)
+        else:
+            message.holder = holder
+            message.deliveries = self.next_ticket()
+        holder.credit -= 1
+        if queue.quorum:
+            self.line_up(holder)
+        else:
+            holder.turn = self.next_ticket()
+
+    def run(self, queue: NaiveQueue) -> None:
+        if queue.quorum:
+            self.deliver(queue)
+            self.limit(queue)
+        else:
+            self.limit(queue)
+            self.deliver(queue)
+
+    def unblock(self, session: int, channel: int) -> None:
+        """Deliveries under a channel's limit were settled, or the limit changed."""
+        if (session, channel) in self.shared and self.limit_reached(session, channel):
+            return
+        blocked = [h for h in self.of_channel(session, channel) if h.blocked_since is not None]
+        blocked.sort(key=lambda h: h.blocked_since or 0)
+        queues: list[NaiveQueue] = []
+        for holder in blocked:
+            holder.blocked_since = None
+            self.line_up(holder)
+            if holder.queue not in queues:
+                queues.append(holder.queue)
+        for queue in queues:
+            self.deliver(queue)
+            self.limit(queue)
+
+    # -- events --------------------------------------------------------------------------------------------------------
+
+    def find(self, event: object) -> NaiveQueue | None:
+        key = (getattr(event, "vhost", None), getattr(event, "queue", None))
+        return next((q for q in self.queues if (q.event.vhost, q.event.queue) == key), None)
+
+    def find_holder(self, event: object) -> tuple[NaiveQueue | None, Holder | None]:
+        queue = self.find(event)
+        if queue is None:
+            return None, None
+        number = getattr(event, "consumer", None)
+        return queue, next((h for h in queue.holders if h.number == number), None)
+
+    def nonsense(self) -> None:
+        self.out.append(("quarantine",))
+
+    def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:
+        queue = self.find(event)
+        if queue is None:
+            queue = NaiveQueue(
+                event, offset, resolve(event.type, event.arguments, event.policy, event.operator_policy)
+            )
+            self.queues.append(queue)
+        elif queue.quorum:
+            return
+        queue.used_at = self.clock
+
+    def PolicyApplied(self, offset: int, actor: Actor, event: PolicyApplied) -> None:
+        queue = self.find(event)
+        if queue is None:
+            self.nonsense()
+            return
+        declared = queue.event
+        dropping = not queue.quorum and queue.settings.overflow == "drop-head"
+        queue.settings = resolve(declared.type, declared.arguments, event.policy, event.operator_policy)
+        if not queue.settings.at_least_once:
+            self.release(queue, [letter for letter in queue.letters if letter[3]])
+        queue.used_at = self.clock
+        if dropping:
+            self.drop(queue)
+        self.run(queue)
+
+    def Published(self, offset: int, actor: Actor, event: Published) -> None:
+        targets: list[NaiveQueue] = []
+        for name in event.route.queues:
+            found = [q for q in self.queues if (q.event.vhost, q.event.queue) == (event.route.vhost, name)]
+            if not found:
+                self.nonsense()
+            targets.extend(found)
+        for queue in targets:
+            self.publish(queue, offset, event)
+
+    def publish(self, queue: NaiveQueue, offset: int, event: Published) -> None:
+        name = queue.event.queue
+        if event.origin is not None:
+            source = (event.origin.vhost, event.origin.queue, event.origin.queue_id)
+            if queue.seen.get(source, 0) >= event.origin.sequence:
+                self.out.append(("duplicate", name, offset))
+                return
+        overflow = queue.settings.overflow
+        refuses = queue.blocked if queue.quorum else overflow != "drop-head" and queue.over(event.body_size)
+        if refuses:
+            self.out.append(("refuse", name, offset))
+            if overflow == "reject-publish-dlx" and queue.settings.dead_letter_exchange is not None:
+                self.out.append(("keep", name, offset))
+                self.bury(queue, offset, event.body_size, "maxlen")
+            return
+        if event.origin is not None:
+            queue.seen[source] = event.origin.sequence
+        ttls = [ttl for ttl in (queue.settings.message_ttl_ms, event.expiration_ms) if ttl is not None]
+        dies_at = None
+        if ttls:
+            ttl = min(ttls)
+            dies_at = self.clock + (1 if queue.quorum and ttl == 0 else ttl)
+        place = (1, self.next_ticket()) if queue.quorum else (0, offset)
+        message = Message(offset, event.body_size, event.persistent, dies_at, place)
+        had_some = bool(queue.ready())
+        queue.messages.append(message)
+        holder = None if had_some else self.pick(queue)
+        if holder is not None:
+            assert holder.event is not None
+            if not holder.event.no_ack:
+                self.out.append(("keep", name, offset))
+            self.send(queue, message, holder)
+            return
+        self.out.append(("keep", name, offset))
+        self.limit(queue)
+        self.expire(queue)
+
+    def Acked(self, offset: int, actor: Actor, event: Acked) -> None:
+        queue, holder = self.find_holder(event)
+        if queue is None or holder is None:
+            self.nonsense()
+            return
+        for first, last in event.messages:
+            found = sorted((m for m in queue.held_by(holder) if first <= m.id <= last), key=lambda m: m.id)
+            if len(found) != last - first + 1:
+                self.nonsense()
+            for message in found:
+                queue.messages.remove(message)
+                self.out.append(("forget", queue.event.queue, message.id, "acked", holder.number))
+        self.let_go(queue, holder)
+        if queue in self.queues and queue.ready():
+            self.deliver(queue)
+            self.limit(queue)
+
+    def let_go(self, queue: NaiveQueue, holder: Holder) -> None:
+        self.line_up(holder)
+        if holder.event is None and not queue.held_by(holder):
+            queue.holders.remove(holder)
+            if queue.quorum:
+                queue.used_at = self.clock
+        if holder.limited:
+            self.unblock(holder.session, holder.channel)
+
+    def Nacked(self, offset: int, actor: Actor, event: Nacked) -> None:
+        queue, holder = self.find_holder(event)
+        if queue is None or holder is None:
+            self.nonsense()
+            return
+        found: list[Message] = []
+        for first, last in event.messages:
+            some = [m for m in queue.held_by(holder) if first <= m.id <= last]
+            if len(some) != last - first + 1:
+                self.nonsense()
+            found.extend(some)
+        if not found:
+            return
+        found.sort(key=lambda m: m.deliveries)
+        if event.requeue:
+            self.give_back(queue, holder, found, True, event.method)
+        else:
+            self.die(queue, found, "rejected", holder.number)
+        self.let_go(queue, holder)
+        self.run(queue)
+
+    def give_back(self, queue: NaiveQueue, holder: Holder, found: list[Message], asked: bool, reason: str) -> None:
+        limit = queue.settings.delivery_limit
+        back: list[Message] = []
+        dead: list[Message] = []
+        for message in found:
+            message.redelivered = True
+            if queue.quorum:
+                message.count += 1
+                message.place = (1 if asked and limit is None else 0, self.next_ticket())
+                if limit is not None and message.count > limit:
+                    dead.append(message)
+                    continue
+            message.holder = None
+            back.append(message)
+        for message in back:
+            self.out.append(("requeue", queue.event.queue, message.id, holder.number, reason))
+        self.die(queue, dead, "delivery_limit", holder.number)
+
+    def Credited(self, offset: int, actor: Actor, event: Credited) -> None:
+        queue, holder = self.find_holder(event)
+        if queue is None or holder is None or holder.event is None:
+            self.nonsense()
+            return
+        if not (holder.event.no_ack or holder.event.prefetch == 0):
+            self.nonsense()
+            return
+        holder.credit += event.credit
+        self.line_up(holder)
+        if queue.ready():
+            self.deliver(queue)
+            self.limit(queue)
+
+    def ConsumerAttached(self, offset: int, actor: Actor, event: ConsumerAttached) -> None:
+        queue, holder = self.find_holder(event)
+        if queue is None or holder is not None:
+            self.nonsense()
+            return
+        holder = Holder(queue, event.consumer, actor.session, event.channel)
+        holder.event = event
+        holder.credit = event.credit
+        holder.subscribed = True
+        if event.global_prefetch:
+            holder.limited = True
+            self.shared[(actor.session, event.channel)] = event.global_prefetch
+            self.unblock(actor.session, event.channel)
+        queue.holders.append(holder)
+        self.line_up(holder)
+        if queue.ready():
+            self.deliver(queue)
+            self.limit(queue)
+
+    def GlobalPrefetchSet(self, offset: int, actor: Actor, event: GlobalPrefetchSet) -> None:
+        channel = (event.session, event.channel)
+        for holder in self.of_channel(*channel):
+            if event.prefetch and holder.subscribed and not holder.queue.quorum:
+                holder.limited = True
+            elif not event.prefetch:
+                holder.limited = False
+        if event.prefetch:
+            self.shared[channel] = event.prefetch
+        else:
+            self.shared.pop(channel, None)
+        self.unblock(*channel)
+
+    def ConsumerCancelled(self, offset: int, actor: Actor, event: ConsumerCancelled) -> None:
+        queue, holder = self.find_holder(event)
+        if queue is None or holder is None or holder.event is None:
+            self.nonsense()
+            return
+        self.detach(holder)
+        if not queue.held_by(holder):
+            queue.holders.remove(holder)
+        self.after_leaving(queue)
+
+    def detach(self, holder: Holder) -> None:
+        holder.event = None
+        holder.turn = None
+        holder.blocked_since = None
+
+    def after_leaving(self, queue: NaiveQueue) -> None:
+        if not queue.consumers():
+            queue.used_at = self.clock
+            if queue.event.auto_delete:
+                self.delete(queue, "auto_delete")
+
+    def Fetched(self, offset: int, actor: Actor, event: Fetched) -> None:
+        queue, holder = self.find_holder(event)
+        if queue is None or (holder is not None and holder.event is not None):
+            self.nonsense()
+            return
+        queue.used_at = self.clock
+        self.expire(queue)
+        ready = queue.ready()
+        if not ready:
+            self.out.append(("get", queue.event.queue, -1, event.consumer, False, 0, 0))
+            return
+        message = ready[0]
+        if event.no_ack:
+            queue.messages.remove(message)
+        else:
+            if holder is None:
+                holder = Holder(queue, event.consumer, actor.session, event.channel)
+                queue.holders.append(holder)
+            message.holder = holder
+            message.deliveries = self.next_ticket()
+        answered = len(self.out)
+        self.expire(queue)
+        self.out.insert(
+            answered,
+            (
+                "get", queue.event.queue, message.id, event.consumer, message.redelivered, message.count,
+                len(queue.ready()),
+            ),
+        )  # fmt: skip
+        self.limit(queue)
+
+    def Purged(self, offset: int, actor: Actor, event: Purged) -> None:
+        queue = self.find(event)
+        if queue is None:
+            self.nonsense()
+            return
+        for message in queue.ready():
+            queue.messages.remove(message)
+            self.out.append(("forget", event.queue, message.id, "purged", 0))
+        self.limit(queue)
+
+    def QueueDeleted(self, offset: int, actor: Actor, event: QueueDeleted) -> None:
+        queue = self.find(event)
+        if queue is None:
+            self.nonsense()
+        elif not (event.if_unused and queue.consumers()) and not (event.if_empty and queue.ready()):
+            self.delete(queue, "deleted")
+
+    def delete(self, queue: NaiveQueue, reason: str) -> None:
+        ready = queue.ready()
+        for message in ready:
+            self.out.append(("forget", queue.event.queue, message.id, "deleted", 0))
+        queue.messages = [m for m in queue.messages if m not in ready]
+        freed: list[Holder] = []
+        for holder in queue.holders:
+            if holder.event is not None:
+                self.out.append(("cancel", queue.event.queue, holder.number))
+            for message in queue.held_by(holder):
+                self.out.append(("forget", queue.event.queue, message.id, "deleted", holder.number))
+                freed.append(holder)
+        self.out.append(("gone", queue.event.queue, reason, len(ready)))
+        self.queues.remove(queue)
+        if queue.letters:
+            self.gone.append(queue)
+        done: list[Holder] = []
+        for holder in freed:
+            if holder not in done:
+                done.append(holder)
+                if holder.limited:
+                    self.unblock(holder.session, holder.channel)
+
+    def SessionClosed(self, offset: int, actor: Actor, event: SessionClosed) -> None:
+        reason = "channel_closed" if event.channel else "session_closed"
+        freed: list[Holder] = []
+        for queue in list(self.queues):
+            leaving = [h for h in queue.holders if h.session == event.session and event.channel in (0, h.channel)]
+            if not leaving:
+                continue
+            was_consumer = any(h.event is not None for h in leaving)
+            for holder in leaving:
+                self.detach(holder)
+                found = queue.held_by(holder)
+                if found:
+                    freed.append(holder)
+                self.give_back(
+                    queue, holder, found if queue.quorum else sorted(found, key=lambda m: m.id), False, reason
+                )
+                queue.holders.remove(holder)
+            if was_consumer:
+                self.after_leaving(queue)
+            elif queue.quorum:
+                queue.used_at = self.clock
+            if queue in self.queues:
+                self.run(queue)
+        for holder in freed:
+            if holder.limited:
+                self.unblock(holder.session, holder.channel)
+        if event.channel == 0:
+            for queue in list(self.queues):
+                if queue.event.exclusive and queue.event.owner == event.session:
+                    self.delete(queue, "exclusive_owner_gone")
+
+    def BrokerStarted(self, offset: int, actor: Actor, event: BrokerStarted) -> None:
+        for queue in list(self.queues):
+            for holder in list(queue.holders):
+                self.detach(holder)
+                found = queue.held_by(holder)
+                self.give_back(
+                    queue,
+                    holder,
+                    found if queue.quorum else sorted(found, key=lambda m: m.id),
+                    False,
+                    "broker_started",
+                )
+                queue.holders.remove(holder)
+            if queue.event.exclusive:
+                self.delete(queue, "exclusive_owner_gone")
+            elif not queue.event.durable:
+                self.delete(queue, "transient")
+            else:
+                queue.used_at = self.clock
+                if not queue.quorum:
+                    for message in [m for m in queue.ready() if not m.persistent]:
+                        queue.messages.remove(message)
+                        self.out.append(("forget", queue.event.queue, message.id, "transient", 0))
+                self.run(queue)
+
+    def DeadLettersForwarded(self, offset: int, actor: Actor, event: DeadLettersForwarded) -> None:
+        queue = next((q for q in self.queues + self.gone if q.id == event.queue_id), None)
+        if queue is None or queue.event.queue != event.queue:
+            self.nonsense()
+            return
+        self.release(queue, [letter for letter in queue.letters if letter[0] <= event.sequence])
+        if queue in self.gone:
+            if not queue.letters:
+                self.gone.remove(queue)
+        else:
+            self.limit(queue)
+
+    def release(self, queue: NaiveQueue, letters: list[tuple[int, int, int, bool]]) -> None:
+        for letter in letters:
+            queue.letters.remove(letter)
+            self.out.append(("release", queue.event.queue, letter[1]))
+
+    def Tick(self, offset: int, actor: Actor, event: Event) -> None:
+        pass
+
+    Checkpointed = Tick

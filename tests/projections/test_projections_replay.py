@@ -1,0 +1,208 @@
+"""From the log and what is stored back to the state before: restarts, crashes, lost and foreign state directories."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from traffic import ANN, ListLog, Traffic, live_messages, record
+
+from engine.log.reader import PartitionReader
+from projections import replay
+from projections.machine.machine import Machine
+from projections.projector import FRESH_BYTES
+from projections.replay import QuarantineReport, fold, recover
+from projections.store import StateStore, StoreError
+from schemas.codec import Decoder
+from schemas.events import Acked, Published
+
+WRITER = Path(__file__).with_name("writer.py")
+ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{WRITER.parents[2]}:{WRITER.parent}"}
+
+
+def persisted(path: Path, traffic: Traffic) -> None:
+    """A store with all of the traffic in it."""
+    store = StateStore.open(path)
+    recovery = recover(traffic.log, store)
+    recovery.projector.write(recovery.projector.prepare())
+    store.close()
+
+
+def assert_recovered(traffic: Traffic, store: StateStore) -> replay.Recovery:
+    recovery = recover(traffic.log, store)
+    recovery.machine.validate()
+    assert recovery.machine.digest() == traffic.machine.digest()
+    for queue_id, message_id in live_messages(traffic.machine):
+        assert record(recovery.projector.message(queue_id, message_id)) == record(traffic.bodies[message_id])
+    return recovery
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_lost_state_directory_is_rebuilt_from_the_log(tmp_path: Path, seed: int) -> None:
+    traffic = Traffic(seed)
+    traffic.run(600)
+    persisted(tmp_path / "state", traffic)
+    shutil.rmtree(tmp_path / "state")
+    store = StateStore.open(tmp_path / "state")
+    recovery = assert_recovered(traffic, store)
+    assert recovery.stored_offset == 0
+    assert recovery.replayed == traffic.log.next_offset
+    store.close()
+
+
+def test_a_restart_does_not_read_the_log_before_the_stored_offset(tmp_path: Path) -> None:
+    traffic = Traffic(5)
+    traffic.run(300)
+    persisted(tmp_path, traffic)
+    stored_offset = traffic.log.next_offset
+    traffic.run(40)
+    traffic.log.read_from.clear()
+    store = StateStore.open(tmp_path)
+    recovery = assert_recovered(traffic, store)
+    assert traffic.log.read_from == [stored_offset]
+    assert recovery.stored_offset == stored_offset
+    assert recovery.replayed == traffic.log.next_offset - stored_offset
+    store.close()
+
+
+def test_a_store_ahead_of_its_log_is_folded_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A log that lost its end, or came from a backup: what is stored tells of a history that is no more."""
+    traffic = Traffic(1)
+    traffic.run(100)
+    persisted(tmp_path, traffic)
+    older = ListLog(records=traffic.log.records[:50])
+    store = StateStore.open(tmp_path)
+    recovery = recover(older, store)
+    assert "its log ends at 50" in caplog.text
+    fresh = Machine(recovery.machine.partition)
+    fold(fresh, older)
+    assert (recovery.stored_offset, recovery.replayed) == (0, 50)
+    assert recovery.machine.digest() == fresh.digest()
+    for queue in fresh.queues():
+        for view in queue.messages():
+            assert recovery.projector.message(queue.queue_id, view.message_id).body_size == view.size
+    store.close()
+
+
+def test_a_log_that_lost_what_follows_the_stored_offset_is_refused(tmp_path: Path) -> None:
+    traffic = Traffic(1)
+    traffic.run(50)
+    traffic.log.start_offset = 20
+    store = StateStore.open(tmp_path)
+    with pytest.raises(StoreError, match="its log begins at 20: what lies between is gone"):
+        recover(traffic.log, store)
+    store.close()
+
+
+def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    with pytest.raises(StoreError, match="in use by another process"):
+        StateStore.open(tmp_path)
+    store.close()
+
+
+def test_a_store_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    StateStore.open(tmp_path).close()
+    monkeypatch.setattr("projections.keys.FORMAT_VERSION", b"2")
+    with pytest.raises(StoreError, match=r"format b'1', this version reads b'2'; delete the directory"):
+        StateStore.open(tmp_path)
+
+
+def test_replay_writes_behind_itself_so_that_its_memory_is_bounded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replay, "GROUP_EFFECTS", 64)
+    monkeypatch.setattr("projections.projector.FRESH_BYTES", 50_000)
+    traffic = Traffic(3)
+    traffic.run(2_000)
+    store = StateStore.open(tmp_path)
+    recovery = assert_recovered(traffic, store)
+    assert store.applied_offset("queues-0") > 0  # something was written on the way
+    assert recovery.projector.pending_bytes < 50_000 + 64 * 1_000 < FRESH_BYTES
+    store.close()
+
+
+def test_records_that_cannot_be_decoded_or_make_no_sense_are_listed_and_skipped(tmp_path: Path) -> None:
+    """The same for the broker's recovery and a fold without bodies (DESIGN section 1)."""
+    traffic = Traffic(2)
+    traffic.run(30)
+    garbage = traffic.log.next_offset
+    traffic.log.records.append(b"\xff\xff\xff\xff")
+    foreign = traffic.append(ANN, Acked("/", "plain", 999, ((1, 1),)))
+    traffic.run(30)
+    store = StateStore.open(tmp_path)
+    recovery = recover(traffic.log, store)
+    folded = Machine("queues-0")
+    quarantined = fold(folded, traffic.log)
+    assert recovery.machine.digest() == folded.digest() == traffic.machine.digest()
+    assert quarantined == recovery.quarantined
+    reasons = {entry.offset: entry for entry in quarantined.first}
+    assert reasons[garbage].event_type == ""
+    assert reasons[garbage].reason
+    assert reasons[foreign].event_type == "Acked"
+    assert quarantined.count == len(quarantined.first) >= 2
+    store.close()
+
+
+def test_no_more_than_a_thousand_quarantined_records_are_listed_but_all_are_counted() -> None:
+    report = QuarantineReport()
+    for offset in range(1_500):
+        report.add(offset, "", "bad")
+    assert report.count == 1_500
+    assert [entry.offset for entry in report.first] == list(range(1_000))
+
+
+def test_a_fold_stops_where_it_is_told_and_goes_on_from_there() -> None:
+    traffic = Traffic(4)
+    traffic.run(300)
+    machine = Machine("queues-0")
+    for end in (7, 16, 17, 100, traffic.log.next_offset):
+        fold(machine, traffic.log, end)
+        assert machine.next_offset == end
+    assert machine.digest() == traffic.machine.digest()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_writer_that_is_killed_at_any_moment_recovers_to_what_its_log_says(tmp_path: Path, seed: int) -> None:
+    """kill -9 while events are logged, folded and projected; again and again on the same directory."""
+    data = tmp_path
+    compared = 0
+    for attempt in range(3):
+        process = subprocess.Popen(
+            [sys.executable, str(WRITER), str(data), str(seed * 10 + attempt)], stdout=subprocess.PIPE, env=ENVIRONMENT
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"running\n"
+        time.sleep(0.15 + 0.13 * attempt + 0.05 * seed)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+        log = PartitionReader(data / "log" / "queues-0")
+        refolded = Machine("queues-0")
+        quarantined = fold(refolded, log)
+        store = StateStore.open(data / "state")
+        stored_offset = store.applied_offset("queues-0")
+        assert stored_offset <= log.next_offset
+        recovery = recover(log, store)
+        later = [entry for entry in quarantined.first if entry.offset >= stored_offset]
+        assert recovery.quarantined.first[: len(later)] == later
+        recovery.machine.validate()
+        assert recovery.machine.digest() == refolded.digest()
+        bodies = {}
+        decoder = Decoder()
+        for block in log.read():
+            for index, logged in enumerate(block.records):
+                event = decoder.decode(logged)[2]
+                if isinstance(event, Published):
+                    bodies[block.first_offset + index] = event
+        live = live_messages(refolded)
+        compared += len(live)
+        for queue_id, message_id in live:
+            assert record(recovery.projector.message(queue_id, message_id)) == record(bodies[message_id])
+        store.close()
+    assert compared > 0

@@ -1,0 +1,36 @@
+"""A process to be killed: appends traffic to the embedded log, folds it, and projects it, as fast as it can.
+
+    PYTHONPATH=.:tests/projections python tests/projections/writer.py DATA SEED
+"""
+
+import sys
+from pathlib import Path
+
+from traffic import Traffic
+
+from engine.log.embedded import EmbeddedLog
+from projections.replay import recover
+from projections.store import StateStore
+
+
+def main(data: Path, seed: int) -> None:
+    log = EmbeddedLog.open(data, partitions=1)
+    partition = log.queues[0]
+    store = StateStore.open(data / "state")
+    recovery = recover(partition, store)
+    machine, projector = recovery.machine, recovery.projector
+    traffic = Traffic(seed, machine, projector, start_ms=machine.clock_ms, log=partition)
+    print("running", flush=True)
+    turn = 0
+    while True:
+        turn += 1
+        traffic.run(20)
+        batch = projector.prepare() if turn % 3 == 0 else None
+        log.commit_and_wait()
+        if batch is not None:
+            projector.write(batch)
+        if turn % 7 == 0:
+            projector.persist()
+
+
+main(Path(sys.argv[1]), int(sys.argv[2]))

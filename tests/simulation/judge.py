@@ -1,0 +1,349 @@
+"""The judgement over a simulated history: its log is folded afresh, and everything that anybody saw is held against it.
+
+What must hold, however often the broker was killed:
+- the log holds every publish that was confirmed, and refuses those, and only those, whose publisher was told so;
+- each message is in one place at a time: every effect finds it where it says, comes from there once, and what is left
+  in the end is what the machine says is left (conservation, kept by counting and not by the machine's counters);
+- nothing is delivered after its time, nothing dies before it; a message comes again only after a requeue and flagged;
+- digests claimed live, by snapshots, checkpoints and RocksDB are those of the refold at the same offset;
+- the effects carried out in a life are, from its first on, the refold's: fewer only if it was killed with some to do,
+  more only if it was killed before the log had them; the same for what each consumer received; bodies are right;
+- every dead letter is taken by each target queue at most once, and by a target that is always there exactly once.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from engine.log.memory import MemoryLog, MemoryPartition
+from engine.log.placement import partition_of
+from projections.machine.effects import (
+    DeadLetter,
+    Deliver,
+    Duplicate,
+    Effect,
+    FetchReply,
+    Forget,
+    Keep,
+    Quarantine,
+    QueueGone,
+    Refuse,
+    Release,
+    Requeue,
+)
+from projections.machine.machine import Machine
+from projections.machine.queue import Queue
+from projections.replay import QuarantineReport, blocks_of, replay
+from schemas.codec import Decoder
+from schemas.events import Checkpointed, ConsumerAttached, DeadLettersForwarded, Event, Published
+from tests.simulation.witness import Claim, EffectRow, Witness, row_of
+
+READY = "ready"
+AWAY = {"expired": READY, "maxlen": READY, "purged": READY, "transient": READY}  # from where a message leaves so
+Message = tuple[int, int]  # queue id, message id
+
+
+class Account:
+    """One partition, refolded: where each message is, counted naively."""
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.machine = Machine(f"queues-{index}")
+        self.published: dict[int, Published] = {}
+        self.refused: set[int] = set()
+        self.effects: dict[int, list[EffectRow]] = {}  # by offset
+        self.received: dict[int, list[EffectRow]] = defaultdict(list)  # by consumer
+        self.place: dict[Message, str | int] = {}  # READY, or the holder's id
+        self.returns: Counter[Message] = Counter()
+        self.dies_at: dict[Message, int] = {}
+        self.born_at: dict[Message, int] = {}
+        self.outboxes: dict[int, dict[int, DeadLetter]] = defaultdict(dict)  # by queue id, sequence: not released
+        self.letters: dict[tuple[int, int], DeadLetter] = {}  # all that there ever were
+        self.given_up: set[tuple[int, int]] = set()
+        self.taken: Counter[tuple[int, str, int, int]] = Counter()  # target queue id; source name, queue id, sequence
+        self.holders: set[int] = set()
+        self.expired_at: dict[str, int] = {}  # queues, by name
+        self.late: set[int] = set()  # events that found their queue expired in the same turn
+        self.ended: Counter[str] = Counter()
+        self.duplicates = 0
+
+    # -- one event and what the machine made of it --------------------------------------------------------------------
+
+    def happened(self, offset: int, event: Event, effects: Sequence[Effect]) -> None:
+        self.effects[offset] = [row_of(effect) for effect in effects]
+        if isinstance(event, Published):
+            self._count_outcomes(offset, event, effects)
+        for effect in effects:
+            self._follow(effect, event)
+            if isinstance(effect, QueueGone) and effect.reason == "expired":
+                self.expired_at[effect.queue.name] = self.machine.clock_ms
+            if isinstance(effect, Quarantine):
+                now = self.machine.clock_ms
+                if any(at == now and f"no queue {name!r}" in effect.reason for name, at in self.expired_at.items()):
+                    self.late.add(offset)
+        if isinstance(event, ConsumerAttached):
+            assert event.consumer not in self.holders, f"consumer id {event.consumer} was there before"
+            self.holders.add(event.consumer)
+
+    def _count_outcomes(self, offset: int, event: Published, effects: Sequence[Effect]) -> None:
+        """Each queue of the route took it, refused it, or had it already; or it does not exist."""
+        self.published[offset] = event
+        outcome: Counter[int] = Counter()
+        for effect in effects:
+            if isinstance(effect, Refuse | Duplicate) and effect.message_id == offset:
+                outcome[effect.queue.queue_id] += 1
+                if isinstance(effect, Refuse):
+                    self.refused.add(offset)
+                else:
+                    self.duplicates += 1
+        for name in event.route.queues:
+            queue = self.machine.queue(event.route.vhost, name)
+            if queue is None:
+                continue
+            if outcome[queue.queue_id] == 0:
+                self._take_in(queue, offset, event)
+            else:
+                assert outcome[queue.queue_id] == 1, f"message {offset} met {queue.name} more than once"
+
+    def _take_in(self, queue: Queue, offset: int, event: Published) -> None:
+        message = (queue.queue_id, offset)
+        assert message not in self.born_at
+        self.place[message] = READY
+        self.born_at[message] = self.machine.clock_ms
+        lives = [ms for ms in (queue.message_ttl_ms, event.expiration_ms) if ms is not None]
+        if lives:
+            self.dies_at[message] = self.machine.clock_ms + min(lives)
+        if event.origin is not None:
+            origin = event.origin
+            self.taken[(queue.queue_id, origin.queue, origin.queue_id, origin.sequence)] += 1
+
+    # -- effects, one by one ------------------------------------------------------------------------------------------
+
+    def _follow(self, effect: Effect, event: Event) -> None:
+        if isinstance(effect, Deliver):
+            self._hand_over(effect)
+        elif isinstance(effect, FetchReply):
+            if effect.message_id >= 0:
+                self._hand_over(effect)
+            else:
+                self.received[effect.consumer].append(_receipt(effect))
+        elif isinstance(effect, Forget):
+            for message_id in effect.message_ids:
+                self._leave((effect.queue.queue_id, message_id), effect)
+        elif isinstance(effect, Requeue):
+            for message_id in effect.message_ids:
+                message = (effect.queue.queue_id, message_id)
+                assert self.place[message] == effect.consumer, f"{message} returns from who does not hold it"
+                self.place[message] = READY
+                self.returns[message] += 1
+        elif isinstance(effect, DeadLetter):
+            self._die(effect)
+        elif isinstance(effect, Release):
+            self._release(effect, event)
+        elif isinstance(effect, QueueGone):
+            left = [message for message in self.place if message[0] == effect.queue.queue_id]
+            assert not left, f"{effect.queue.name} is gone, and {left} were not forgotten"
+        elif isinstance(effect, Keep | Refuse | Duplicate):
+            assert effect.message_id in self.published
+
+    def _hand_over(self, effect: Deliver | FetchReply) -> None:
+        queue, message = effect.queue, (effect.queue.queue_id, effect.message_id)
+        assert self.place.get(message) == READY, f"{message} is delivered, but it is at {self.place.get(message)}"
+        returns = self.returns[message]
+        assert effect.redelivered == (returns > 0), f"{message} returned {returns} times: redelivered?"
+        assert not queue.quorum or effect.delivery_count == returns, f"{message} returned {returns} times"
+        dies_at, now = self.dies_at.get(message), self.machine.clock_ms
+        if dies_at is not None:
+            at_once = dies_at == now == self.born_at[message]
+            assert now < dies_at or at_once, f"{message} is delivered at {now}, and died at {dies_at}"
+        self.received[effect.consumer].append(_receipt(effect))
+        if effect.final:
+            del self.place[message]
+            self.ended["delivered"] += 1
+        else:
+            self.place[message] = effect.consumer
+
+    def _leave(self, message: Message, effect: Forget) -> None:
+        place = self.place.pop(message)
+        if effect.reason != "deleted":
+            expected = AWAY.get(effect.reason, effect.consumer)
+            assert place == expected, f"{message} {effect.reason} from {expected}, but it is at {place}"
+        if effect.reason == "expired":
+            assert self.dies_at[message] <= self.machine.clock_ms, f"{message} expired before its time"
+        self.ended[effect.reason] += 1
+
+    def _die(self, effect: DeadLetter) -> None:
+        queue_id = effect.queue.queue_id
+        outbox = self.outboxes[queue_id]
+        before = max((sequence for source, sequence in self.letters if source == queue_id), default=0)
+        assert effect.sequence == before + 1, f"dead letter {effect.sequence} of {queue_id} follows {before}"
+        assert (queue_id, effect.message_id) not in self.place, "dead, and still in the queue"
+        outbox[effect.sequence] = self.letters[(queue_id, effect.sequence)] = effect
+
+    def _release(self, effect: Release, event: Event) -> None:
+        queue_id = effect.queue.queue_id
+        outbox = self.outboxes[queue_id]
+        forwarded = isinstance(event, DeadLettersForwarded) and event.queue_id == queue_id
+        for message_id in effect.message_ids:
+            sequence = next(sequence for sequence, letter in outbox.items() if letter.message_id == message_id)
+            del outbox[sequence]
+            if not forwarded:
+                self.given_up.add((queue_id, sequence))
+
+    def count(self, witness: Witness) -> None:
+        """What there was, for who wants to see that the histories meet everything."""
+        witness.ended.update(self.ended)
+        witness.counts["dead letters"] += len(self.letters)
+        witness.counts["dead letters seen before"] += self.duplicates
+        witness.counts["refused"] += len(self.refused)
+
+    # -- in the end ---------------------------------------------------------------------------------------------------
+
+    def check_what_is_left(self) -> None:
+        machine = self.machine
+        left: dict[Message, str | int] = {}
+        for queue in machine.queues():
+            for view in queue.messages():
+                left[(queue.queue_id, view.message_id)] = READY if view.state == "ready" else view.consumer
+        assert left == self.place, f"left is {left}, by account {self.place}"
+        waiting = {queue.queue_id: list(queue.outbox) for queue in machine.outboxes()}
+        assert waiting == {queue_id: list(outbox) for queue_id, outbox in self.outboxes.items() if outbox}
+        again = {key: times for key, times in self.taken.items() if times > 1}
+        assert not again, f"dead letters taken in more than once: {again}"
+
+
+def _receipt(effect: Deliver | FetchReply) -> EffectRow:
+    return (
+        effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final
+    )  # fmt: skip
+
+
+# -- the judgement ----------------------------------------------------------------------------------------------------
+
+
+def judge(log: MemoryLog, witness: Witness, dead: str, validate: bool) -> list[Account]:
+    """AssertionError says what is wrong. The log is healed and drained, its broker stopped. `dead`: the queue that
+    takes every letter of the exchange `dlx`. `validate`: check every invariant after every event."""
+    accounts = []
+    for index in range(len(log.queues)):
+        account = Account(index)
+        claims = [claim for claim in witness.claims if claim.partition == index]
+        refold(account, log, claims, validate)
+        account.check_what_is_left()
+        accounts.append(account)
+    check_publishes(accounts, witness)
+    check_performed(accounts, witness)
+    check_receipts(accounts, witness)
+    check_letters(accounts, dead)
+    return accounts
+
+
+def checkpoints_of(partition: MemoryPartition) -> list[int]:
+    """Where the log says what the broker believed."""
+    decoder = Decoder()
+    return [
+        block.first_offset + at for block in partition.read() for at, record in enumerate(block.records)
+        if isinstance(decoder.decode(record)[2], Checkpointed)
+    ]  # fmt: skip
+
+
+def refold(account: Account, log: MemoryLog, claims: list[Claim], validate: bool) -> None:
+    machine = account.machine
+    partition = log.queues[account.index]
+    digests = {0: machine.digest()}
+    checkpoints = checkpoints_of(partition)
+    wanted = {claim.offset for claim in claims} | set(checkpoints)
+    quarantined = QuarantineReport()
+    for offset, _, _, event, effects in replay(
+        machine, blocks_of(partition, 0, None), Decoder(), quarantined, bodies=True
+    ):
+        if isinstance(event, Checkpointed):
+            assert event.offset == offset - 1
+            assert event.digest == digests[offset], f"the checkpoint at {offset} claims another state"
+        account.happened(offset, event, effects)
+        if offset + 1 in wanted:
+            digests[offset + 1] = machine.digest()
+        if validate:
+            machine.validate()
+    assert machine.next_offset == partition.next_offset
+    absurd = [each for each in quarantined.first if each.offset not in account.late]
+    assert not absurd, f"quarantined: {absurd[:3]}"
+    for claim in claims:
+        assert claim.offset in digests, f"{claim.who} is at {claim.offset}, the log ends at {machine.next_offset}"
+        assert digests[claim.offset] == claim.digest, f"{claim.who} at {claim.offset} is not what the log says"
+
+
+def check_publishes(accounts: list[Account], witness: Witness) -> None:
+    final_life = witness.life.number
+    for publish in witness.publishes:
+        for place, (index, offset) in enumerate(publish.places):
+            if place not in publish.answers:
+                assert publish.life < final_life, f"{publish.body!r} was never answered"
+                continue
+            found = accounts[index].published.get(offset)
+            assert found is not None, f"{publish.body!r} was confirmed at {index}/{offset}, and is lost"
+            assert found.body == publish.body, f"{publish.body!r} was confirmed at {index}/{offset}: {found.body!r}"
+            refused = offset in accounts[index].refused
+            assert publish.answers[place] == refused, f"{publish.body!r}: its publisher was told a lie"
+
+
+def check_performed(accounts: list[Account], witness: Witness) -> None:
+    for life in witness.lives:
+        for account in accounts:
+            index = account.index
+            began, end = life.began[index], account.machine.next_offset if life.ended is None else life.ended[index]
+            for what, performed, first, behind in (
+                ("replayed", life.replayed[index], life.stored[index], began),
+                ("performed", life.performed[index], began, end),
+            ):
+                expected = [row for offset in range(first, behind) for row in account.effects.get(offset, ())]
+                where = f"life {life.number}, partition {index}: {what}"
+                _check_prefix(performed, expected, life.crashed, life.crashed, where)
+
+
+def _check_prefix(
+    seen: Sequence[object], expected: Sequence[object], may_be_short: bool, may_be_long: bool, where: str
+) -> None:
+    for at, (one, other) in enumerate(zip(seen, expected, strict=False)):
+        assert one == other, f"{where}: at {at} was {one}, by the log {other}"
+    assert may_be_short or len(seen) >= len(expected), f"{where}: not done: {expected[len(seen) :][:5]}"
+    assert may_be_long or len(seen) <= len(expected), f"{where}: done too much: {seen[len(expected) :][:5]}"
+
+
+def check_receipts(accounts: list[Account], witness: Witness) -> None:
+    for (index, consumer, _), receipt in witness.receipts.items():
+        account, life = accounts[index], witness.lives[receipt.life]
+        end = account.machine.next_offset if life.ended is None else life.ended[index]
+        if receipt.attached_at >= end:
+            continue  # lost with the end of its life: it never was
+        where = f"consumer {consumer} of life {life.number}"
+        _check_prefix(receipt.rows, account.received[consumer], receipt.cut, life.crashed, where)
+        for message_id, body in receipt.bodies:
+            if message_id < end:
+                found = account.published[message_id].body
+                assert found == body, f"{where} got {body!r} as {message_id}, by the log {found!r}"
+
+
+def check_letters(accounts: list[Account], dead: str) -> None:
+    """What was dead-lettered, and what of it arrived."""
+    target = next(a for a in accounts if a.machine.queue("/", dead) is not None)
+    queue = target.machine.queue("/", dead)
+    assert queue is not None
+    for account in accounts:
+        for (queue_id, sequence), letter in account.letters.items():
+            arrived = target.taken[(queue.queue_id, letter.queue.name, queue_id, sequence)]
+            if letter.exchange == "dlx" and (queue_id, sequence) not in account.given_up:
+                assert arrived == 1, f"dead letter {sequence} of {letter.queue.name} arrived {arrived} times"
+    for account in accounts:
+        for offset, event in account.published.items():
+            origin = event.origin
+            if origin is None:
+                continue
+            key = (origin.queue_id, origin.sequence)
+            source = accounts[partition_of(origin.vhost, origin.queue, len(accounts))]
+            assert key in source.letters, f"{account.index}/{offset} is the dead letter of a message that did not die"
+            letter = source.letters[key]
+            assert (letter.message_id, letter.reason) == (origin.message_id, origin.reason), (
+                f"dead letter at {account.index}/{offset}: {origin}, by the log {row_of(letter)}"
+            )
+            body = source.published[origin.message_id].body
+            assert event.body == body, f"dead letter at {account.index}/{offset}: {event.body!r}, once {body!r}"

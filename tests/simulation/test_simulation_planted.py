@@ -1,0 +1,126 @@
+"""Defects put in on purpose: the simulation must find each of them, and does not have to look for long."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from engine.partition import Partition
+from projections.machine.effects import Requeue
+from projections.machine.ready import REDELIVERED, SIZE_MASK
+from projections.machine.settlement import give_back
+from projections.projector import Projector
+from tests.simulation.history import STEPS, Failure, check, history_of, run
+
+TRIES = 60
+
+
+def forget_a_requeue(queue: Any, holder: Any, ids: list[int], asked: bool, reason: str, effects: list[Any]) -> None:
+    """The last of several messages that come back is said to, and is lost."""
+    give_back(queue, holder, ids[:-1] or ids, asked, reason, effects)
+    if len(ids) > 1:
+        info = holder.held.pop(ids[-1])
+        queue.messages_unacked -= 1
+        queue.message_bytes_unacked -= info & SIZE_MASK
+        queue.held_expiries.pop(ids[-1], None)
+        if holder.limiter is not None:
+            holder.limiter.outstanding -= 1
+        effects.append(Requeue(queue, ids[-1:], holder.consumer, reason))
+
+
+def leave_the_flag_out(queue: Any, holder: Any, ids: list[int], asked: bool, reason: str, effects: list[Any]) -> None:
+    """What comes back is delivered as if for the first time."""
+    give_back(queue, holder, ids, asked, reason, effects)
+    for order in (queue.returned, queue.arrived):
+        for chunk in order.chunks:
+            for at in range(len(chunk.infos)):
+                chunk.infos[at] &= ~REDELIVERED
+
+
+def confirming(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Confirms go out with the effects."""
+
+    def carry_out(partition: Any) -> None:
+        original(partition)
+        while partition._waiting:
+            offset, confirms, sequence = partition._waiting.popleft()
+            confirms.confirm(sequence, offset in partition.refused)
+
+    return carry_out
+
+
+def write_at_once(partition: Any) -> None:
+    """RocksDB gets ahead of the log."""
+    if not partition.effects:
+        partition._batch = partition._batch or partition.projector.prepare()
+        partition.projector.write(partition._batch)
+        partition._batch = None
+
+
+def skip_deletes(projector: Projector, queue_id: int, message_ids: list[int]) -> None:
+    """Bodies stay in RocksDB for ever."""
+
+
+LOST = r"conservation|by account|were not forgotten|should not be there"
+PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found first
+    "a requeue is forgotten": (
+        "projections.machine.settlement.give_back", forget_a_requeue, LOST),
+    "a session's end forgets a message": (
+        "projections.machine.lifecycle.give_back", forget_a_requeue, LOST),
+    "the redelivered flag is left out": (
+        "projections.machine.lifecycle.give_back", leave_the_flag_out, r"returned 1 times: redelivered\?"),
+    "dead messages are delivered": (
+        "projections.machine.delivery.expire_heads", lambda state, queue, effects: None,
+        r"is delivered at .* died at|a dead message"),
+    "dead letters are taken in twice": (
+        "projections.machine.publishing.is_repeated", lambda queue, origin: False, r"taken in more than once"),
+    "dead letters are forgotten": (
+        "engine.dead_letters.Forwarder.recover", lambda self, partition, queue: None, r"not drained: .*outbox \{\d"),
+    "dead letters are sent too early": (
+        "engine.dead_letters.Source.may_send", property(lambda source: bool(source.letters)),
+        r"dead letter at .* by the log|a message that did not die|arrived 0 times"),
+    "the projector skips deletes": (
+        "projections.projector.Projector._delete", skip_deletes, r"RocksDB is not what the log says.*should not be"),
+    "the store gets ahead of the log": (
+        "engine.partition.Partition.project", write_at_once, r"StoreError: .* its log ends at"),
+    "confirms do not wait for the disk": (
+        "engine.partition.Partition.carry_out", confirming(Partition.carry_out), r"confirmed before it was durable"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_defect_is_found(what: str) -> None:
+    target, replacement, expected = PLANTED[what]
+    found = finding(target, replacement)
+    assert re.search(expected, found), f"{what}; found: {found or f'nothing in {TRIES} histories'}"
+
+
+def test_a_failure_tells_its_seed_and_the_shortest_history() -> None:
+    target, replacement, _ = PLANTED["a requeue is forgotten"]
+    with patch(target, replacement), pytest.raises(Failure) as failure:
+        [check(seed) for seed in range(TRIES)]
+    text = str(failure.value)
+    assert re.match(r"seed (\d+): python -m pytest tests/simulation --seed \1\n", text)
+    steps = re.search(r"^(\d+) of 100 steps are enough", text, re.MULTILINE)
+    assert steps is not None
+    assert int(steps[1]) <= 15
+    assert "\npublish  0" in text
+
+
+def test_a_seed_makes_one_history() -> None:
+    one, other = run(7, history_of(7, STEPS), validate=False), run(7, history_of(7, STEPS), validate=False)
+    assert one == other
+    assert one.trace != run(8, history_of(8, STEPS), validate=False).trace
+
+
+def finding(target: str, replacement: Any) -> str:
+    """What is found first; empty: nothing."""
+    with patch(target, replacement):
+        for seed in range(TRIES):
+            try:
+                run(seed, history_of(seed, STEPS), validate=False)
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+    return ""

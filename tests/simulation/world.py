@@ -1,0 +1,331 @@
+"""One simulated machine: the real broker over a log, a RocksDB and a clock that do what a seed says.
+
+Real: Broker, Partition, Turns, Forwarder, Projector, recovery, snapshots, codec, queue machine. Virtual: the event
+loop, the log's disk (engine.log.memory), RocksDB's disk (virtual.py; or a real RocksDB, which is slower), clients.
+Everything is small that is large in production, so that a history of a hundred steps meets every boundary.
+
+A broker is killed at a step's end, or in the middle of anything: a fuse counts the passes of one point (an append, a
+delivery, a batch prepared or written ...) and ends the process there.
+"""
+
+import asyncio
+import logging
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from engine.broker import Broker, Config
+from engine.log.memory import Faults, MemoryLog, MemoryPartition
+from projections import rocks
+from projections.projector import Projector
+from projections.replay import recover
+from projections.snapshots import Snapshots, load
+from projections.store import StateStore
+from projections.verify import verify_partition
+from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
+from tests.simulation.witness import Claim, Life, Witness
+
+START_MS = 1_700_000_000_000
+PARTITIONS = 3
+POINTS = ("append", "appended", "deliver", "confirm", "observe", "observed", "prepare", "prepared", "write", "written",
+          "snapshot")  # fmt: skip
+
+
+class SimulatedCrash(BaseException):
+    """kill -9. Not an Exception: nothing in the broker may catch it."""
+
+
+class World:
+    """Use within `with world.running():`."""
+
+    def __init__(self, seed: int, directory: Path, real_rocks: bool = False) -> None:
+        self.dice = random.Random(f"world {seed}")
+        self.real_rocks = real_rocks
+        self.witness = Witness()
+        self.loop = VirtualLoop()
+        self.rocks: Any = VirtualRocks()  # of the running broker, or what the next one will find
+        self.skew_ms = 0
+        self.defects: list[str] = []  # what the broker logged with a traceback
+        self.config = Config(data=directory, partitions=PARTITIONS, snapshot_events=self.dice.choice((40, 150, 10_000)))
+        self.sizes = {
+            "engine.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
+            "engine.turns.ROUND": self.dice.choice((1, 3, 100)),
+            "engine.broker.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
+            "projections.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
+            "projections.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),
+            "projections.store.BODY_CACHE_BYTES": self.dice.choice((0, 5_000, 1_000_000)),
+            "projections.machine.ready.CHUNK": self.dice.choice((2, 3, 1024)),
+            "projections.machine.state.DEADLINES_A_QUEUE": 0,
+            "projections.machine.state.DEADLINES_MORE": self.dice.choice((0, 5, 100)),
+        }
+        faults = Faults(
+            self.dice.getrandbits(64), self.dice.choice((0.0, 0.02, 0.3)), self.dice.choice((0.0, 0.0, 0.1, 0.4, 0.8)),
+            self.dice.choice((0.1, 0.5, 0.9)),
+        )  # fmt: skip
+        self.log = MemoryLog(PARTITIONS, faults, self.loop.call_later)
+        self.broker: Broker
+        self._confirmed: dict[int, int] = {}  # by partition, in this life
+        self._replaying = False
+        self._dead = False
+        self._fuse: tuple[str, int] | None = None
+
+    # -- the process --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The broker's modules see this world, and a running loop, inside."""
+        with ExitStack() as stack:
+            for name, value in self.sizes.items():
+                stack.enter_context(patch(name, value))
+            for name, replacement in self._replacements().items():
+                stack.enter_context(patch(name, replacement))
+            logger = logging.getLogger("engine")
+            handler = _Defects(self.defects, self.witness)
+            before = logger.propagate
+            logger.addHandler(handler)
+            logger.propagate = False
+            asyncio._set_running_loop(self.loop)  # type: ignore[arg-type]
+            try:
+                yield
+            finally:
+                asyncio._set_running_loop(None)
+                logger.propagate = before
+                logger.removeHandler(handler)
+
+    def start(self) -> None:
+        """A broker on what is there. It may be killed while it starts, and is then started again."""
+        while True:
+            self._confirmed = {}
+            began = [partition.durable_offset for partition in self.log.queues]
+            self.witness.lives.append(Life(
+                len(self.witness.lives), began, [0] * PARTITIONS,
+                [[] for _ in range(PARTITIONS)], [[] for _ in range(PARTITIONS)],
+            ))  # fmt: skip
+            try:
+                self.broker = Broker.open(self.config, self.clock)
+                self.loop.run(0)
+                return
+            except SimulatedCrash:
+                self._fall()
+
+    def crash(self) -> None:
+        """Killed now, and started again on what survived."""
+        self._fall()
+        self.start()
+
+    def _fall(self) -> None:
+        self._dead = False
+        self._fuse = None
+        if self.dice.random() < 0.3:  # misfortunes like company
+            self.arm(self.dice.choice(POINTS), self.dice.randint(1, 12))
+        self.loop.clear()
+        appended = sum(partition.next_offset for partition in self.log.queues)
+        self.log = self.log.crash()
+        self.witness.counts["tails lost"] += sum(partition.next_offset for partition in self.log.queues) < appended
+        self._lose_power()
+        self.witness.counts["crashes"] += 1
+        self.witness.crash([partition.durable_offset for partition in self.log.queues])
+        self.check_stored()
+
+    def _lose_power(self) -> None:
+        """RocksDB as the crash left it; now and then somebody deletes it."""
+        deleted = self.dice.random() < 0.2
+        if not self.real_rocks:
+            self.rocks = VirtualRocks() if deleted else self.rocks.crash(self.dice)
+            return
+        state = self.config.data / "state"
+        left = state.with_name("state-as-left")
+        if not deleted:
+            shutil.copytree(state, left)
+        self.rocks.close()
+        shutil.rmtree(state)
+        if not deleted:
+            left.rename(state)
+
+    def stop(self) -> None:
+        self.fill_disk(False)
+        self.broker.close()
+        self.witness.life.ended = [partition.durable_offset for partition in self.log.queues]
+        for receipt in self.witness.receipts.values():
+            receipt.cut = receipt.cut or receipt.life == self.witness.life.number
+        self.loop.clear()
+        self.witness.counts["clean stops"] += 1
+        self.check_stored()
+
+    def restart(self, healed: bool = False) -> None:
+        """A clean stop and a start; `healed`: on a disk that has no faults from here on."""
+        self.stop()
+        log = MemoryLog(PARTITIONS, Faults(), self.loop.call_later) if healed else self.log.crash()
+        log.metadata, log.queues = self.log.metadata, self.log.queues
+        self.log = log
+        self.start()
+
+    # -- time and faults ----------------------------------------------------------------------------------------------
+
+    def clock(self) -> int:
+        return START_MS + round(self.loop.now * 1000) + self.skew_ms
+
+    def fill_disk(self, full: bool) -> None:
+        """RocksDB cannot write; the log can."""
+        if not self.real_rocks:
+            self.rocks.full = full
+
+    def arm(self, point: str, passes: int) -> None:
+        """Kill the broker when it passes this point for the so-many-th time."""
+        self._fuse = (point, passes)
+
+    def disarm(self) -> None:
+        self._fuse = None
+
+    def passed(self, point: str) -> None:
+        if self._fuse is None or self._fuse[0] != point:
+            return
+        if self._fuse[1] > 1:
+            self._fuse = (point, self._fuse[1] - 1)
+            return
+        self._fuse = None
+        self._dead = True
+        self.witness.counts[f"killed at {point}"] += 1
+        self.witness.trace.append(f"    killed at {point}")
+        raise SimulatedCrash
+
+    # -- what is claimed ----------------------------------------------------------------------------------------------
+
+    def claim_live(self) -> None:
+        """Write down the digests of the live state as they are now."""
+        for partition in self.broker.partitions:
+            machine = partition.machine
+            self.witness.claims.append(Claim("live state", partition.index, machine.next_offset, machine.digest()))
+
+    def confirmed(self, partition: int, offset: int) -> None:
+        """Confirms of a partition come in the order of its offsets, and never before the log is durable."""
+        assert offset < self.log.queues[partition].durable_offset, "confirmed before it was durable"
+        assert offset > self._confirmed.get(partition, -1), "confirmed out of order"
+        self._confirmed[partition] = offset
+
+    def validate(self) -> None:
+        for partition in self.broker.partitions:
+            partition.machine.validate()
+
+    def check_stored(self) -> None:
+        """The RocksDB that is there holds what the log says, at its offset, with bodies; so do all snapshots."""
+        store = StateStore.open(self.config.data / "state")
+        for partition in self.log.queues:
+            report = verify_partition(partition, store)
+            assert report.equal, f"{partition.name}: RocksDB is not what the log says: {report.differences}"
+        store.close()
+        snapshots = Snapshots(self.config.data / "snapshots")
+        for index, partition in enumerate(self.log.queues):
+            for offset in snapshots.offsets(partition.name):
+                path = snapshots.nearest(partition.name, offset)
+                assert path is not None
+                assert offset <= partition.durable_offset, f"{path.name} is ahead of the log"
+                claim = Claim("snapshot", index, offset, load(path).digest())
+                if claim not in self.witness.claims:
+                    self.witness.claims.append(claim)
+                    self.witness.counts["snapshots"] += 1
+
+    # -- instruments --------------------------------------------------------------------------------------------------
+
+    def _replacements(self) -> dict[str, Any]:
+        return (self._remembering() if self.real_rocks else self._virtual_rocks()) | {
+            "engine.recovery.EmbeddedLog": self,  # its `open` below
+            "engine.recovery.recover": self._recover,
+            "engine.auth.Access.hash": lambda access, password: "simulated",
+            "projections.projector.Projector.observe": self._observing(Projector.observe),
+            "projections.projector.Projector.prepare": self._between("prepare", "prepared", Projector.prepare),
+            "projections.projector.Projector.write": self._between("write", "written", Projector.write),
+            "projections.snapshots.Snapshots.take": self._between("snapshot", "snapshot", Snapshots.take),
+            "projections.snapshots.os.fsync": lambda descriptor: None,
+            "engine.log.memory.MemoryLog.close": self._unless_dead(MemoryLog.close),
+            "engine.log.memory.MemoryPartition.append": self._between("append", "appended", MemoryPartition.append),
+        }
+
+    def _virtual_rocks(self) -> dict[str, Any]:
+        return {
+            "projections.rocks.open_database": lambda path, scratch: self.rocks,
+            "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
+            "projections.projector.WriteBatch": VirtualBatch,
+            "tests.simulation.virtual.VirtualRocks.close": self._unless_dead(VirtualRocks.close),
+        }
+
+    def _remembering(self) -> dict[str, Any]:
+        original = rocks.open_database
+
+        def open_database(path: Path, scratch: Path | None) -> Any:
+            self.rocks = original(path, scratch)
+            return self.rocks
+
+        return {
+            "projections.rocks.open_database": open_database,
+            "projections.store.StateStore.close": self._unless_dead(StateStore.close),
+        }
+
+    def open(self, directory: Path, partitions: int, segment_bytes: int) -> MemoryLog:
+        """Stands in for `EmbeddedLog.open`."""
+        return self.log
+
+    def _recover(self, log: Any, store: StateStore) -> Any:
+        index = next(index for index, partition in enumerate(self.log.queues) if partition is log)
+        life = self.witness.life
+        life.stored[index] = store.applied_offset(log.name)
+        self._replaying = True
+        try:
+            recovery = recover(log, store)
+        finally:
+            self._replaying = False
+        machine = recovery.machine
+        machine.validate()
+        who = f"state at the start of life {life.number} (stored at {life.stored[index]})"
+        self.witness.claims.append(Claim(who, index, machine.next_offset, machine.digest()))
+        return recovery
+
+    def _observing(self, original: Callable[..., None]) -> Callable[..., None]:
+        def observe(projector: Projector, effects: Any, published: Any) -> None:
+            if self._dead:  # see `_unless_dead`
+                return
+            self.passed("observe")
+            index = int(projector.machine.partition.rsplit("-", 1)[1])
+            self.witness.saw(index, effects, self._replaying)
+            original(projector, effects, published)
+            self.passed("observed")
+
+        return observe
+
+    def _unless_dead(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Of a dead process only Python's `finally` still runs, and must not tidy up."""
+        return lambda target: None if self._dead else original(target)
+
+    def _between(self, before: str, after: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            if self._dead:
+                raise SimulatedCrash
+            self.passed(before)
+            result = original(*arguments)
+            self.passed(after)
+            return result
+
+        return call
+
+
+class _Defects(logging.Handler):
+    """The broker catches what one connection does wrong, and what a disk does; here neither may happen by itself."""
+
+    def __init__(self, defects: list[str], witness: Witness) -> None:
+        super().__init__(logging.WARNING)
+        self.defects = defects
+        self.witness = witness
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        self.witness.counts["commits failed"] += "the log can't be written" in message
+        if record.exc_info:
+            message += "\n" + logging.Formatter().formatException(record.exc_info)
+        filled = "No space left on device (simulated)" in message
+        self.witness.counts["batches failed"] += "the state can't be written" in message
+        if record.exc_info or ("the state can't be written" in message and not filled) or "no snapshot" in message:
+            self.defects.append(message)

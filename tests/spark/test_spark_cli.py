@@ -1,0 +1,178 @@
+"""python -m spark_replay, as a process: the result alone on stdout, one line on stderr when it cannot be had."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from histories import START_MS, Recorder
+
+from spark_replay import __main__ as cli
+from spark_replay import failures
+from spark_replay.output import message_object, print_table, properties_object
+
+
+def run(*arguments: object, status: int = 0) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_replay", *map(str, arguments)], capture_output=True, text=True,
+        cwd=Path(__file__).resolve().parents[2], env={**os.environ, "TZ": "America/New_York"},
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert len(done.stderr.splitlines()) == (0 if status in (0, 1) else 1), done.stderr
+    return done.stdout if status in (0, 1) else done.stderr
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    data = tmp_path_factory.mktemp("told")
+    history = Recorder(data, partitions=1)
+    history.declare("orders", {"x-max-length": 5})
+    history.publish("orders", "grüße".encode())
+    history.publish("orders", b"\xff\xfe")
+    history.get("orders", 1)
+    history.wait(1_000)
+    history.purge("orders")
+    history.close()
+    return data
+
+
+def test_state_at_as_the_checks_call_it(told: Path) -> None:
+    found = json.loads(
+        run("state-at", "--data", told, "--time", "2025-11-21T03:00:00.999+00:00", "--format", "json", "--messages")
+    )
+    assert len(found) == 1
+    queue = found[0]
+    assert (queue["vhost"], queue["queue"], queue["name"]) == ("/", "orders", "orders")
+    assert (queue["messages_ready"], queue["messages_unacknowledged"]) == (1, 1)
+    assert (queue["message_bytes_ready"], queue["message_bytes_unacknowledged"]) == (2, 7)
+    assert queue["arguments"] == {"x-max-length": 5}
+    assert [(m["body"], m["body_encoding"], m["state"]) for m in queue["messages"]] == [
+        ("//4=", "base64", "ready"), ("grüße", "utf-8", "unacked"),
+    ]  # fmt: skip
+    assert queue["messages"][0]["published"] == "2025-11-21T03:00:00.000+00:00"
+    assert queue["messages"][0]["properties"] == {"delivery_mode": 2}
+
+
+def test_state_at_offsets_and_a_bare_number(told: Path, spark, capsys) -> None:
+    for offsets in ("3", '{"queues-0": 3}'):
+        assert cli.run(["state-at", "--data", str(told), "--offsets", offsets]) == 0
+        queue = json.loads(capsys.readouterr().out)[0]
+        assert (queue["messages"], queue["messages_ready"]) == (1, 1)
+
+
+def test_history_as_csv_json_and_parquet(told: Path, tmp_path: Path, spark, capsys) -> None:
+    assert cli.run(["history", "--data", str(told), "--format", "csv"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["outcome"] for row in rows] == ["published", "published", "delivered", "purged"]
+    assert rows[0]["timestamp"] == "2025-11-21T03:00:00.000+00:00"
+    out = tmp_path / "history"
+    for form in ("parquet", "json"):
+        assert cli.run(["history", "--data", str(told), "--format", form, "--out", str(out / form)]) == 0
+    assert spark.read.parquet(str(out / "parquet")).count() == 4
+    written = json.loads((out / "json" / "part-0.json").read_text())
+    assert [row["outcome"] for row in written] == [row["outcome"] for row in rows]
+    assert cli.run(["history", "--data", str(told), "--out", str(out)]) == 64
+
+
+def test_biography_as_a_table(told: Path, spark, capsys) -> None:
+    assert cli.run(["biography", "--data", str(told), "--message", "queues-0:2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert "delivered" in lines[2]
+
+
+def test_audit_says_what_it_did_and_exits_0(told: Path, spark, capsys) -> None:
+    assert cli.run(["audit", "--data", str(told)]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("audit passed")
+
+
+def test_audit_of_a_lie_exits_1_and_says_where(tmp_path: Path) -> None:
+    history = Recorder(tmp_path, partitions=1)
+    history.declare("orders")
+    offset = history.claim(0, "0" * 64)
+    history.close()
+    printed = run("audit", "--data", tmp_path, status=1)
+    assert f"claims: queues-0 offset {offset}: the broker claimed 000" in printed
+    assert printed.rstrip().endswith("audit FAILED: 1 finding")
+
+
+@pytest.fixture
+def corrupt(told: Path, tmp_path: Path) -> Path:
+    import shutil
+
+    data = tmp_path / "corrupt"
+    shutil.copytree(told, data)
+    segment = next((data / "log" / "queues-0").glob("*.avro"))
+    content = bytearray(segment.read_bytes())
+    content[-40] ^= 255
+    segment.write_bytes(bytes(content))
+    return data
+
+
+def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsys) -> None:
+    assert cli.run(["audit", "--data", str(corrupt)]) == 65
+    assert "block at byte" in capsys.readouterr().out
+    line = run("history", "--data", corrupt, status=65)
+    assert "00000000000000000000.avro: block at byte" in line
+    assert "(offset " in line
+
+
+# -- what is refused before Spark starts, in this process -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "line"),
+    [
+        (["state-at", "--time", "yesterday"], 64, "'yesterday' is not a time"),
+        (["state-at", "--time", "2001-01-01T00:00:00Z"], 65, "lies before the history"),
+        (["state-at", "--time", "2030-01-01T00:00:00Z", "--offsets", "1"], 64, "not both"),
+        (["state-at", "--offsets", "99"], 65, "not 99"),
+        (["state-at", "--format", "xml"], 64, "'xml' is not one of"),
+        (["history", "--format", "parquet"], 64, "say where with --out"),
+        (["history", "--from", "2031-01-01T00:00:00Z"], 65, "nothing was logged at or after"),
+        (["biography", "--message", "x:y"], 64, "is not a message"),
+        (["frobnicate"], 64, "No such command"),
+    ],
+)
+def test_bad_arguments_are_one_line(told: Path, capsys, arguments: list[str], status: int, line: str) -> None:
+    data = [] if arguments == ["frobnicate"] else ["--data", str(told)]
+    assert cli.run([*arguments, *data]) == status
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert line in printed.err
+    assert len(printed.err.splitlines()) == 1
+
+
+def test_a_directory_without_a_log(tmp_path: Path, capsys) -> None:
+    assert cli.run(["state-at", "--data", str(tmp_path / "none")]) == 64
+    assert cli.run(["state-at", "--data", str(tmp_path)]) == 65
+    assert "no RewindMQ log is here" in capsys.readouterr().err
+
+
+def test_the_cause_is_found_in_what_spark_wraps() -> None:
+    error = RuntimeError(
+        "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
+        'Traceback (most recent call last):\n  File "x.py", line 1\n'
+        "engine.log.base.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache.spark..."
+    )
+    assert failures.cause_of(error) == ("CorruptLog", "/d/0.avro: block at byte 9 (offset 3): bad")
+    assert failures.cause_of(ValueError("odd"))[0] == "ValueError"
+
+
+def test_properties_that_cannot_be_read_are_shown_as_they_are() -> None:
+    assert properties_object(b"") == {}
+    assert properties_object(b"\x80\x20\x0atext/plain\x04ping") == {"content_type": "text/plain", "type": "ping"}
+    assert properties_object(b"\x20\x00\xff") == "IAD/"
+
+
+def test_times_are_utc_wherever_it_runs(told: Path) -> None:
+    assert START_MS == 1_763_694_000_000  # 03:00 UTC; `run` sets another time zone
+    assert message_object({"properties": None, "body": None})["body"] == ""
+
+
+def test_tables_leave_out_empty_columns(capsys) -> None:
+    print_table(["a", "b", "c"], [["1", "", "x"], ["22", "", "y"]], sys.stdout)
+    assert capsys.readouterr().out == "a   c\n1   x\n22  y\n"

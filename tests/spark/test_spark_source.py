@@ -1,0 +1,125 @@
+"""spark.read.format("rewindmq"): rows, ranges and options (BEHAVIOURS section 16)."""
+
+import re
+from pathlib import Path
+
+import pytest
+from histories import START_MS, Recorder
+
+from engine.log.reader import EmbeddedLogReader
+from projections.rewind import RewindError
+from schemas.codec import Decoder
+from schemas.events import Published
+from spark_replay.failures import cause_of
+from spark_replay.history_log import first_event_ms, open_log
+from spark_replay.ranges import Range, resolve
+
+
+def read(spark, data, **options):
+    reader = spark.read.format("rewindmq").option("path", str(data))
+    for name, value in options.items():
+        reader = reader.option(name, value)
+    return reader.load()
+
+
+def test_rows_are_the_events_of_the_log_in_order(spark, busy: Path) -> None:
+    rows = read(spark, busy, log="all").collect()
+    decode = Decoder().decode
+    expected = []
+    for partition in EmbeddedLogReader(busy).partitions:
+        for block in partition.read():
+            for offset, record in enumerate(block.records, block.first_offset):
+                timestamp_ms, actor, event = decode(record)
+                body = event.body if isinstance(event, Published) else None
+                expected.append((partition.name, offset, timestamp_ms, actor.user, type(event).__name__, body))
+    found = [
+        (r.partition, r.offset, round(r.timestamp.timestamp() * 1000), r.user, r.event, r.body and bytes(r.body))
+        for r in rows
+    ]
+    assert [(*row[:5], row[5] or None) for row in found] == [(*row[:5], row[5] or None) for row in expected]
+
+
+def test_a_partition_of_the_log_is_a_partition_of_spark(spark, busy: Path) -> None:
+    frame = read(spark, busy, view="records")
+    assert frame.rdd.getNumPartitions() == 2
+    assert frame.columns == ["partition", "offset", "record"]
+
+
+def test_columns_of_a_publish(spark, tmp_path: Path) -> None:
+    history = Recorder(tmp_path, partitions=1)
+    history.declare("orders", {"x-max-length": 5})
+    offset = history.publish("orders", b"\xff\x00", expiration_ms=7)
+    history.close()
+    row = read(spark, tmp_path).where(f"offset = {offset}").collect()[0]
+    assert (row.event, row.vhost, row.queues, row.routing_key) == ("Published", "/", ["orders"], "orders")
+    assert (row.size, row.expiration_ms, row.persistent, bytes(row.body)) == (2, 7, True, b"\xff\x00")
+    declared = read(spark, tmp_path, includeBodies="false").where("event = 'QueueDeclared'").collect()[0]
+    assert declared.queue == "orders"
+    assert '"name":"x-max-length"' in declared.detail
+    assert "body" not in declared.asDict()
+
+
+def test_password_hashes_stay_out(spark, tmp_path: Path) -> None:
+    from schemas.events import UserSet
+
+    history = Recorder(tmp_path, partitions=1)
+    history.metadata(UserSet("eve", "$argon2id$secret", ("administrator",)))
+    history.close()
+    row = read(spark, tmp_path, log="metadata").where("event = 'UserSet'").collect()[0]
+    assert "administrator" in row.detail
+    assert "secret" not in row.detail
+
+
+def test_starting_and_ending_offsets(spark, busy: Path) -> None:
+    frame = read(spark, busy, startingOffsets='{"queues-0": 10, "queues-1": -2}', endingOffsets='{"queues-0": 13}')
+    zero = [row.offset for row in frame.where("partition = 'queues-0'").collect()]
+    assert zero == [10, 11, 12]
+    end = EmbeddedLogReader(busy).queues[1].next_offset
+    assert frame.where("partition = 'queues-1'").count() == end
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"endingTimestamp": "2001-01-01T00:00:00Z"}, "lies before the history"),
+        ({"endingTimestamp": "2999-01-01T00:00:00Z"}, "lies in the future"),
+        ({"endingTimestamp": "noon"}, "'noon' is not a time"),
+        ({"startingTimestamp": "2999-01-01T00:00:00Z"}, "nothing was logged at or after"),
+        ({"startingOffsets": '{"queues-9": 1}'}, "there is no partition queues-9"),
+        ({"startingOffsets": "12"}, "does not say of which partition"),
+        ({"endingOffsets": '{"queues-0": 1000000}'}, "queues-0 has offsets 0 to"),
+        ({"endingOffsets": "{"}, "is not JSON"),
+        ({"startingOffsetsByTimestampStrategy": "maybe"}, "neither error nor latest"),
+    ],
+)
+def test_bad_ranges_are_refused(busy: Path, options: dict[str, str], error: str) -> None:
+    log = open_log(str(busy))
+    with pytest.raises(RewindError, match=re.escape(error)):
+        resolve(log.queues, options, first_event_ms(log))
+
+
+def test_a_bad_range_reaches_whoever_reads_with_spark(spark, busy: Path) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
+        read(spark, busy, endingTimestamp="2001-01-01T00:00:00Z").count()
+    name, line = cause_of(caught.value)
+    assert name == "OutsideHistory"
+    assert "lies before the history" in line
+
+
+def test_times_are_resolved_to_the_events_up_to_them(busy: Path) -> None:
+    log = open_log(str(busy))
+    ranges = resolve(log.queues, {"endingTimestamp": str(START_MS + 500)}, first_event_ms(log))
+    decode = Decoder()
+    for stretch, partition in zip(ranges, log.queues, strict=True):
+        times = [decode.timestamp_ms(r) for block in partition.read() for r in block.records]
+        assert stretch.end == sum(time <= START_MS + 500 for time in times)
+        assert stretch == Range(partition.name, 0, stretch.end)
+    late = {"startingTimestamp": "2030-01-01T00:00:00Z", "startingOffsetsByTimestampStrategy": "latest"}
+    assert all(r.start == r.end for r in resolve(log.queues, late, first_event_ms(log)))
+
+
+def test_a_bare_offset_means_the_only_partition(tmp_path: Path) -> None:
+    history = Recorder(tmp_path, partitions=1)
+    history.declare("orders")
+    history.close()
+    assert resolve(open_log(str(tmp_path)).queues, {"endingOffsets": "1"}, 0) == [Range("queues-0", 0, 1)]

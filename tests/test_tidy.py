@@ -1,0 +1,81 @@
+"""The layout as a test: imports flow one way, the machine is pure, files stay short, names mean something."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("schemas", "projections", "engine", "spark_replay")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+# What a package may import of ours (besides itself). The Spark side reads the log, and nothing else of the engine.
+ALLOWED = {
+    "schemas": set(),
+    "projections": {"schemas"},
+    "engine": {"schemas", "projections"},
+    "spark_replay": {"schemas", "projections", "engine.log"},
+}
+# The machine is a function: nothing of the world (DESIGN section 1).
+PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}
+IMPURE_CALLS = re.compile(r"\bhash\(|\bid\(|\bopen\(|\bprint\(|\bset\([^)]*\)\s*:|\bfloat\(")
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}
+
+
+def imports(path: Path) -> set[str]:
+    """Modules that a file imports, dotted, imports inside functions included."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_imports_flow_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    ours = {module for module in imports(path) if module.split(".")[0] in PACKAGES}
+    allowed = ALLOWED[package] | {package}
+    wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
+    assert not wrong, f"{name(path)} must not import {sorted(wrong)}"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "projections" / "machine").glob("*.py")), ids=name)
+def test_machine_is_pure(path: Path) -> None:
+    foreign = {m for m in imports(path) if m.split(".")[0] not in PURE | {"projections", "schemas"}}
+    assert not foreign, f"{name(path)} imports {sorted(foreign)}: the fold has no clock, chance or I/O"
+    code = "\n".join(line for line in ast.unparse(ast.parse(path.read_text())).splitlines())
+    assert not IMPURE_CALLS.search(code), f"{name(path)}: {IMPURE_CALLS.search(code)}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 600, f"{name(path)}: over 600 lines, split it by purpose"
+    assert path.stem not in BANNED_NAMES
+    documented = ast.get_docstring(ast.parse(path.read_text()))
+    assert path.stem == "__init__" or documented, f"{name(path)}: say what it is for"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_functions_fit_a_screen(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 70, f"{name(path)}:{node.lineno} {node.name} has {length} lines"
+
+
+def test_every_event_has_a_schema_and_a_handler() -> None:
+    from projections.machine.machine import HANDLERS
+    from projections.topology import HANDLERS as TOPOLOGY_HANDLERS
+    from schemas.events import EVENT_TYPES
+
+    for event in EVENT_TYPES:
+        assert (ROOT / "schemas" / "avsc" / f"{event.__name__}.avsc").exists(), f"{event.__name__} has no schema"
+        assert event in HANDLERS or event in TOPOLOGY_HANDLERS, f"{event.__name__} has no handler"
