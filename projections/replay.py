@@ -21,6 +21,7 @@ from projections.machine.machine import Machine
 from projections.store import Projector, StateStore, StoreError
 from schemas.codec import Decoder, UndecodableRecord
 from schemas.events import Actor, Event, Published
+from schemas.single_object import FramedDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +40,15 @@ class Block(Protocol):
     @property
     def records(self) -> Sequence[bytes]: ...
 
+    @property
+    def timestamps_ms(self) -> Sequence[int] | None: ...
+
 
 class PartitionLog(Protocol):
     """Of `engine.log.base.LogPartition`, what a fold needs: see there."""
 
     name: str
+    framed: bool
 
     @property
     def start_offset(self) -> int: ...
@@ -79,19 +84,25 @@ class QuarantineReport:
 
 
 Step = tuple[int, int, Actor, Event, list[Effect]]
+# First offset, records, and their timestamps where the log gives them (None: the envelopes' own hold).
+Run = tuple[int, Sequence[bytes], Sequence[int] | None]
+
+
+def decoder_for(log: PartitionLog) -> Decoder:
+    return FramedDecoder() if log.framed else Decoder()
 
 
 def replay(
-    machine: Machine, blocks: Iterable[tuple[int, Sequence[bytes]]], decoder: Decoder, quarantined: QuarantineReport,
-    end: int | None = None, bodies: bool = False,
+    machine: Machine, blocks: Iterable[Run], decoder: Decoder, quarantined: QuarantineReport, end: int | None = None,
+    bodies: bool = False,
 ) -> Iterator[Step]:  # fmt: skip
-    """Fold blocks (first offset, records) into the machine, up to offset `end` (exclusive). Yields, after each event
-    was applied, (offset, timestamp_ms, actor, event, effects); the list is the same one each time and is emptied when
-    the next step is asked for. `bodies` as in `Decoder.decode`."""
+    """Fold runs of records into the machine, up to offset `end` (exclusive). Yields, after each event was applied,
+    (offset, timestamp_ms, actor, event, effects); the list is the same one each time and is emptied when the next step
+    is asked for. `bodies` as in `Decoder.decode`."""
     effects: list[Effect] = []
     apply, decode = machine.apply, decoder.decode
     start = machine.next_offset
-    for first_offset, records in blocks:
+    for first_offset, records, timestamps_ms in blocks:
         offset = first_offset
         skip = max(0, start - first_offset)
         take = len(records) if end is None else min(len(records), end - first_offset)
@@ -102,6 +113,8 @@ def replay(
             except UndecodableRecord as error:
                 quarantined.add(offset, "", str(error))
                 continue
+            if timestamps_ms is not None:
+                timestamp_ms = timestamps_ms[index]
             apply(offset, timestamp_ms, actor, event, effects)
             for effect in effects:
                 if type(effect) is Quarantine:
@@ -113,15 +126,15 @@ def replay(
 def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> QuarantineReport:
     """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log), bodies left alone."""
     quarantined = QuarantineReport()
-    for _ in replay(machine, blocks_of(log, machine.next_offset, end), Decoder(), quarantined, end):
+    for _ in replay(machine, blocks_of(log, machine.next_offset, end), decoder_for(log), quarantined, end):
         pass
     return quarantined
 
 
-def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[tuple[int, Sequence[bytes]]]:
+def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[Run]:
     """What `replay` takes, from a log that is read by offsets."""
     for block in log.read(start, end):
-        yield block.first_offset, block.records
+        yield block.first_offset, block.records, block.timestamps_ms
 
 
 @dataclass(slots=True)
@@ -161,7 +174,7 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
     blocks = blocks_of(log, stored_offset, None)
-    for offset, _, _, event, effects in replay(machine, blocks, Decoder(), quarantined, bodies=True):
+    for offset, _, _, event, effects in replay(machine, blocks, decoder_for(log), quarantined, bodies=True):
         replayed += 1
         if isinstance(event, Published):
             published[offset] = event

@@ -3,6 +3,8 @@
     | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
+from schemas.codec import Decoder, Encoder
+from schemas.events import Actor, Event
 from schemas.evolution import upgraded
 from schemas.registry import envelope_fingerprint
 from schemas.shapes import UndecodableRecord
@@ -26,3 +28,20 @@ def unwrap(data: bytes) -> bytes:
     if len(data) < len(_HEADER):
         raise UndecodableRecord(f"byte 2 of {len(data)}: the record ends within the fingerprint of its schema")
     return upgraded(data[len(_HEADER) :], data[2 : len(_HEADER)].hex())
+
+
+class FramedEncoder(Encoder):
+    """Encodes single objects."""
+
+    def prefix(self, timestamp_ms: int, actor: Actor) -> bytes:
+        return _HEADER + super().prefix(timestamp_ms, actor)
+
+
+class FramedDecoder(Decoder):
+    """Decodes single objects."""
+
+    def decode(self, record: bytes, bodies: bool = True) -> tuple[int, Actor, Event]:
+        return super().decode(unwrap(record), bodies)
+
+    def timestamp_ms(self, record: bytes) -> int:
+        return super().timestamp_ms(unwrap(record))

@@ -48,10 +48,12 @@ class Block:
     chain: bytes
     file: Path
     position: int
+    timestamps_ms: Sequence[int] | None = None  # of each record, where the log gives them; None: the envelopes' own
 
 
 class LogPartition(Protocol):
     name: str
+    framed: bool  # False: records are bare; True: Avro single objects (engine/log/shared.py)
     start_offset: int  # oldest record kept
     next_offset: int  # offset of the next append
     durable_offset: int  # everything below is durable

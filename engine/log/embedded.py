@@ -31,6 +31,8 @@ class Group:
 class EmbeddedPartition:
     """A partition that this process writes: `append`, `seal`, `land` in the loop, `write_sealed` in the thread."""
 
+    framed = False
+
     def __init__(self, directory: Path, segment_bytes: int, begin: bool) -> None:
         self.name = directory.name
         self._writer = PartitionWriter(directory, segment_bytes, begin)

@@ -38,6 +38,8 @@ class Faults:
 
 
 class MemoryPartition:
+    framed = False
+
     def __init__(self, name: str, blocks: list[Block]) -> None:
         self.name = name
         self.start_offset = 0

@@ -217,6 +217,8 @@ class SegmentReader:
 class PartitionReader:
     """One partition, read from its directory."""
 
+    framed = False
+
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.name = directory.name

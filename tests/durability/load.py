@@ -51,6 +51,7 @@ class Clients:
         self.url = ""
         self.publishing = True
         self.orderly = False  # consumers ack everything and keep nothing: the last drain
+        self.ended = False  # a client library may swallow a task's cancellation: this can't be swallowed
         self.sequence = 0
 
     async def declare(self, url: str) -> None:
@@ -71,13 +72,13 @@ class Clients:
                 await asyncio.wait_for(connection.close(), 1)
 
     async def again_and_again(self, work: Callable[[AbstractChannel], "asyncio.Future[None]"]) -> None:
-        while True:
+        while not self.ended:
             life = self.ledger.life
             with contextlib.suppress(*GONE):
                 if self.url:
                     async with self.connected(self.url) as channel:
                         await work(channel)
-            while life == self.ledger.life and not self.url:
+            while life == self.ledger.life and not self.url and not self.ended:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.02)
 
@@ -90,7 +91,8 @@ class Clients:
             to = channel.default_exchange if not exchange else await channel.get_exchange(exchange, ensure=False)
             while self.publishing:
                 await asyncio.gather(*(self.publish(to, key, accounts, number) for _ in range(BATCH)))
-            await asyncio.sleep(3600)
+            while not self.ended:
+                await asyncio.sleep(0.1)
 
         await self.again_and_again(work)
 
@@ -133,7 +135,7 @@ class Consuming:
         own = await self.channel.declare_queue("", exclusive=True)
         queue = await self.channel.get_queue(self.name, ensure=False)
         await queue.consume(self.taken)
-        while True:
+        while not self.clients.ended:
             await asyncio.sleep(0.1)
             while self.clients.orderly and self.kept:
                 first = self.kept.pop()

@@ -83,9 +83,13 @@ async def scenario(data: Path, kills: int) -> tuple[Ledger, RunningBroker]:
         clients.orderly = True
         await drained(clients)
     finally:
+        clients.ended = True
         for task in (living, *tasks):
             task.cancel()
-        await asyncio.wait([living, *tasks])
+        _, left = await asyncio.wait([living, *tasks], timeout=30)
+        for task in left:
+            task.print_stack()
+        assert not left, f"{len(left)} clients do not end"
     return ledger, broker
 
 
