@@ -74,10 +74,16 @@ class Clients:
     async def again_and_again(self, work: Callable[[AbstractChannel], "asyncio.Future[None]"]) -> None:
         while not self.ended:
             life = self.ledger.life
-            with contextlib.suppress(*GONE):
+            try:
                 if self.url:
                     async with self.connected(self.url) as channel:
                         await work(channel)
+            except GONE:
+                pass
+            except asyncio.CancelledError:  # the client library also throws it at calls of a connection that broke
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
             while life == self.ledger.life and not self.url and not self.ended:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.02)
@@ -104,7 +110,7 @@ class Clients:
             await exchange.publish(
                 aio_pika.Message(encode(message), delivery_mode=aio_pika.DeliveryMode.PERSISTENT), key
             )
-        except GONE:
+        except (*GONE, asyncio.CancelledError):
             self.ledger.unknown += 1
             raise
         self.ledger.confirm(accounts, message)
