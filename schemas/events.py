@@ -12,7 +12,11 @@ Rules of this file
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
 Events of a queue partition are in the first part, events of the metadata log in the second; `BrokerStarted`,
-`MachineUpgraded` stand in both kinds of log.
+`NodeLost` and `MachineUpgraded` stand in both kinds of log.
+
+A broker's life is an epoch: the offset in the metadata log of the event with which it began, `BrokerStarted` (a log of
+one broker) or `NodeJoined` (a log that nodes share). Its session and consumer ids are (epoch << 24) | count, so that an
+id names its epoch: `id >> 24`.
 """
 
 from dataclasses import dataclass
@@ -258,20 +262,41 @@ class DeadLettersForwarded:
 @dataclass(frozen=True, slots=True)
 class Checkpointed:
     """What the broker believes: the digest (SHA-256, hex) of the partition's canonical state after `offset` was
-    applied. The fold ignores it; an audit compares it."""
+    applied. The fold ignores it; an audit compares it. `node`: who claims it, among nodes that share a log. `final`: a
+    broker's last word at a clean stop; where another event is last in an embedded log, its broker crashed."""
 
     offset: int
     digest: str
+    node: str = ""
+    final: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointAsked:
+    """Every node that folds this is to say what it believes right after it (`Checkpointed`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerStarted:
     """A broker took the log over. In a queue partition every session before it is gone; transient queues and
-    messages are lost (S-074, S-075). In the metadata log its offset is the broker's epoch."""
+    messages are lost (S-074, S-075). In the metadata log its offset is the broker's epoch. `after_crash`: the broker
+    before did not stop cleanly, so it may have delivered messages by events that never became durable."""
 
     node: str
     version: str
     machine_version: int
+    after_crash: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLost:
+    """The node's life that began with `epoch` is over: its sessions, what it alone kept, and whatever is still to come
+    from it. `reason`: lapsed (no heartbeat), restarted (the same node joined again), stopped. In the metadata log and
+    in every queue partition."""
+
+    node: str
+    epoch: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,6 +318,17 @@ class MachineUpgraded:
 
 
 # --- events of the metadata log ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJoined:
+    """A broker node begins to share the log. The event's offset is its epoch; an earlier epoch of the same node that
+    was alive is lost by it. `address`: host:port of its AMQP listener, for listings."""
+
+    node: str
+    version: str
+    machine_version: int
+    address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,17 +446,28 @@ class OperatorPolicyCleared:
     name: str
 
 
+# --- heartbeats, which are no history ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAlive:
+    """The node lives. Only in the topic `nodes`, which is kept for an hour and never folded into a state."""
+
+    node: str
+    epoch: int
+
+
 QueueEvent = (
     Published | Acked | Nacked | Credited | Fetched | QueueDeclared | QueueDeleted | PolicyApplied | ConsumerAttached
     | ConsumerCancelled | Purged | Tick | SessionClosed | DeadLettersForwarded | Checkpointed | BrokerStarted
-    | MachineUpgraded | GlobalPrefetchSet
+    | MachineUpgraded | GlobalPrefetchSet | NodeLost | CheckpointAsked
 )  # fmt: skip
 MetadataEvent = (
     BrokerStarted | MachineUpgraded | VhostCreated | VhostDeleted | UserSet | UserDeleted | PermissionsSet
     | PermissionsCleared | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | PolicySet | PolicyCleared
-    | OperatorPolicySet | OperatorPolicyCleared
+    | OperatorPolicySet | OperatorPolicyCleared | NodeJoined | NodeLost
 )  # fmt: skip
-Event = QueueEvent | MetadataEvent
+Event = QueueEvent | MetadataEvent | NodeAlive
 
 # The order of the envelope's union in Avro: an index is for ever; new types go to the end.
 EVENT_TYPES: tuple[type[Event], ...] = (
@@ -428,5 +475,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ConsumerCancelled, Purged, Tick, SessionClosed, DeadLettersForwarded, Checkpointed, BrokerStarted, MachineUpgraded,
     VhostCreated, VhostDeleted, UserSet, UserDeleted, PermissionsSet, PermissionsCleared, ExchangeDeclared,
     ExchangeDeleted, Bound, Unbound, PolicySet, PolicyCleared, OperatorPolicySet, OperatorPolicyCleared,
-    GlobalPrefetchSet,
+    GlobalPrefetchSet, NodeJoined, NodeLost, NodeAlive, CheckpointAsked,
 )  # fmt: skip

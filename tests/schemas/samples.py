@@ -117,6 +117,12 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     ),
     "OperatorPolicyCleared": (TIMESTAMP_MS, ADMIN, e.OperatorPolicyCleared("/", "ceiling")),
     "GlobalPrefetchSet": (TIMESTAMP_MS, GUEST, e.GlobalPrefetchSet(7, 1, 20)),
+    "NodeJoined": (TIMESTAMP_MS, e.BROKER, e.NodeJoined("rewindmq@one", "0.2.0", 1, "one:5672")),
+    "NodeLost": (TIMESTAMP_MS, e.BROKER, e.NodeLost("rewindmq@one", 300, "lapsed")),
+    "NodeAlive": (TIMESTAMP_MS, e.BROKER, e.NodeAlive("rewindmq@one", 300)),
+    "CheckpointAsked": (TIMESTAMP_MS, e.BROKER, e.CheckpointAsked()),
+    "Checkpointed-final": (TIMESTAMP_MS, e.BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),
+    "BrokerStarted-after-crash": (TIMESTAMP_MS, e.BROKER, e.BrokerStarted("rewindmq@host", "0.2.0", 1, True)),
 }  # fmt: skip
 
 
