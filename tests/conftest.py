@@ -2,6 +2,7 @@
 
     broker          one started broker for a test module; ends with it, and must end cleanly
     start_broker    a function that starts more, or starts one again in the same directory
+    kafka, kafka3   a real Kafka of one node, of three (tests/kafka/fixtures.py)
 """
 
 from collections.abc import Callable, Iterator
@@ -9,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.kafka.fixtures import kafka, kafka3
 from tests.running import RunningBroker
+
+__all__ = ["broker", "kafka", "kafka3", "start_broker"]
 
 
 @pytest.fixture
