@@ -13,6 +13,9 @@ Rules of this file
   `schemas.shapes`, which knows every legal form and says what is wrong with the rest. So there is one judge of what can
   be decoded, and the fast way must only never accept what the judge refuses.
 - This module may be compiled by mypyc, which cannot slice to an end before the start, nor index by more than 62 bits.
+- Whether a record can be decoded does not depend on whether its body is wanted: a record of which the body is not all
+  there, or goes on behind it, is refused with `bodies` False as it is with True. What `strip_body` makes is another
+  form, which only a reader that was told so takes (`stripped`), and which keeps what is wrong with a record.
 - The same bytes come again and again (the actor of a connection, the route of a publisher, the consumer of an ack).
   They are compared with those met last, then looked up whole, and only parsed when they are new.
 """
@@ -65,6 +68,8 @@ _PLAIN_TRANSIENT = b"\x00\x00\x00\x00\x00"
 _REASONS = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit")}
 _SMALL_LONGS = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
 _NEVER = b"\xff" * 11  # no record has this where a long or a length stands
+# Before a record that `strip_body` could not take a body out of: it is as it was.
+_UNSTRIPPED = _NEVER
 
 
 def _long(value: int) -> bytes:
@@ -333,9 +338,11 @@ class Decoder:
         self._routes: dict[bytes, Route] = {}
         self._in_queues: dict[bytes, tuple[str, str, int]] = {}
 
-    def decode(self, record: bytes, bodies: bool = True) -> tuple[int, Actor, Event]:
-        """With `bodies` False, `Published.body` is b"" and the record may be cut off behind the body's length prefix
-        (`strip_body`)."""
+    def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
+        """With `bodies` False, `Published.body` is b"". `stripped`: the record is what `strip_body` made, and so it has
+        no body. Whatever is asked for, the same records are undecodable, for the same reasons."""
+        if stripped and record.startswith(_UNSTRIPPED):
+            return self._any(record[len(_UNSTRIPPED) :], False, False)
         try:
             prefix = self._prefix
             if not record.startswith(prefix.rest, 2):
@@ -347,12 +354,12 @@ class Decoder:
             if low & 0x81 == 0x80 and high & 0x80:
                 timestamp_ms = prefix.start_ms + ((low & 0x7F) >> 1) + ((high & 0x7F) << 6)
                 if kind == _PUBLISHED_BYTE:
-                    return timestamp_ms, prefix.actor, self._published(record, pos + 1, bodies)
+                    return timestamp_ms, prefix.actor, self._published(record, pos + 1, bodies, stripped)
                 if kind <= _FETCHED_BYTE or kind == _TICK_BYTE:
                     return timestamp_ms, prefix.actor, self._hot(record, pos + 1, kind)
         except (IndexError, UndecodableRecord, _Surprise):
-            return self._any(record, bodies)  # not as we write it: it may be sound all the same
-        return self._any(record, bodies)
+            pass  # not as we write it: it may be sound all the same
+        return self._any(record, bodies, stripped)
 
     def timestamp_ms(self, record: bytes) -> int:
         """Only the timestamp: it is the envelope's first field."""
@@ -372,7 +379,7 @@ class Decoder:
         self._prefix = prefix
         return prefix
 
-    def _published(self, record: bytes, pos: int, bodies: bool) -> Published:
+    def _published(self, record: bytes, pos: int, bodies: bool, stripped: bool) -> Published:
         if record.startswith(self._route_bytes, pos):
             route = self._route
             pos += len(self._route_bytes)
@@ -413,7 +420,7 @@ class Decoder:
                 encryption = read(cursor, _ENCRYPTION, "encryption")
                 pos = cursor.pos
         size, pos = _varint(record, pos)
-        if size < 0 or (pos + size != len(record) and (bodies or pos != len(record))):
+        if size < 0 or (pos if stripped else pos + size) != len(record):
             raise _Surprise
         body = record[pos:] if bodies else b""
         if encryption is not None:
@@ -471,7 +478,7 @@ class Decoder:
             raise _Surprise
         return event
 
-    def _any(self, record: bytes, bodies: bool) -> tuple[int, Actor, Event]:
+    def _any(self, record: bytes, bodies: bool, stripped: bool) -> tuple[int, Actor, Event]:
         """The judge: reads any legal form, and says what is wrong with the rest."""
         cursor = Cursor(record, 0)
         timestamp_ms = cursor.long("timestamp")
@@ -483,12 +490,13 @@ class Decoder:
         if not 0 <= index < len(_EVENTS):
             cursor.fail(f"there is no event type number {index}", start)
         shape = _EVENTS[index]
-        event: Event = self._any_published(cursor, bodies) if index == 0 else read(cursor, shape, shape.name)
+        event: Event
+        event = self._any_published(cursor, bodies, stripped) if index == 0 else read(cursor, shape, shape.name)
         if cursor.pos != len(record):
             cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
         return timestamp_ms, actor, event
 
-    def _any_published(self, cursor: Cursor, bodies: bool) -> Published:
+    def _any_published(self, cursor: Cursor, bodies: bool, stripped: bool) -> Published:
         start = cursor.pos
         read(cursor, _ROUTE, "route")
         route = self._interned_route(cursor.record[start : cursor.pos])
@@ -499,9 +507,7 @@ class Decoder:
         origin: Origin | None = read(cursor, _ORIGIN, "origin")
         encryption: Encryption | None = read(cursor, _ENCRYPTION, "encryption")
         size = cursor.size("body")
-        body = b""
-        if bodies or cursor.pos != len(cursor.record):
-            body = cursor.take(size, "body")
+        body = b"" if stripped else cursor.take(size, "body")
         if not bodies:
             body = b""
         if encryption is not None:
@@ -540,14 +546,21 @@ class Decoder:
 
 
 def strip_body(record: bytes) -> bytes:
-    """The record without the bytes of a `Published` body (its length prefix stays); other records as they are, and so
-    are records that cannot be decoded: what is wrong with them must not get lost on the way to the decoder."""
+    """The record for those who leave bodies alone: without the bytes of a `Published` body (its length prefix stays).
+    Other events are as they were. What does not look sound is as it was too, behind a mark that no record begins with:
+    what is wrong with it must not get lost on the way to the decoder (`decode` with `stripped`)."""
     try:
-        _, pos = _varint(record, 0)
-        _, pos = _varint(record, _size_end(record, pos))
+        _, actor = _varint(record, 0)
+        user_end = _size_end(record, actor)
+        _, pos = _varint(record, user_end)
         if record[pos] != _PUBLISHED_BYTE:
-            return record
-        pos = _size_end(record, _route_end(record, pos + 1))
+            return record if record[pos] < 0x80 else _UNSTRIPPED + record  # 0 may be written in more than one byte
+        route = pos + 1
+        pos = _route_end(record, route)
+        if not (record[actor:user_end].isascii() and record[route:pos].isascii()):
+            read(Cursor(record, actor), _ACTOR, "actor")
+            read(Cursor(record, route), _ROUTE, "route")
+        pos = _size_end(record, pos)
         if record[pos : pos + 5] in (_PLAIN_PERSISTENT, _PLAIN_TRANSIENT):
             pos += 5
         else:
@@ -557,5 +570,5 @@ def strip_body(record: bytes) -> bytes:
             pos = cursor.pos
         size, pos = _varint(record, pos)
     except (IndexError, UndecodableRecord, _Surprise):
-        return record
-    return record[:pos] if size >= 0 and pos + size == len(record) else record
+        return _UNSTRIPPED + record
+    return record[:pos] if size >= 0 and pos + size == len(record) else _UNSTRIPPED + record

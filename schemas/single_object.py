@@ -3,7 +3,7 @@
     | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
-from schemas.codec import Decoder, Encoder
+from schemas.codec import Decoder, Encoder, strip_body
 from schemas.events import Actor, Event
 from schemas.evolution import upgraded
 from schemas.registry import envelope_fingerprint
@@ -30,6 +30,11 @@ def unwrap(data: bytes) -> bytes:
     return upgraded(data[len(_HEADER) :], data[2 : len(_HEADER)].hex())
 
 
+def strip_framed_body(data: bytes) -> bytes:
+    """`schemas.codec.strip_body` for a single object. One of another schema is as it was."""
+    return _HEADER + strip_body(data[len(_HEADER) :]) if data.startswith(_HEADER) else data
+
+
 class FramedEncoder(Encoder):
     """Encodes single objects."""
 
@@ -40,8 +45,9 @@ class FramedEncoder(Encoder):
 class FramedDecoder(Decoder):
     """Decodes single objects."""
 
-    def decode(self, record: bytes, bodies: bool = True) -> tuple[int, Actor, Event]:
-        return super().decode(unwrap(record), bodies)
+    def decode(self, record: bytes, bodies: bool = True, stripped: bool = False) -> tuple[int, Actor, Event]:
+        """`stripped`: the record is what `strip_framed_body` made."""
+        return super().decode(unwrap(record), bodies, stripped and record.startswith(_HEADER))
 
     def timestamp_ms(self, record: bytes) -> int:
         return super().timestamp_ms(unwrap(record))

@@ -54,8 +54,10 @@ class Product(Protocol):
         """Rows that are ready; called after each group of records, and with `last` at the end."""
 
 
-def fold_events(product: Product, machine: Machine, groups: Iterable[Group]) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects."""
+def fold_events(
+    product: Product, machine: Machine, groups: Iterable[Group], stripped: bool = False
+) -> "Iterator[pa.RecordBatch]":
+    """Show `product` every event with its effects. `stripped`: the records are without bodies (`strip_body`)."""
     product.begin(machine)
     decode = Decoder().decode
     apply = machine.apply
@@ -64,7 +66,7 @@ def fold_events(product: Product, machine: Machine, groups: Iterable[Group]) -> 
     for offsets, records in groups:
         for offset, record in zip(offsets, records, strict=True):
             try:
-                timestamp_ms, actor, event = decode(record, False)
+                timestamp_ms, actor, event = decode(record, False, stripped)
             except UndecodableRecord as error:
                 product.undecodable(offset, str(error))
                 continue
@@ -164,7 +166,8 @@ def _fold_rows(product: Callable[[str], Product], batches: "Iterator[pa.RecordBa
     if first is None:
         return
     partition = first.column("partition")[0].as_py()
-    yield from fold_events(product(partition), Machine(partition), _frame_groups(partition, first, filled))
+    groups = _frame_groups(partition, first, filled)
+    yield from fold_events(product(partition), Machine(partition), groups, stripped=True)
 
 
 def _frame_groups(partition: str, first: "pa.RecordBatch", rest: "Iterator[pa.RecordBatch]") -> Iterator[Group]:

@@ -2,6 +2,7 @@
 
 import io
 import random
+from dataclasses import replace
 from typing import Any
 
 import fastavro
@@ -26,7 +27,7 @@ from schemas.events import (
     VhostDeleted,
 )
 from schemas.registry import parsed_envelope_schema
-from schemas.single_object import unwrap
+from schemas.single_object import FramedDecoder, strip_framed_body, unwrap, wrap
 from tests.schemas.samples import SAMPLES, sample_bytes
 from tests.schemas.strategies import EVENTS, actors, events, plain, timestamps
 
@@ -99,19 +100,20 @@ def test_one_encoder_and_one_decoder_for_a_whole_history(history: list[tuple[int
 
 @given(event=EVENTS[Published])
 @settings(max_examples=100, deadline=None)
-def test_without_bodies_the_size_stays_and_the_body_need_not_be_there(event: Published) -> None:
+def test_without_bodies_the_size_stays_and_a_stripped_record_has_no_body(event: Published) -> None:
     record = encoded(event)
     stripped = strip_body(record)
     assert stripped + event.body == record
-    assert strip_body(stripped) == stripped
-    for form in (record, stripped):
-        got = Decoder().decode(form, bodies=False)[2]
+    for got in (Decoder().decode(record, bodies=False)[2], Decoder().decode(stripped, bodies=False, stripped=True)[2]):
         assert isinstance(got, Published)
         assert (got.body, got.body_size) == (b"", event.body_size)
         assert (plain(got.route), got.properties, got.origin) == (plain(event.route), event.properties, event.origin)
     if event.body:
-        with pytest.raises(UndecodableRecord, match=rf"body is {len(event.body)} bytes long"):
-            Decoder().decode(stripped)
+        for bodies in (True, False):  # whoever was not told that it is stripped takes it for damaged
+            with pytest.raises(UndecodableRecord, match=rf"body is {len(event.body)} bytes long, but .* after 0"):
+                Decoder().decode(stripped, bodies)
+        with pytest.raises(UndecodableRecord, match=f"goes on for {len(event.body)} bytes behind its end"):
+            Decoder().decode(record, bodies=False, stripped=True)
 
 
 @given(event=events)
@@ -121,44 +123,82 @@ def test_other_records_are_not_stripped(event: Any) -> None:
         assert strip_body(encoded(event)) == encoded(event)
 
 
-def outcome(decoder: Decoder, record: bytes, bodies: bool, judge: bool) -> Any:
+def outcome(decode: Any, record: bytes, bodies: bool, stripped: bool = False) -> Any:
+    """What was read, or what is wrong with it; without the body."""
     try:
-        timestamp_ms, actor, event = decoder._any(record, bodies) if judge else decoder.decode(record, bodies)
+        timestamp_ms, actor, event = decode(record, bodies, stripped)
     except UndecodableRecord as error:
         return str(error)
+    if isinstance(event, Published):
+        event = replace(event, body=b"")
     return timestamp_ms, actor, plain(event)
+
+
+def assert_read_alike(decoder: Decoder, record: bytes) -> Any:
+    """By the fast way (with whatever this decoder has met before, or nothing) and the judge, with the body, without it,
+    and stripped: the same is undecodable, for the same reason, and all else is the same."""
+    judged = outcome(decoder._any, record, bodies=True)
+    stripped = strip_body(record)
+    for fresh_or_not in (decoder, Decoder()):
+        for decode in (fresh_or_not.decode, fresh_or_not._any):
+            assert outcome(decode, record, True) == outcome(decode, record, False) == judged
+        assert outcome(fresh_or_not.decode, stripped, False, stripped=True) == judged
+    framed = FramedDecoder().decode
+    value = wrap(record)
+    assert outcome(framed, value, True) == outcome(framed, value, False) == judged
+    assert outcome(framed, strip_framed_body(value), False, stripped=True) == judged
+    return judged
+
+
+INTERESTING = st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFE, 0xFF]) | st.integers(0, 255)
 
 
 @given(event=events, data=st.data())
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_damaged_records_are_refused_or_read_and_never_differently_by_the_fast_way(
+def test_damaged_records_are_refused_or_read_and_never_differently_by_the_fast_way_or_without_bodies(
     event: Any, data: st.DataObject
 ) -> None:
     record = bytearray(encoded(event, actor=Actor("guest", 7))[:400])
     decoder = Decoder()
-    outcome(decoder, bytes(record), True, judge=False)  # warm caches must make no difference
-    for _ in range(data.draw(st.integers(1, 3))):
-        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(
-            st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFE, 0xFF]) | st.integers(0, 255)
-        )
-    damaged = bytes(record[: data.draw(st.integers(0, len(record)))]) + data.draw(st.binary(max_size=2))
-    for bodies in (True, False):
-        judged = outcome(Decoder(), damaged, bodies, judge=True)
-        assert outcome(decoder, damaged, bodies, judge=False) == judged
-        assert outcome(Decoder(), damaged, bodies, judge=False) == judged
-        if isinstance(judged, tuple):  # what we can read, we can read without its body
-            stripped = outcome(Decoder(), strip_body(damaged), False, judge=False)
-            assert stripped == outcome(Decoder(), damaged, False, judge=False)
-        elif bodies:
-            assert strip_body(damaged) == damaged or outcome(Decoder(), damaged, False, judge=False) == judged
+    outcome(decoder.decode, bytes(record), True)  # warm caches must make no difference
+    for _ in range(data.draw(st.integers(0, 3))):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(INTERESTING)
+    cut = bytes(record[: data.draw(st.integers(0, len(record)))])
+    assert_read_alike(decoder, cut + data.draw(st.binary(max_size=2)))
+
+
+@given(event=EVENTS[Published], user=st.text(max_size=80), data=st.data())
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_published_records_from_anywhere_are_read_alike(event: Published, user: str, data: st.DataObject) -> None:
+    """Mostly damaged where it ends: cut within or exactly behind the body's length, or with bytes too many."""
+    record = bytearray(encoded(event, actor=Actor(user, 0)))
+    for _ in range(data.draw(st.integers(0, 2))):
+        record[data.draw(st.integers(0, len(record) - 1))] = data.draw(INTERESTING)
+    end = len(record) - len(event.body)
+    cut = data.draw(st.integers(max(0, end - 3), len(record)) | st.just(end) | st.just(len(record)))
+    assert_read_alike(Decoder(), bytes(record[:cut]) + data.draw(st.just(b"") | st.binary(max_size=2)))
+
+
+@pytest.mark.parametrize("body", [b"b", b"body", b"x" * 9_000])
+def test_a_record_cut_exactly_behind_the_length_of_its_body_is_refused_by_all(body: bytes) -> None:
+    record = encoded(published(body))
+    whole = assert_read_alike(Decoder(), record)
+    assert isinstance(whole, tuple)
+    judged = assert_read_alike(Decoder(), record[: -len(body)])
+    assert f"body is {len(body)} bytes long, but the record ends after 0" in judged
+    assert "the record goes on for 1 bytes behind its end" in assert_read_alike(Decoder(), record + b"x")
+
+
+def test_what_looks_like_the_mark_of_an_unstripped_record_is_none() -> None:
+    """A record that begins with strip_body's own mark, and one that holds a sound record behind it."""
+    for damaged in (b"\xff" * 11, b"\xff" * 11 + encoded(published()), b"\xff" * 22 + encoded(Tick())):
+        assert "timestamp is longer than 10 bytes" in assert_read_alike(Decoder(), damaged)
 
 
 @given(record=st.binary(max_size=60))
 @settings(max_examples=300, deadline=None)
 def test_random_bytes(record: bytes) -> None:
-    judged = outcome(Decoder(), record, True, judge=True)
-    assert outcome(Decoder(), record, True, judge=False) == judged
-    strip_body(record)
+    assert_read_alike(Decoder(), record)
 
 
 @pytest.mark.parametrize("cls", EVENT_TYPES, ids=lambda cls: cls.__name__)
@@ -284,8 +324,8 @@ def test_what_the_schema_has_no_room_for_is_not_written(event: Any, error: str) 
 
 def test_an_encrypted_body_counts_with_its_plain_size() -> None:
     record = encoded(published(b"sixteen bytes...", encryption=Encryption("person-1", "key-1", b"nonce", 3)))
-    for form, bodies in ((record, True), (record, False), (strip_body(record), False)):
-        event = Decoder().decode(form, bodies)[2]
+    for form, bodies, stripped in ((record, True, False), (record, False, False), (strip_body(record), False, True)):
+        event = Decoder().decode(form, bodies, stripped)[2]
         assert isinstance(event, Published)
         assert event.body_size == 3
 
@@ -302,7 +342,7 @@ def test_the_fast_way_and_the_judge_agree_on_thousands_of_damaged_hot_records() 
     decoder = Decoder()
     sound = 0
     for _ in range(20_000):
-        outcome(decoder, seeded.choice(records), False, judge=False)
+        outcome(decoder.decode, seeded.choice(records), False)
         damaged = bytearray(seeded.choice(records))
         for _ in range(seeded.randint(1, 3)):
             place, byte = seeded.randrange(len(damaged)), seeded.choice((0, 1, 2, 4, 0x7F, 0x80, 0xFF))
@@ -315,8 +355,5 @@ def test_the_fast_way_and_the_judge_agree_on_thousands_of_damaged_hot_records() 
                 damaged.insert(place, byte)
             else:
                 del damaged[place]
-        record, bodies = bytes(damaged), seeded.random() < 0.5
-        judged = outcome(Decoder(), record, bodies, judge=True)
-        assert outcome(decoder, record, bodies, judge=False) == judged, record.hex()
-        sound += isinstance(judged, tuple)
+        sound += isinstance(assert_read_alike(decoder, bytes(damaged)), tuple)
     assert sound > 1000  # or the damage would only ever test the refusals
