@@ -1,0 +1,223 @@
+"""For services that publish by appending to Kafka: the record that puts a message into a queue of RewindMQ.
+
+    producer = confluent_kafka.Producer({..., "partitioner": "murmur2", "enable.idempotence": True})
+    publisher = Publisher("billing")                        # the service's name: who published, in the history
+    record = publisher.record("/", "orders", b'{"id": 7}', content_type="application/json", headers={"try": 1})
+    producer.produce(record.topic, key=record.key, value=record.value)
+
+    topic   <prefix>.queues
+    key     vhost/queue in UTF-8; the partition is Kafka's murmur2 of it (the default of Kafka's Java client, not of
+            librdkafka): a record in another partition is quarantined, as the queue does not live there
+    value   an Avro single object: C3 01, the fingerprint of the schema, an envelope with a `Published` event
+
+The contract
+- Nothing is routed: no exchange, no binding, the record names its queue. One queue a record.
+- The queue must be there. A record for one that is not (yet) is quarantined: skipped, counted, and listed with its
+  offset and reason (`rewindmq list_quarantined`). It stays so when the queue is declared later.
+- Whoever may write to the topic may publish to any queue: Kafka's ACLs decide, RewindMQ's users and permissions do not.
+  The name of the service is what the service says.
+- Limits, overflow and TTL apply as for any publish, at the time that Kafka gave the record (LogAppendTime). A publish
+  that the queue refuses (reject-publish) is not told to a producer: it is in the history (outcome `refused`), and
+  counted (`rewindmq_queue_messages_by_outcome{outcome="refused"}`).
+- What a producer is told is Kafka's: with `acks=all` the message is as safe as a confirmed one. Use the idempotent
+  producer: without it a retry can put a message into the queue twice. Order is kept within a key.
+- Transactions are not honoured: readers are read_uncommitted, an aborted record counts like any other.
+- `max.message.bytes` of the topic bounds a record; a body counts with its length, as in AMQP.
+
+This module makes bytes and needs no Kafka client. Whole numbers in headers are AMQP's `long` and others `double`,
+whatever their value, so that a typed consumer gets what it got yesterday. docs/producing.md shows how to do it all
+without this module.
+"""
+
+import struct
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import NamedTuple
+
+from schemas.events import Actor, Published, Route
+from schemas.single_object import FramedEncoder
+
+MAX_EXPIRY_MS = 315_360_000_000  # ten years, as for AMQP's publishers (S-036)
+# What a consumer with the usual frame size (131,072) can be sent: one header frame, without its own 8 and 12 bytes.
+MAX_PROPERTIES_BYTES = 131_052
+MAX_DEPTH = 32  # of tables and arrays within headers
+ROUTES = 4_096  # queues that a publisher remembers; then it starts anew
+
+HeaderValue = None | bool | int | float | str | bytes | datetime | list["HeaderValue"] | Mapping[str, "HeaderValue"]
+
+
+class Record(NamedTuple):
+    topic: str
+    key: bytes
+    value: bytes
+
+
+class Publisher:
+    """Makes the records of one service. Not thread-safe."""
+
+    def __init__(self, service: str, prefix: str = "rewindmq") -> None:
+        self.topic = f"{prefix}.queues"
+        self._encoder = FramedEncoder()
+        self._actor = Actor(_name("service", service), 0)
+        self._routes: dict[tuple[str, str], tuple[bytes, Route]] = {}
+
+    def record(
+        self, vhost: str, queue: str, body: bytes, *,
+        content_type: str | None = None, content_encoding: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None, delivery_mode: int = 2, priority: int | None = None,
+        correlation_id: str | None = None, reply_to: str | None = None, expiration: int | str | None = None,
+        message_id: str | None = None, timestamp: int | datetime | None = None, type: str | None = None,
+        app_id: str | None = None,
+    ) -> Record:  # fmt: skip
+        """The record that publishes `body` to `queue`. Properties are AMQP's: `delivery_mode` 2 (the default here)
+        survives a restart of the broker and 1 does not; `expiration` in milliseconds; `timestamp` in seconds since
+        1970, or a datetime with a time zone. ValueError, in one line, for what AMQP has no room for."""
+        key, route = self._routes.get((vhost, queue)) or self._new_route(vhost, queue)
+        if not isinstance(body, bytes):
+            raise ValueError(f"the body must be bytes, not {_type(body)}")
+        if delivery_mode not in (1, 2):
+            raise ValueError(f"delivery_mode is 1 (transient) or 2 (persistent), not {delivery_mode!r}")
+        expiration_ms = None if expiration is None else _milliseconds(expiration)
+        properties = _properties((
+            _short("content_type", content_type),
+            _short("content_encoding", content_encoding),
+            None if headers is None else _headers(headers),
+            bytes((delivery_mode,)),
+            None if priority is None else bytes((_whole("priority", priority, 255),)),
+            _short("correlation_id", correlation_id),
+            _short("reply_to", reply_to),
+            None if expiration_ms is None else _short("expiration", str(expiration_ms)),
+            _short("message_id", message_id),
+            None if timestamp is None else _seconds(timestamp).to_bytes(8, "big"),
+            _short("type", type),
+            None,  # user_id is an authenticated name, and here nobody is: `actor` says which service
+            _short("app_id", app_id),
+        ))  # fmt: skip
+        if len(properties) > MAX_PROPERTIES_BYTES:
+            raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")
+        event = Published(
+            route, properties, expiration_ms, priority, delivery_mode == 2, None, None, body, len(body)
+        )  # fmt: skip
+        prefix = self._encoder.prefix(int(time.time() * 1000), self._actor)
+        return Record(self.topic, key, self._encoder.encode(prefix, event))
+
+    def _new_route(self, vhost: str, queue: str) -> tuple[bytes, Route]:
+        _name("vhost", vhost)
+        _name("queue", queue)
+        if len(self._routes) >= ROUTES:
+            self._routes.clear()
+        # As if published to the default exchange, which routes to the queue of that name.
+        known = self._routes[vhost, queue] = (f"{vhost}/{queue}".encode(), Route(vhost, "", queue, (queue,)))
+        return known
+
+
+# -- what is allowed ---------------------------------------------------------------------------------------------------
+
+
+def _type(value: object) -> str:
+    return type(value).__name__
+
+
+def _utf8(what: str, value: object, most: int) -> bytes:
+    if not isinstance(value, str):
+        raise ValueError(f"{what} must be a str, not {_type(value)}")
+    try:
+        data = value.encode()
+    except UnicodeEncodeError:
+        raise ValueError(f"{what} is not Unicode text (it holds half a surrogate pair)") from None
+    if len(data) > most:
+        raise ValueError(f"{what} is {len(data)} bytes long, more than {most}")
+    return data
+
+
+def _name(what: str, value: str) -> str:
+    if not _utf8(what, value, 255):
+        raise ValueError(f"{what} must not be empty")
+    return value
+
+
+def _whole(what: str, value: object, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError(f"{what} is a whole number from 0 to {most}, not {value!r}")
+    return value
+
+
+def _milliseconds(value: int | str) -> int:
+    if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isdigit():
+        value = int(value)
+    return _whole("expiration", value, MAX_EXPIRY_MS)
+
+
+def _seconds(value: int | datetime) -> int:
+    if isinstance(value, datetime):
+        if value.utcoffset() is None:
+            raise ValueError("timestamp needs a time zone: which moment it is depends on it")
+        return _whole("timestamp", int(value.timestamp()), (1 << 63) - 1)
+    return _whole("timestamp", value, (1 << 63) - 1)
+
+
+# -- as they stand in a content header (AMQP 0-9-1, 4.2.6.1 and 4.2.5.5) -----------------------------------------------
+
+
+def _properties(values: tuple[bytes | None, ...]) -> bytes:
+    """Flags, the first value's highest, then the values that are there."""
+    flags = 0
+    for place, value in enumerate(values):
+        if value is not None:
+            flags |= 0x8000 >> place
+    return flags.to_bytes(2, "big") + b"".join(value for value in values if value is not None)
+
+
+def _short(what: str, value: str | None) -> bytes | None:
+    if value is None:
+        return None
+    data = _utf8(what, value, 255)
+    return bytes((len(data),)) + data
+
+
+def _headers(headers: Mapping[str, HeaderValue]) -> bytes:
+    if not isinstance(headers, Mapping):
+        raise ValueError(f"headers must be a mapping, not {_type(headers)}")
+    for name in ("CC", "BCC"):
+        if name in headers:
+            raise ValueError(f"headers: {name} asks for further routing, and nothing is routed here")
+    return _table("headers", headers, 0)
+
+
+def _table(where: str, table: Mapping[str, HeaderValue], depth: int) -> bytes:
+    parts = []
+    for name, value in table.items():
+        data = _utf8(f"a name in {where}", name, 255)
+        parts.append(bytes((len(data),)) + data + _value(f"{where}[{name!r}]", value, depth + 1))
+    return _long(b"".join(parts))
+
+
+def _value(where: str, value: HeaderValue, depth: int) -> bytes:
+    if depth > MAX_DEPTH:
+        raise ValueError(f"headers are nested deeper than {MAX_DEPTH}")
+    if value is None:
+        return b"V"
+    if isinstance(value, bool):
+        return b"t\x01" if value else b"t\x00"
+    if isinstance(value, int):
+        if not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{where} is {value}, which does not fit into 64 bits")
+        return b"l" + value.to_bytes(8, "big", signed=True)
+    if isinstance(value, float):
+        return b"d" + struct.pack(">d", value)
+    if isinstance(value, str):
+        return b"S" + _long(_utf8(where, value, MAX_PROPERTIES_BYTES))
+    if isinstance(value, bytes):
+        return b"x" + _long(value)
+    if isinstance(value, datetime):
+        return b"T" + _seconds(value).to_bytes(8, "big")
+    if isinstance(value, list):
+        return b"A" + _long(b"".join([_value(f"{where}[{n}]", each, depth + 1) for n, each in enumerate(value)]))
+    if isinstance(value, Mapping):
+        return b"F" + _table(where, value, depth)
+    raise ValueError(f"{where} is of type {_type(value)}, for which AMQP has none")
+
+
+def _long(data: bytes) -> bytes:
+    return len(data).to_bytes(4, "big") + data
