@@ -1,4 +1,4 @@
-"""Vhosts, users, permissions, exchanges, bindings and policies: the fold of the metadata log.
+"""Vhosts, users, permissions, exchanges, bindings, policies and nodes: the fold of the metadata log.
 
 Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
@@ -9,6 +9,10 @@ Rules of this file
 - What is there is told by the event that made it. By rule, without an event: the vhost `/`, and in every vhost the
   exchanges that AMQP demands (`SYSTEM_EXCHANGES`).
 - A broker's start (`BrokerStarted`) ends what is not durable: such exchanges go, and the bindings from and to them.
+  Where nodes share the log, it ends when the last of them is gone, which shows when the next one joins.
+- An auto-delete exchange goes with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`), and with
+  it the bindings to it, which may be the last ones of other such exchanges. That follows, so it is no event; in older
+  logs an ExchangeDeleted says it once more. One that never had a binding stays.
 - At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
   supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
   go to the first by name; RabbitMQ leaves them undetermined.
@@ -29,6 +33,8 @@ from schemas.events import (
     ExchangeDeclared,
     ExchangeDeleted,
     MachineUpgraded,
+    NodeJoined,
+    NodeLost,
     OperatorPolicyCleared,
     OperatorPolicySet,
     PermissionsCleared,
@@ -102,6 +108,7 @@ class Topology:
     exchanges: dict[tuple[str, str], ExchangeDeclared]
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
+    nodes: dict[int, NodeJoined]  # those alive, by epoch
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -111,6 +118,7 @@ class Topology:
         self.exchanges = {}
         self.policies = {}
         self.operator_policies = {}
+        self.nodes = {}
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -152,7 +160,7 @@ class Topology:
 
     def digest(self) -> str:
         """SHA-256 (hex) of all there is, in a canonical order; `next_offset` is not part of it, versions are."""
-        state = [
+        state: list[Any] = [
             [asdict(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
@@ -164,6 +172,8 @@ class Topology:
                 for rules in (self._rules, self._operator_rules)
             ],
         ]  # fmt: skip
+        if self.nodes:
+            state.append([[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)])
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -182,18 +192,36 @@ class Topology:
             self._by_destination.setdefault(destination, {})[event] = None
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
-        self._unbind(Bound(
+        bound = Bound(
             event.vhost, event.source, event.destination_type, event.destination, event.routing_key, event.arguments
-        ))  # fmt: skip
+        )
+        if self.is_bound(bound):
+            self._unbind(bound)
+            self._delete_if_unbound([(event.vhost, event.source)])
 
     def on_exchange_declared(self, offset: int, event: ExchangeDeclared) -> None:
         if event.vhost in self.vhosts:
             self.exchanges.setdefault((event.vhost, event.exchange), event)
 
     def on_exchange_deleted(self, offset: int, event: ExchangeDeleted) -> None:
-        self._delete_exchange(event.vhost, event.exchange)
+        self._delete_if_unbound(self._delete_exchange(event.vhost, event.exchange))
 
     def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
+        self._end_what_is_not_durable()
+
+    def on_node_joined(self, offset: int, event: NodeJoined) -> None:
+        """Of the same node there can't be two: its life of before is over."""
+        for epoch in [epoch for epoch, joined in self.nodes.items() if joined.node == event.node]:
+            del self.nodes[epoch]
+        if not self.nodes:
+            self._end_what_is_not_durable()
+        self.nodes[offset] = event
+
+    def on_node_lost(self, offset: int, event: NodeLost) -> None:
+        self.nodes.pop(event.epoch, None)
+
+    def _end_what_is_not_durable(self) -> None:
+        """Nothing is auto-deleted by this: durable exchanges come back as they were, bound or not."""
         for (vhost, name), exchange in list(self.exchanges.items()):
             if not exchange.durable:
                 self._delete_exchange(vhost, name)
@@ -270,10 +298,21 @@ class Topology:
             if not self._by_destination[destination]:
                 del self._by_destination[destination]
 
-    def _delete_exchange(self, vhost: str, name: str) -> None:
-        if self.exchanges.pop((vhost, name), None) is not None:
-            for bound in (*self.bindings_from(vhost, name), *self.bindings_to(vhost, "exchange", name)):
-                self._unbind(bound)
+    def _delete_exchange(self, vhost: str, name: str) -> list[tuple[str, str]]:
+        """With its bindings; the exchanges that were bound to it, by (vhost, name)."""
+        if self.exchanges.pop((vhost, name), None) is None:
+            return []
+        inbound = self.bindings_to(vhost, "exchange", name)
+        for bound in (*self.bindings_from(vhost, name), *inbound):
+            self._unbind(bound)
+        return [(vhost, bound.source) for bound in inbound]
+
+    def _delete_if_unbound(self, sources: list[tuple[str, str]]) -> None:
+        """These exchanges have lost bindings: the auto-delete ones that have none left go."""
+        for key in sources:  # grows meanwhile
+            exchange = self.exchanges.get(key)
+            if exchange is not None and exchange.auto_delete and key not in self._by_source:
+                sources.extend(self._delete_exchange(*key))
 
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> _Rule | None:
         """None for a policy that no broker writes: a fold must not stop at one."""
@@ -302,6 +341,8 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     PolicyCleared: Topology.on_policy_cleared,
     OperatorPolicySet: Topology.on_operator_policy_set,
     OperatorPolicyCleared: Topology.on_operator_policy_cleared,
+    NodeJoined: Topology.on_node_joined,
+    NodeLost: Topology.on_node_lost,
 }
 
 

@@ -16,10 +16,12 @@ Events of a queue partition are in the first part, events of the metadata log in
 
 A broker's life is an epoch: the offset in the metadata log of the event with which it began, `BrokerStarted` (a log of
 one broker) or `NodeJoined` (a log that nodes share). Its session and consumer ids are (epoch << 24) | count, so that an
-id names its epoch: `id >> 24`.
+id names its epoch: `id >> EPOCH_SHIFT`.
 """
 
 from dataclasses import dataclass
+
+EPOCH_SHIFT = 24  # of session and consumer ids
 
 # An AMQP field-table value as history keeps it. Nested tables and arrays are kept as JSON text in a `str`.
 ArgumentValue = None | bool | int | float | str | bytes

@@ -22,7 +22,7 @@ from projections.machine.expiry import expire_heads, renew_lease
 from projections.machine.limits import enforce
 from projections.machine.queue import Queue
 from projections.machine.ready import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
-from projections.machine.state import State, quarantine
+from projections.machine.state import IN_EXCLUSIVE_USE, State, is_locked, quarantine
 from schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 
 
@@ -47,6 +47,8 @@ def hand_over(
     queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]
 ) -> None:
     """Deliver a message (already out of the ready order) to a consumer that `next_consumer` gave."""
+    if message_id < queue.crash_offset:
+        info |= REDELIVERED
     if consumer.no_ack:
         consumer.credit -= 1
         queue.delivered += 1
@@ -157,6 +159,11 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
     if event.prefetch < 0 or event.credit < 0 or event.global_prefetch < 0:
         quarantine(event, f"negative prefetch or credit of consumer {event.consumer}", effects)
         return
+    if is_locked(queue, actor, event, effects):
+        return
+    if queue.attached > 0 and (event.exclusive or is_in_exclusive_use(queue)):
+        quarantine(event, f"queue {event.queue!r} in vhost {event.vhost!r} {IN_EXCLUSIVE_USE}", effects)
+        return
     state.touch(queue)
     consumer = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
     consumer.attached = True
@@ -181,6 +188,11 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
     join_level(queue, consumer)
     serve_again(consumer)
     run_after_taking(state, queue, effects)
+
+
+def is_in_exclusive_use(queue: Queue) -> bool:
+    """An exclusive consumer is alone, or it would not have been attached."""
+    return queue.attached == 1 and any(holder.exclusive and holder.attached for holder in queue.holders.values())
 
 
 def limiter_of(state: State, session: int, channel: int) -> Limiter:
@@ -287,6 +299,8 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
     if queue is None:
         quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
+    if is_locked(queue, actor, event, effects):
+        return
     holder = queue.holders.get(event.consumer)
     if holder is not None and (holder.attached or holder.session != actor.session):
         quarantine(event, f"{event.consumer} is a consumer, not a holder of basic.get", effects)
@@ -299,6 +313,8 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
         effects.append(FetchReply(queue, -1, event.consumer, False, 0, event.no_ack, 0))
         return
     message_id, info, expiry = queue.take()
+    if message_id < queue.crash_offset:
+        info |= REDELIVERED
     if event.no_ack:
         queue.delivered += 1
     else:

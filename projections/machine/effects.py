@@ -89,7 +89,7 @@ class FetchReply:
 @dataclass(slots=True)
 class Requeue:
     """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
-    `reason`: the method, or session_closed, channel_closed, broker_started."""
+    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started."""
 
     queue: "Queue"
     message_ids: Sequence[int]

@@ -1,4 +1,4 @@
-"""Queues come, change and go; and with sessions their consumers, what these held, and exclusive queues."""
+"""Queues come, change and go; and with sessions and nodes their consumers, what these held, and their own queues."""
 
 from array import array
 from collections.abc import Sequence
@@ -13,12 +13,14 @@ from projections.machine.queue import Queue
 from projections.machine.ready import PERSISTENT, SIZE_MASK
 from projections.machine.settings import DROP_HEAD, QUEUE_TYPES, resolve
 from projections.machine.settlement import give_back
-from projections.machine.state import State, quarantine
+from projections.machine.state import State, epoch_of, is_locked, quarantine
 from schemas.events import (
+    EPOCH_SHIFT,
     Actor,
     BrokerStarted,
     ConsumerCancelled,
     DeadLettersForwarded,
+    NodeLost,
     PolicyApplied,
     Purged,
     QueueDeclared,
@@ -30,6 +32,8 @@ from schemas.events import (
 def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is not None:
+        if is_locked(queue, actor, event, effects):
+            return
         state.touch(queue)
         if not queue.quorum:  # S-059
             renew_lease(state, queue)
@@ -47,6 +51,8 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
     queue.exclusive = event.exclusive
     queue.auto_delete = event.auto_delete
     queue.owner = event.owner
+    if not queue.durable and not queue.exclusive:
+        queue.epoch = epoch_of(actor)
     queue.arguments = event.arguments
     queue.semantics = event.semantics
     queue.policy = event.policy
@@ -90,6 +96,8 @@ def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: l
     if queue is None:
         quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
+    if is_locked(queue, actor, event, effects):
+        return
     state.touch(queue)
     queue.purged += queue.messages_ready
     _forget_ready(queue, PURGED, effects)
@@ -108,6 +116,8 @@ def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, eff
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if is_locked(queue, actor, event, effects):
         return
     if (event.if_unused and queue.attached > 0) or (event.if_empty and queue.messages_ready > 0):
         return
@@ -184,8 +194,32 @@ def on_session_closed(state: State, offset: int, actor: Actor, event: SessionClo
         reason = "session_closed" if event.channel == 0 else "channel_closed"
         _detach_all(state, holders, reason, effects)
     if event.channel == 0:
-        for queue in list(state.owned.get(event.session, {}).values()):
-            delete(state, queue, "exclusive_owner_gone", effects)
+        _delete_owned(state, event.session, effects)
+
+
+def _delete_owned(state: State, session: int, effects: list[Effect]) -> None:
+    for queue in list(state.owned.get(session, {}).values()):
+        delete(state, queue, "exclusive_owner_gone", effects)
+
+
+def on_node_lost(state: State, offset: int, actor: Actor, event: NodeLost, effects: list[Effect]) -> None:
+    """All sessions of the epoch end, as if they were one: what one of them held is not offered to the next. With the
+    node go the transient queues that were declared through it, as from a RabbitMQ cluster. A second time, when two
+    nodes have noticed, it changes nothing."""
+    if event.epoch < 0:
+        quarantine(event, f"there is no epoch {event.epoch}", effects)
+        return
+    state.lose_epoch(event.epoch)
+    known = sorted(dict.fromkeys([*state.sessions, *state.owned]))
+    sessions = [session for session in known if session != 0 and session >> EPOCH_SHIFT == event.epoch]
+    transient = [queue for queue in state.by_id.values() if queue.epoch == event.epoch and not queue.gone]
+    holders = [holder for session in sessions for holder in state.sessions.get(session, {}).values()]
+    _detach_all(state, holders, "node_lost", effects)
+    for session in sessions:
+        _delete_owned(state, session, effects)
+    for queue in transient:
+        if not queue.gone:  # as auto-delete
+            delete(state, queue, "transient", effects)
 
 
 def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects: list[Effect]) -> None:
@@ -219,7 +253,8 @@ def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects:
 
 def on_broker_started(state: State, offset: int, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
     """Every session before is gone; so are transient and exclusive queues, and transient messages of classic queues
-    (S-074, S-075). Leases begin anew (S-056)."""
+    (S-074, S-075). Leases begin anew (S-056). After a crash, any message may have been delivered by a ConsumerAttached
+    or a Credited that was not durable yet."""
     for queue in [q for q in state.by_id.values() if not q.gone]:
         _detach_everybody(state, queue, effects)
         if queue.exclusive:
@@ -228,6 +263,8 @@ def on_broker_started(state: State, offset: int, actor: Actor, event: BrokerStar
             delete(state, queue, "transient", effects)
         else:
             state.touch(queue)
+            if event.after_crash:
+                queue.crash_offset = offset
             if not queue.quorum:
                 _lose_transient(queue, effects)
             renew_lease(state, queue)

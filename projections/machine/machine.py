@@ -12,6 +12,7 @@ Rules
   deadline is carried out, the clock stands at it.
 - One door: state changes only inside `apply` (and `load`).
 - An event that makes no sense is quarantined: an effect, no change, never an exception. Broken invariants are asserts.
+- What comes from a node after its NodeLost is quarantined as well: it wrote before it knew.
 - `Published` applies to each queue of its route in the route's order; unknown queues among them are quarantined one
   by one.
 - Bodies play no part; `event.body_size` does.
@@ -48,6 +49,7 @@ from projections.machine.lifecycle import (
     on_declared,
     on_deleted,
     on_forwarded,
+    on_node_lost,
     on_policy,
     on_purged,
     on_session_closed,
@@ -55,12 +57,13 @@ from projections.machine.lifecycle import (
 from projections.machine.publishing import on_published
 from projections.machine.queue import NEVER, Queue
 from projections.machine.settlement import on_acked, on_nacked
-from projections.machine.state import MESSAGES, State, quarantine
+from projections.machine.state import MESSAGES, NODE_LOST, State, epoch_of, quarantine
 from projections.machine.storing import Dirty, DirtyQueue
 from schemas.events import (
     Acked,
     Actor,
     BrokerStarted,
+    CheckpointAsked,
     Checkpointed,
     ConsumerAttached,
     ConsumerCancelled,
@@ -71,6 +74,7 @@ from schemas.events import (
     GlobalPrefetchSet,
     MachineUpgraded,
     Nacked,
+    NodeLost,
     PolicyApplied,
     Published,
     Purged,
@@ -86,7 +90,7 @@ __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine"]
 
 
 def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-    """Time has passed already; nothing else happens (Tick, Checkpointed)."""
+    """Time has passed already; nothing else happens (Tick, Checkpointed, CheckpointAsked)."""
 
 
 def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
@@ -112,9 +116,11 @@ HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]
     SessionClosed: on_session_closed,
     DeadLettersForwarded: on_forwarded,
     Checkpointed: on_nothing,
+    CheckpointAsked: on_nothing,
     BrokerStarted: on_broker_started,
     MachineUpgraded: on_upgraded,
     GlobalPrefetchSet: on_global_prefetch,
+    NodeLost: on_node_lost,
 }
 
 
@@ -128,11 +134,21 @@ class Machine(State):
                 self._pass_deadlines(timestamp_ms, effects)
             self.clock_ms = timestamp_ms
         self.next_offset = offset + 1
+        if self.lost_epochs and actor is not self.let_in:
+            epoch = epoch_of(actor)
+            if epoch in self.lost_epochs:
+                quarantine(event, f"{NODE_LOST}: epoch {epoch} is over", effects)
+                return
+            self.let_in = actor
         handler = HANDLERS.get(type(event))
         if handler is None:
             quarantine(event, "not an event of a queue partition", effects)
         else:
             handler(self, offset, actor, event, effects)
+
+    def skip(self, offset: int) -> None:
+        """The record at `offset` is no event: it changes nothing, but it has been passed."""
+        self.next_offset = offset + 1
 
     def advance(self, timestamp_ms: int, effects: list[Effect]) -> None:
         """Let time pass, as a Tick at `timestamp_ms` would: for `state at T` and audits."""

@@ -16,11 +16,20 @@ from dataclasses import dataclass
 
 from projections.machine.consumer import Consumer, Level
 from projections.machine.effects import ACKED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED, TRANSIENT
-from projections.machine.ready import NONE, SIZE_MASK, Order, delivery_count_of, redelivered_of, size_of
+from projections.machine.ready import (
+    NONE,
+    REDELIVERED,
+    SIZE_MASK,
+    Order,
+    delivery_count_of,
+    redelivered_of,
+    size_of,
+)
 from projections.machine.settings import Settings, effective_definition
 from schemas.events import Argument, Policy
 
 NEVER = 1 << 62  # a time that does not come
+NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +86,7 @@ class Queue:
         self.exclusive = False
         self.auto_delete = False
         self.owner = 0
+        self.epoch = NO_EPOCH  # of a transient queue that is not exclusive: the node with which it lives and goes
         self.arguments: tuple[Argument, ...] = ()
         self.semantics = ""
         self.policy: Policy | None = None
@@ -101,6 +111,7 @@ class Queue:
         self.attached = 0  # number of consumers
 
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
+        self.crash_offset = 0  # messages below it may have been delivered before the broker crashed: nobody knows
         self.last_used_ms = 0  # the lease (x-expires) runs from here while there is no consumer
         self.armed_ms = NEVER  # earliest message deadline that stands in the machine's heap for this queue
         self.lease_armed_ms = NEVER
@@ -225,6 +236,8 @@ class Queue:
         position = 0
         for order in (self.returned, self.arrived):
             for message_id, info, expiry in order.items():
+                if message_id < self.crash_offset:
+                    info |= REDELIVERED
                 yield _view(message_id, info, expiry, position, 0)
                 position += 1
         held = [(message_id, info, h.consumer) for h in self.holders.values() for message_id, info in h.held.items()]

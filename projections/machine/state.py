@@ -9,13 +9,21 @@ import heapq
 
 from projections.machine.consumer import Consumer, Limiter
 from projections.machine.effects import Effect, Quarantine
-from projections.machine.queue import NEVER, Queue
+from projections.machine.queue import NEVER, NO_EPOCH, Queue
 from projections.machine.ready import NONE
-from schemas.events import Event, Route
+from schemas.events import EPOCH_SHIFT, Actor, Event, Route
 
 MESSAGES = 0  # a deadline of the message at the head
 LEASE = 1  # a deadline of the queue itself (x-expires)
 ROUTES_REMEMBERED = 10_000
+EPOCHS_REMEMBERED = 1000  # of lost nodes: one that was lost a thousand lives ago writes no more
+
+# Reasons of quarantine that a broker turns into replies: the text of each begins with (LOCKED, NODE_LOST) or ends in
+# these words.
+LOCKED = "cannot obtain exclusive access to locked"
+IN_EXCLUSIVE_USE = "in exclusive use"
+NODE_LOST = "node lost"
+
 DEADLINES_A_QUEUE = 8  # entries of the heap a queue, and so many more, before it is swept
 DEADLINES_MORE = 1000
 
@@ -32,6 +40,9 @@ class State:
         self.owned: dict[int, dict[int, Queue]] = {}  # session -> queue_id -> its exclusive queues
         self.sessions: dict[int, dict[tuple[int, int], Consumer]] = {}  # session -> (queue_id, consumer) -> holder
         self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
+        self.lost_epochs: dict[int, None] = {}  # lives of nodes that are over: what still comes from them is ignored
+        self.let_in: Actor | None = None  # the last actor that was found not to be of a lost epoch
+
         self.routes: dict[Route, list[Queue]] = {}  # resolved; forgotten whenever a queue comes or goes
 
         self.deadlines: list[tuple[int, int, int]] = []  # heap of (time, queue_id, MESSAGES | LEASE)
@@ -39,6 +50,12 @@ class State:
 
         self.dirty_queues: list[Queue] = []
         self.gone: list[int] = []
+
+    def lose_epoch(self, epoch: int) -> None:
+        self.lost_epochs[epoch] = None
+        self.let_in = None
+        if len(self.lost_epochs) > EPOCHS_REMEMBERED:
+            del self.lost_epochs[min(self.lost_epochs)]
 
     def touch(self, queue: Queue) -> None:
         """The queue is about to change, or has: it will be part of the next take_dirty."""
@@ -118,3 +135,17 @@ class State:
 
 def quarantine(event: Event, reason: str, effects: list[Effect]) -> None:
     effects.append(Quarantine(type(event).__name__, reason))
+
+
+def epoch_of(actor: Actor) -> int:
+    """The life of the node through which the actor came; NO_EPOCH when that can't be told (the broker itself)."""
+    return actor.session >> EPOCH_SHIFT if actor.session != 0 else NO_EPOCH
+
+
+def is_locked(queue: Queue, actor: Actor, event: Event, effects: list[Effect]) -> bool:
+    """Another session's exclusive queue is nobody's business but the broker's own: the event is quarantined. A broker
+    asks beforehand; but with others that write the same log, the queue may become another's in the meantime."""
+    if not queue.exclusive or actor.session in (queue.owner, 0):
+        return False
+    quarantine(event, f"{LOCKED} queue {queue.name!r} in vhost {queue.vhost!r}", effects)
+    return True

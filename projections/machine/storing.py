@@ -1,11 +1,13 @@
 """The machine's state as bytes: pieces for the projector and snapshots, their inverse, and digests.
 
-    head    JSON: clock, next offset, version, shared limits
+    head    JSON: clock, next offset, version, shared limits; epochs of lost nodes, if there are any
     meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | what its holders hold, as
             arrays of 64-bit numbers: ids and infos holder by holder, then ids and expiries of held messages with one
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | infos | expiries, 64-bit little-endian
 
 A digest is made of the same fields without the layout: not of chunk boundaries, and not of how far a chunk is consumed.
+What came later (lost epochs, the epochs of transient queues, `crash_offset`) is part of a state and its digest only
+where it is set, so that states of before load and older claims still hold.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ from typing import Any
 from projections.machine.consumer import Consumer, Limiter
 from projections.machine.delivery import join_level
 from projections.machine.expiry import arm_lease
-from projections.machine.queue import OutboxEntry, Queue
+from projections.machine.queue import NO_EPOCH, OutboxEntry, Queue
 from projections.machine.ready import BIG_ENDIAN, NONE, SIZE_MASK, Chunk, Order
 from projections.machine.settings import QUEUE_TYPES, resolve
 from projections.machine.state import State
@@ -75,14 +77,15 @@ def _limiters(state: State) -> list[object]:
 
 
 def pack_head(state: State) -> bytes:
-    return _json(
-        {
-            "next_offset": state.next_offset,
-            "clock_ms": state.clock_ms,
-            "machine_version": state.machine_version,
-            "limiters": _limiters(state),
-        }
-    )
+    fields: dict[str, object] = {
+        "next_offset": state.next_offset,
+        "clock_ms": state.clock_ms,
+        "machine_version": state.machine_version,
+        "limiters": _limiters(state),
+    }
+    if state.lost_epochs:
+        fields["lost_epochs"] = sorted(state.lost_epochs)
+    return _json(fields)
 
 
 def _policy(policy: Policy | None) -> object:
@@ -106,7 +109,7 @@ def _holder(holder: Consumer) -> object:
 
 def _fields(queue: Queue) -> dict[str, object]:
     """The queue's small state, canonical."""
-    return {
+    fields: dict[str, object] = {
         "vhost": queue.vhost,
         "name": queue.name,
         "queue_id": queue.queue_id,
@@ -134,6 +137,9 @@ def _fields(queue: Queue) -> dict[str, object]:
         ],
         "seen": [[*source, sequence] for source, sequence in sorted(queue.seen.items())],
     }
+    if queue.crash_offset:
+        fields["crash_offset"] = queue.crash_offset
+    return fields
 
 
 def _held(queue: Queue) -> bytes:
@@ -149,6 +155,8 @@ def _held(queue: Queue) -> bytes:
 
 def pack_meta(queue: Queue) -> bytes:
     fields = _fields(queue)
+    if queue.epoch != NO_EPOCH:
+        fields["epoch"] = queue.epoch
     fields["starts"] = [queue.arrived.start, queue.returned.start]
     packed = _json(fields)
     return LENGTH.pack(len(packed)) + packed + _held(queue)
@@ -226,7 +234,11 @@ def queue_digest(queue: Queue) -> str:
 
 
 def digest(state: State) -> str:
-    whole = hashlib.sha256(_json({"machine_version": state.machine_version, "limiters": _limiters(state)}))
+    fields: dict[str, object] = {"machine_version": state.machine_version, "limiters": _limiters(state)}
+    if state.lost_epochs:
+        fields["lost_epochs"] = sorted(state.lost_epochs)
+        fields["epochs"] = [[q.queue_id, q.epoch] for _, q in sorted(state.by_id.items()) if q.epoch != NO_EPOCH]
+    whole = hashlib.sha256(_json(fields))
     for queue in sorted(state.by_id.values(), key=lambda q: (q.vhost, q.name, q.queue_id)):
         whole.update(queue_digest(queue).encode())
     return whole.hexdigest()
@@ -240,6 +252,7 @@ def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, byte
     state.next_offset = fields["next_offset"]
     state.clock_ms = fields["clock_ms"]
     state.machine_version = fields["machine_version"]
+    state.lost_epochs = dict.fromkeys(fields.get("lost_epochs", ()))
     for session, channel, limit, _ in fields["limiters"]:
         state.limiters[(session, channel)] = Limiter(session, channel, limit)
     loaded = [_load_queue(state, meta, chunks) for meta, chunks in pieces]
@@ -273,6 +286,8 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.operator_policy = _load_policy(fields["operator_policy"])
     queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy))
     queue.gone = fields["gone"]
+    queue.epoch = fields.get("epoch", NO_EPOCH)
+    queue.crash_offset = fields.get("crash_offset", 0)
     for name, value in zip(COUNTERS, fields["counters"], strict=True):
         setattr(queue, name, value)
     queue.blocked = fields["blocked"]

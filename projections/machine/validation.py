@@ -2,10 +2,11 @@
 
 from projections.machine.expiry import lease_ends_ms
 from projections.machine.limits import is_over
-from projections.machine.queue import NEVER, Queue
+from projections.machine.queue import NEVER, NO_EPOCH, Queue
 from projections.machine.ready import CHUNK, NONE, SIZE_MASK, Order
 from projections.machine.settings import DROP_HEAD, resolve
-from projections.machine.state import LEASE, MESSAGES, State
+from projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
+from schemas.events import EPOCH_SHIFT
 
 SETTINGS = (
     "max_length", "max_length_rule", "max_length_bytes", "max_length_bytes_rule", "overflow", "overflow_rule",
@@ -28,6 +29,7 @@ def validate(state: State) -> None:
     owned = {q.queue_id: q for of_session in state.owned.values() for q in of_session.values()}
     assert owned == {q.queue_id: q for q in state.by_name.values() if q.exclusive}
     assert all(q.owner == session for session, of in state.owned.items() for q in of.values())
+    _validate_epochs(state)
     _validate_sessions(state)
     _validate_limiters(state)
     assert state.next_deadline_ms == (state.deadlines[0][0] if state.deadlines else NEVER)
@@ -86,6 +88,8 @@ def _validate_order(order: Order) -> None:
 def _validate_consumers(queue: Queue) -> None:
     attached = [holder for holder in queue.holders.values() if holder.attached]
     assert queue.attached == len(attached)
+    assert len(attached) <= 1 or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
+    assert not queue.exclusive or all(holder.session in (queue.owner, 0) for holder in queue.holders.values())
     priorities = [level.priority for level in queue.levels]
     assert priorities == sorted(set(priorities), reverse=True)
     for level in queue.levels:
@@ -132,6 +136,17 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
     if queue.blocked:
         assert queue.quorum
         assert queue.limited
+
+
+def _validate_epochs(state: State) -> None:
+    assert len(state.lost_epochs) <= EPOCHS_REMEMBERED
+    for session in state.sessions:
+        assert session == 0 or session >> EPOCH_SHIFT not in state.lost_epochs, "a lost node's session is there"
+    for queue in state.by_name.values():
+        assert queue.epoch not in state.lost_epochs, "a lost node's transient queue is there"
+        assert queue.epoch == NO_EPOCH or not (queue.durable or queue.exclusive)
+    if state.let_in is not None:
+        assert epoch_of(state.let_in) not in state.lost_epochs
 
 
 def _validate_sessions(state: State) -> None:

@@ -18,6 +18,7 @@ from schemas.events import (
     Fetched,
     GlobalPrefetchSet,
     Nacked,
+    NodeLost,
     PolicyApplied,
     Published,
     Purged,
@@ -71,6 +72,7 @@ class NaiveQueue:
         self.used_at = 0
         self.letters: list[tuple[int, int, int, bool]] = []  # sequence, id, size, at least once
         self.next_letter = 1
+        self.declared_by = 0
         self.seen: dict[tuple[str, str, int], int] = {}
 
     def ready(self) -> list[Message]:
@@ -113,6 +115,7 @@ class NaiveMachine:
         self.queues: list[NaiveQueue] = []
         self.gone: list[NaiveQueue] = []  # with letters left
         self.shared: dict[tuple[int, int], int] = {}  # (session, channel) -> limit
+        self.lost: list[int] = []  # epochs of nodes
         self.ticket = 0
         self.out: list[Outcome] = []
 
@@ -123,7 +126,10 @@ class NaiveMachine:
     def apply(self, offset: int, time: int, actor: Actor, event: Event) -> list[Outcome]:
         self.out = []
         self.pass_time(time)
-        getattr(self, type(event).__name__)(offset, actor, event)
+        if actor.session and actor.session >> 24 in self.lost:
+            self.nonsense()
+        else:
+            getattr(self, type(event).__name__)(offset, actor, event)
         return self.out
 
     # -- time ----------------------------------------------------------------------------------------------------------
@@ -287,13 +293,24 @@ class NaiveMachine:
     def nonsense(self) -> None:
         self.out.append(("quarantine",))
 
+    def locked(self, queue: NaiveQueue, actor: Actor) -> bool:
+        return queue.event.exclusive and actor.session != 0 and actor.session != queue.event.owner
+
+    def in_exclusive_use(self, queue: NaiveQueue, event: ConsumerAttached) -> bool:
+        others = [h.event for h in queue.holders if h.event is not None]
+        return bool(others) and any(each.exclusive for each in [*others, event])
+
     def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:
         queue = self.find(event)
         if queue is None:
             queue = NaiveQueue(
                 event, offset, resolve(event.type, event.arguments, event.policy, event.operator_policy)
             )
+            queue.declared_by = actor.session
             self.queues.append(queue)
+        elif self.locked(queue, actor):
+            self.nonsense()
+            return
         elif queue.quorum:
             return
         queue.used_at = self.clock
@@ -441,7 +458,7 @@ class NaiveMachine:
 
     def ConsumerAttached(self, offset: int, actor: Actor, event: ConsumerAttached) -> None:
         queue, holder = self.find_holder(event)
-        if queue is None or holder is not None:
+        if queue is None or holder is not None or self.locked(queue, actor) or self.in_exclusive_use(queue, event):
             self.nonsense()
             return
         holder = Holder(queue, event.consumer, actor.session, event.channel)
@@ -494,7 +511,7 @@ class NaiveMachine:
 
     def Fetched(self, offset: int, actor: Actor, event: Fetched) -> None:
         queue, holder = self.find_holder(event)
-        if queue is None or (holder is not None and holder.event is not None):
+        if queue is None or self.locked(queue, actor) or (holder is not None and holder.event is not None):
             self.nonsense()
             return
         queue.used_at = self.clock
@@ -525,7 +542,7 @@ class NaiveMachine:
 
     def Purged(self, offset: int, actor: Actor, event: Purged) -> None:
         queue = self.find(event)
-        if queue is None:
+        if queue is None or self.locked(queue, actor):
             self.nonsense()
             return
         for message in queue.ready():
@@ -535,7 +552,7 @@ class NaiveMachine:
 
     def QueueDeleted(self, offset: int, actor: Actor, event: QueueDeleted) -> None:
         queue = self.find(event)
-        if queue is None:
+        if queue is None or self.locked(queue, actor):
             self.nonsense()
         elif not (event.if_unused and queue.consumers()) and not (event.if_empty and queue.ready()):
             self.delete(queue, "deleted")
@@ -565,9 +582,36 @@ class NaiveMachine:
 
     def SessionClosed(self, offset: int, actor: Actor, event: SessionClosed) -> None:
         reason = "channel_closed" if event.channel else "session_closed"
+        channels = [] if event.channel == 0 else [event.channel]
+        self.leave([event.session], channels, reason)
+        if event.channel == 0:
+            self.delete_owned(event.session)
+
+    def NodeLost(self, offset: int, actor: Actor, event: NodeLost) -> None:
+        self.lost.append(event.epoch)
+        sessions = {h.session for q in self.queues for h in q.holders} | {q.event.owner for q in self.queues}
+        ended = sorted(session for session in sessions if session and session >> 24 == event.epoch)
+        self.leave(ended, [], "node_lost")
+        for session in ended:
+            self.delete_owned(session)
+        for queue in list(self.queues):
+            transient = not queue.event.durable and not queue.event.exclusive
+            if transient and queue.declared_by and queue.declared_by >> 24 == event.epoch:
+                self.delete(queue, "transient")
+
+    def delete_owned(self, session: int) -> None:
+        for queue in list(self.queues):
+            if queue.event.exclusive and queue.event.owner == session:
+                self.delete(queue, "exclusive_owner_gone")
+
+    def leave(self, sessions: list[int], channels: list[int], reason: str) -> None:
+        """Holders of these sessions go, session by session (only those of the channels, if any are named)."""
         freed: list[Holder] = []
         for queue in list(self.queues):
-            leaving = [h for h in queue.holders if h.session == event.session and event.channel in (0, h.channel)]
+            leaving = [
+                h for session in sessions for h in queue.holders
+                if h.session == session and (not channels or h.channel in channels)
+            ]  # fmt: skip
             if not leaving:
                 continue
             was_consumer = any(h.event is not None for h in leaving)
@@ -589,10 +633,6 @@ class NaiveMachine:
         for holder in freed:
             if holder.limited:
                 self.unblock(holder.session, holder.channel)
-        if event.channel == 0:
-            for queue in list(self.queues):
-                if queue.event.exclusive and queue.event.owner == event.session:
-                    self.delete(queue, "exclusive_owner_gone")
 
     def BrokerStarted(self, offset: int, actor: Actor, event: BrokerStarted) -> None:
         for queue in list(self.queues):
@@ -613,6 +653,8 @@ class NaiveMachine:
                 self.delete(queue, "transient")
             else:
                 queue.used_at = self.clock
+                for message in queue.messages:
+                    message.redelivered = message.redelivered or event.after_crash
                 if not queue.quorum:
                     for message in [m for m in queue.ready() if not m.persistent]:
                         queue.messages.remove(message)
@@ -639,4 +681,4 @@ class NaiveMachine:
     def Tick(self, offset: int, actor: Actor, event: Event) -> None:
         pass
 
-    Checkpointed = Tick
+    Checkpointed = CheckpointAsked = Tick

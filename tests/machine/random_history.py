@@ -27,6 +27,7 @@ from schemas.events import (
     Fetched,
     GlobalPrefetchSet,
     Nacked,
+    NodeLost,
     Origin,
     Policy,
     PolicyApplied,
@@ -53,6 +54,8 @@ class History:
         self.offset = 0
         self.number = 0  # of the last consumer
         self.sequence = 0
+        self.epochs = {1: 1, 2: 1, 3: 2}  # of the nodes through which sessions 1 to 3 come
+        self.last_epoch = 2
 
     def steps(self, count: int) -> Iterator[Step]:
         for _ in range(count):
@@ -64,8 +67,18 @@ class History:
             self.offset += self.dice.choice((1, 1, 1, 2))  # Kafka has gaps
             yield step
 
+    def _session(self, number: int) -> int:
+        return self.epochs[number] << 24 | number
+
+    def _some_session(self) -> int:
+        return self._session(self.dice.randint(1, 3))
+
     def _event(self) -> tuple[Event, int]:
         dice = self.dice
+        lost = [number for number, epoch in self.epochs.items() if epoch in self.machine.lost_epochs]
+        if lost and dice.random() < 0.1:  # the node is back; until then it does not know that it is lost
+            self.last_epoch += 1
+            self.epochs |= dict.fromkeys(lost, self.last_epoch)
         missing = [name for name in NAMES if self.machine.queue(VHOST, name) is None]
         if missing and dice.random() < 0.3:
             return self._declare(dice.choice(missing))
@@ -79,7 +92,7 @@ class History:
             return self._consume()
         if throw < 0.88:
             number = dice.choice((901, 902, 903))
-            return Fetched(VHOST, dice.choice(NAMES), number, 1, dice.random() < 0.4), number % 3 + 1
+            return Fetched(VHOST, dice.choice(NAMES), number, 1, dice.random() < 0.4), self._session(number % 3 + 1)
         if throw < 0.92:
             return self._consumer_event()
         if throw < 0.95:
@@ -111,7 +124,7 @@ class History:
         dice = self.dice
         type = dice.choice(("classic", "quorum"))
         durable, exclusive, auto_delete = dice.random() < 0.8, dice.random() < 0.1, dice.random() < 0.2
-        session = dice.randint(1, 3)
+        session = self._some_session()
         owner = session if exclusive else 0
         given = arguments(self._settings()) if dice.random() < 0.5 else ()
         event = QueueDeclared(
@@ -129,7 +142,7 @@ class History:
             self.sequence += dice.choice((0, 1))
             origin = Origin(VHOST, "elsewhere", 5, 55, "expired", self.sequence)
         size, persistent = dice.randint(0, 12), dice.random() < 0.7
-        return Published(route(*names), b"", expiration, None, persistent, origin, None, b"", size), 1
+        return Published(route(*names), b"", expiration, None, persistent, origin, None, b"", size), self._session(1)
 
     def _settle(self, holder: Consumer) -> tuple[Event, int]:
         dice = self.dice
@@ -153,15 +166,16 @@ class History:
     def _consume(self) -> tuple[Event, int]:
         dice = self.dice
         if dice.random() < 0.2:
-            session = dice.randint(1, 3)
+            session = self._some_session()
             return GlobalPrefetchSet(session, dice.randint(1, 2), dice.choice((0, 1, 2, 5))), session
         self.number += 1
         event = ConsumerAttached(
-            VHOST, dice.choice(NAMES), self.number, dice.randint(1, 2), f"t{self.number}", dice.random() < 0.25, False,
+            VHOST, dice.choice(NAMES), self.number, dice.randint(1, 2), f"t{self.number}", dice.random() < 0.25,
+            dice.random() < 0.1,
             dice.choice((0, 1, 2, 5)), dice.choice((0, 1, 4)), dice.choice((0, 0, 1, 3)), dice.choice((0, 0, 0, 7, -1)),
             (),
         )  # fmt: skip
-        return event, dice.randint(1, 3)
+        return event, self._some_session()
 
     def _consumer_event(self) -> tuple[Event, int]:
         attached = [h for q in self.machine.queues() for h in q.holders.values() if h.attached]
@@ -183,15 +197,17 @@ class History:
             sequence = dice.choice(sorted(queue.outbox))
             return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence), 0
         if throw < 0.6:
-            session = dice.randint(1, 3)
+            session = self._some_session()
             return SessionClosed(session, dice.choice((0, 1, 2))), session
         if throw < 0.7:
-            return Purged(VHOST, name), 1
+            return Purged(VHOST, name), self._some_session()
         if throw < 0.8:
-            return QueueDeleted(VHOST, name, dice.random() < 0.3, dice.random() < 0.3), 1
-        if throw < 0.85:
-            return BrokerStarted("n", "1", 1), 0
-        if throw < 0.9:
+            return QueueDeleted(VHOST, name, dice.random() < 0.3, dice.random() < 0.3), self._some_session()
+        if throw < 0.83:
+            return BrokerStarted("n", "1", 1, dice.random() < 0.5), 0
+        if throw < 0.87:
+            return NodeLost("n", dice.choice(sorted(self.epochs.values())), "lapsed"), 0
+        if throw < 0.91:
             return Checkpointed(self.offset - 1, ""), 0
         return Tick(), 0
 

@@ -60,7 +60,7 @@ def test_histories_are_dense() -> None:
     expected = (
         "keep", "refuse", "deliver", "get", "requeue", "dead letter", "release", "cancel", "gone", "duplicate",
         "quarantine", "expired", "rejected", "maxlen", "delivery_limit", "acked", "purged", "deleted", "transient",
-        "session_closed", "channel_closed", "broker_started", "auto_delete", "exclusive_owner_gone",
+        "session_closed", "channel_closed", "node_lost", "broker_started", "auto_delete", "exclusive_owner_gone",
     )  # fmt: skip
     assert {what: told[what] for what in expected if told[what] < 5} == {}
 

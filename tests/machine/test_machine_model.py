@@ -24,6 +24,7 @@ from schemas.events import (
     Fetched,
     GlobalPrefetchSet,
     Nacked,
+    NodeLost,
     Origin,
     Policy,
     PolicyApplied,
@@ -36,7 +37,7 @@ from schemas.events import (
 )
 
 NAMES = ("a", "b", "c")
-CONSUMERS = range(1, 13)  # consumer number -> session and channel, see _session
+CONSUMERS = range(1, 13)  # consumer number -> session and channel, see `session_of`
 GETTERS = range(21, 25)
 
 limits = st.one_of(st.none(), st.integers(0, 6))
@@ -56,11 +57,6 @@ keys = st.fixed_dictionaries(
 policies = st.one_of(st.none(), keys.map(lambda k: policy("p", **k)))
 
 
-def _session(number: int) -> tuple[int, int]:
-    """Sessions 1 to 3 with channels 1 and 2."""
-    return 1 + number % 3, 1 + number % 2
-
-
 class MachineAgainstModel(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
@@ -70,6 +66,15 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.now_ms = START_MS
         self.stored: dict[int, tuple[bytes, dict[int, bytes]]] = {}
         self.sequences: dict[str, int] = {}
+        self.epochs = {1: 1, 2: 1, 3: 2}  # of the nodes through which sessions 1 to 3 come
+        self.last_epoch = 2
+
+    def session(self, number: int) -> int:
+        return self.epochs[number] << 24 | number
+
+    def session_of(self, consumer: int) -> tuple[int, int]:
+        """Sessions 1 to 3 with channels 1 and 2."""
+        return self.session(1 + consumer % 3), 1 + consumer % 2
 
     def both(self, event: Event, session: int = 1) -> None:
         effects: list[Effect] = []
@@ -92,6 +97,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
     ) -> None:  # fmt: skip
         if plain:
             durable, exclusive, auto_delete = True, False, False
+        owner = self.session(owner)
         event = QueueDeclared(
             VHOST, name, type, durable, exclusive, auto_delete, owner if exclusive else 0, arguments(keys), "", policy,
             operator,
@@ -121,32 +127,34 @@ class MachineAgainstModel(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), no_ack=st.booleans(),
         prefetch=st.integers(0, 4), credit=st.integers(0, 3), shared=st.sampled_from([0, 0, 1, 3]),
-        priority=st.sampled_from([0, 0, 0, 5, -5]),
+        priority=st.sampled_from([0, 0, 0, 5, -5]), exclusive=st.sampled_from([False, False, False, True]),
     )  # fmt: skip
     def attach(
-        self, name: str, number: int, no_ack: bool, prefetch: int, credit: int, shared: int, priority: int
-    ) -> None:
-        session, channel = _session(number)
+        self, name: str, number: int, no_ack: bool, prefetch: int, credit: int, shared: int, priority: int,
+        exclusive: bool,
+    ) -> None:  # fmt: skip
+        session, channel = self.session_of(number)
         event = ConsumerAttached(
-            VHOST, name, number, channel, "t", no_ack, False, prefetch, credit, shared, priority, ()
+            VHOST, name, number, channel, "t", no_ack, exclusive, prefetch, credit, shared, priority, ()
         )
         self.both(event, session)
 
     @rule(session=st.integers(1, 3), channel=st.integers(1, 2), prefetch=st.integers(0, 4))
     def set_global_prefetch(self, session: int, channel: int, prefetch: int) -> None:
+        session = self.session(session)
         self.both(GlobalPrefetchSet(session, channel, prefetch), session)
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS))
     def cancel(self, name: str, number: int) -> None:
-        self.both(ConsumerCancelled(VHOST, name, number), _session(number)[0])
+        self.both(ConsumerCancelled(VHOST, name, number), self.session_of(number)[0])
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), credit=st.integers(0, 4))
     def credit(self, name: str, number: int, credit: int) -> None:
-        self.both(Credited(VHOST, name, number, credit), _session(number)[0])
+        self.both(Credited(VHOST, name, number, credit), self.session_of(number)[0])
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(GETTERS), no_ack=st.booleans())
     def get(self, name: str, number: int, no_ack: bool) -> None:
-        session, channel = _session(number)
+        session, channel = self.session_of(number)
         self.both(Fetched(VHOST, name, number, channel, no_ack), session)
 
     @precondition(lambda self: any(q.messages_unacked for q in self.machine.queues()))
@@ -178,13 +186,13 @@ class MachineAgainstModel(RuleBasedStateMachine):
     def settle_nonsense(self, name: str, number: int, message_id: int) -> None:
         self.both(Acked(VHOST, name, number, ((message_id, message_id + 1_000_000_000_000),)))
 
-    @rule(name=st.sampled_from(NAMES))
-    def purge(self, name: str) -> None:
-        self.both(Purged(VHOST, name))
+    @rule(name=st.sampled_from(NAMES), session=st.integers(1, 3))
+    def purge(self, name: str, session: int) -> None:
+        self.both(Purged(VHOST, name), self.session(session))
 
-    @rule(name=st.sampled_from(NAMES), if_unused=st.booleans(), if_empty=st.booleans())
-    def delete(self, name: str, if_unused: bool, if_empty: bool) -> None:
-        self.both(QueueDeleted(VHOST, name, if_unused, if_empty))
+    @rule(name=st.sampled_from(NAMES), if_unused=st.booleans(), if_empty=st.booleans(), session=st.integers(0, 3))
+    def delete(self, name: str, if_unused: bool, if_empty: bool, session: int) -> None:
+        self.both(QueueDeleted(VHOST, name, if_unused, if_empty), self.session(session) if session else 0)
 
     @rule(name=st.sampled_from(NAMES), policy=policies, operator=policies)
     def apply_policy(self, name: str, policy: Policy | None, operator: Policy | None) -> None:
@@ -192,7 +200,17 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @rule(session=st.integers(1, 3), channel=st.integers(0, 2))
     def close(self, session: int, channel: int) -> None:
+        session = self.session(session)
         self.both(SessionClosed(session, channel), session)
+
+    @rule(session=st.integers(1, 3), knows=st.booleans())
+    def lose_node(self, session: int, knows: bool) -> None:
+        """Perhaps its sessions go on writing for a while, because the node does not know it yet."""
+        epoch = self.epochs[session]
+        self.both(NodeLost("n", epoch, "lapsed"), 0)
+        if knows:
+            self.last_epoch += 1
+            self.epochs = {n: self.last_epoch if e == epoch else e for n, e in self.epochs.items()}
 
     @rule(milliseconds=st.sampled_from([1, 3, 10, 40, 200]), tick=st.booleans())
     def pass_time(self, milliseconds: int, tick: bool) -> None:
@@ -207,9 +225,9 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.both(Tick())
         self.now_ms = now_ms
 
-    @rule()
-    def broker_starts(self) -> None:
-        self.both(BrokerStarted("n", "1", 1), 0)
+    @rule(after_crash=st.booleans())
+    def broker_starts(self, after_crash: bool) -> None:
+        self.both(BrokerStarted("n", "1", 1, after_crash), 0)
 
     @precondition(lambda self: any(True for _ in self.machine.outboxes()))
     @rule(pick=st.data())

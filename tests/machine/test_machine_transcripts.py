@@ -2,15 +2,18 @@
 
     REWRITE_TRANSCRIPTS=1 pytest tests/machine/test_machine_transcripts.py     writes the answers anew; review the diff
 
-    declare QUEUE [type=quorum] [max_length=2] ... [policy.max_length=3] [operator.max_length=1]
+    declare QUEUE [type=quorum] [max_length=2] ... [policy.max_length=3] [operator.max_length=1] [transient]
+        [auto_delete] [owner=SESSION] [session=1]
     policy QUEUE [key=value ...] | operator QUEUE ...      publish QUEUE[,QUEUE] [size=1] [expiration=MS] [transient]
-    attach NAME QUEUE [prefetch=1 | credit=1 no_ack] [shared=1] [priority=0] [session=1] [channel=1]
+    attach NAME QUEUE [prefetch=1 | credit=1 no_ack] [exclusive] [shared=1] [priority=0] [session=1] [channel=1]
     qos COUNT [session=1] [channel=1]   (global)
     ack|nack|reject|drop NAME MESSAGE ...   (drop: nack without requeue)        credit NAME COUNT     cancel NAME
-    get NAME QUEUE [no_ack]    purge QUEUE    delete QUEUE    close SESSION [CHANNEL]    wait MS    start
+    get NAME QUEUE [no_ack] [session=1]    purge QUEUE [session=1]    delete QUEUE [session=1]
+    close SESSION [CHANNEL]    wait MS    start [after_crash]    lost EPOCH
     forwarded QUEUE SEQUENCE   show QUEUE                                       # a comment
 
-Messages are called m1, m2 ... in the order of their publishing.
+A session is a number, or EPOCH.NUMBER: of the node whose life that is. Messages are called m1, m2 ... in the
+order of their publishing.
 """
 
 import os
@@ -47,6 +50,7 @@ from schemas.events import (
     Fetched,
     GlobalPrefetchSet,
     Nacked,
+    NodeLost,
     Policy,
     PolicyApplied,
     Published,
@@ -67,6 +71,11 @@ def split(words: list[str]) -> tuple[list[str], dict[str, str]]:
 
 def value(text: str) -> int | str:
     return int(text) if text.lstrip("-").isdigit() else text
+
+
+def session_of(keys: dict[str, str], name: str = "session", default: str = "1") -> int:
+    epoch, _, number = keys.pop(name, default).rpartition(".")
+    return int(epoch or "0") << 24 | int(number)
 
 
 class Stage:
@@ -99,7 +108,7 @@ class Stage:
 
     def declare(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         type = keys.pop("type", "classic")
-        owner = int(keys.pop("owner", "0"))
+        session, owner = session_of(keys), session_of(keys, "owner", "0")
         given = {key: value(text) for key, text in keys.items() if "." not in key}
         self.policies[plain[0]] = [
             policy(who, **part) if part else None
@@ -110,7 +119,7 @@ class Stage:
         return QueueDeclared(
             VHOST, plain[0], type, durable, owner > 0, auto_delete, owner, arguments(dict(given)), "rabbitmq-3.13",
             *self.policies[plain[0]],
-        ), 1  # fmt: skip
+        ), session  # fmt: skip
 
     def policy(self, plain: list[str], keys: dict[str, str], place: int = 0) -> tuple[Event, int]:
         definition = {key: value(text) for key, text in keys.items()}
@@ -127,15 +136,15 @@ class Stage:
         names = plain[0].split(",")
         persistent = "transient" not in plain
         size = int(keys.get("size", "1"))
-        return Published(route(*names), b"", expiration, None, persistent, None, None, b"", size), 1
+        return Published(route(*names), b"", expiration, None, persistent, None, None, b"", size), session_of(keys)
 
     def attach(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         name, queue = plain[:2]
-        consumer, session = 100 + len(self.names), int(keys.get("session", "1"))
+        consumer, session = 100 + len(self.names), session_of(keys)
         self.names[consumer] = name
         self.where[name] = (consumer, queue, session)
         return ConsumerAttached(
-            VHOST, queue, consumer, int(keys.get("channel", "1")), name, "no_ack" in plain, False,
+            VHOST, queue, consumer, int(keys.get("channel", "1")), name, "no_ack" in plain, "exclusive" in plain,
             int(keys.get("prefetch", "0")), int(keys.get("credit", "0")), int(keys.get("shared", "0")),
             int(keys.get("priority", "0")), (),
         ), session  # fmt: skip
@@ -161,7 +170,7 @@ class Stage:
         return Credited(VHOST, queue, consumer, int(plain[1])), session
 
     def qos(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
-        session, channel = int(keys.get("session", "1")), int(keys.get("channel", "1"))
+        session, channel = session_of(keys), int(keys.get("channel", "1"))
         return GlobalPrefetchSet(session, channel, int(plain[0])), session
 
     def cancel(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
@@ -170,15 +179,15 @@ class Stage:
 
     def get(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         name, queue = plain[:2]
-        consumer, _, session = self.where.setdefault(name, (100 + len(self.names), queue, 1))
+        consumer, _, session = self.where.setdefault(name, (100 + len(self.names), queue, session_of(keys)))
         self.names[consumer] = name
         return Fetched(VHOST, queue, consumer, 1, "no_ack" in plain), session
 
     def purge(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
-        return Purged(VHOST, plain[0]), 1
+        return Purged(VHOST, plain[0]), session_of(keys)
 
     def delete(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
-        return QueueDeleted(VHOST, plain[0], False, False), 1
+        return QueueDeleted(VHOST, plain[0], False, False), session_of(keys)
 
     def close(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return SessionClosed(int(plain[0]), int(plain[1]) if len(plain) > 1 else 0), int(plain[0])
@@ -188,7 +197,10 @@ class Stage:
         return Tick(), 0
 
     def start(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
-        return BrokerStarted("node", "1", 1), 0
+        return BrokerStarted("node", "1", 1, "after_crash" in plain), 0
+
+    def lost(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
+        return NodeLost("node", int(plain[0]), "lapsed"), 0
 
     def forwarded(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         queue = self.machine.queue(VHOST, plain[0])

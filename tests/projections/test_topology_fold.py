@@ -15,6 +15,8 @@ from schemas.events import (
     ExchangeDeclared,
     ExchangeDeleted,
     MetadataEvent,
+    NodeJoined,
+    NodeLost,
     OperatorPolicySet,
     PermissionsSet,
     PolicyCleared,
@@ -36,8 +38,26 @@ def fold(*events: MetadataEvent) -> Topology:
     return topology
 
 
-def exchange(name: str, durable: bool = True, vhost: str = "/") -> ExchangeDeclared:
-    return ExchangeDeclared(vhost, name, "direct", durable, False, False)
+def exchange(name: str, durable: bool = True, vhost: str = "/", auto_delete: bool = False) -> ExchangeDeclared:
+    return ExchangeDeclared(vhost, name, "direct", durable, auto_delete, False)
+
+
+def bound(source: str, destination: str, key: str = "") -> Bound:
+    """To an exchange if its name begins with x, else to a queue."""
+    return Bound("/", source, "exchange" if destination[0] == "x" else "queue", destination, key)
+
+
+def unbound(source: str, destination: str, key: str = "") -> Unbound:
+    return Unbound("/", source, bound(source, destination).destination_type, destination, key)
+
+
+def exchanges(topology: Topology) -> list[str]:
+    system = {name for name, _ in SYSTEM_EXCHANGES}
+    return sorted(name for _, name in topology.exchanges if name not in system)
+
+
+def joined(node: str) -> NodeJoined:
+    return NodeJoined(node, "0.2.0", 1, f"{node}:5672")
 
 
 def policy(
@@ -86,6 +106,84 @@ def test_s074_s075_a_start_ends_what_is_not_durable() -> None:
     assert ("/", "kept") in topology.exchanges
     assert ("/", "lost") not in topology.exchanges
     assert [bound.source for bound in topology.bindings("/")] == ["kept"]
+
+
+CHAIN = (
+    exchange("x1", auto_delete=True), exchange("x2", auto_delete=True), exchange("x3", auto_delete=True),
+    exchange("x4"), bound("x1", "x2"), bound("x2", "x3"), bound("x4", "x1"), bound("x3", "q"), bound("x3", "q", "k"),
+)  # fmt: skip
+
+
+def test_an_auto_delete_exchange_goes_with_the_last_binding_from_it() -> None:
+    assert exchanges(fold(*CHAIN, unbound("x3", "q"))) == ["x1", "x2", "x3", "x4"]
+    topology = fold(*CHAIN, unbound("x3", "q"), unbound("x3", "q", "k"))
+    assert exchanges(topology) == ["x4"], "and with it the only binding from x2, and so on"
+    assert list(topology.bindings("/")) == []
+
+
+def test_an_auto_delete_exchange_goes_when_the_exchange_that_it_is_bound_to_goes() -> None:
+    topology = fold(*CHAIN, bound("x1", "q"), ExchangeDeleted("/", "x3"))
+    assert exchanges(topology) == ["x1", "x4"]
+    assert list(topology.bindings("/")) == [bound("x1", "q"), bound("x4", "x1")]
+
+
+@pytest.mark.parametrize("again", [
+    (unbound("x", "q"),), (unbound("x", "q"), exchange("x", auto_delete=True)), (ExchangeDeleted("/", "y"),),
+])  # fmt: skip
+def test_an_auto_delete_exchange_that_never_had_a_binding_stays(again: tuple[MetadataEvent, ...]) -> None:
+    """Not even an unbinding of nothing, or the end of a binding to it, moves it."""
+    assert exchanges(fold(exchange("x", auto_delete=True), *again)) == ["x"]
+    assert exchanges(fold(exchange("x", auto_delete=True), exchange("y"), bound("y", "x"), unbound("y", "x"))) == [
+        "x", "y",
+    ]  # fmt: skip
+
+
+def test_an_auto_delete_exchange_bound_to_itself_goes() -> None:
+    topology = fold(exchange("x", auto_delete=True), bound("x", "x"), unbound("x", "x"))
+    assert exchanges(topology) == []
+
+
+def test_older_logs_say_what_follows_once_more() -> None:
+    """Brokers used to append an ExchangeDeleted for each exchange that went by itself."""
+    told = [ExchangeDeleted("/", name) for name in ("x3", "x2", "x1")]
+    last = (*CHAIN, unbound("x3", "q"), unbound("x3", "q", "k"))
+    assert fold(*last, *told).digest() == fold(*last).digest()
+    again = exchange("x3", auto_delete=True)
+    assert fold(*last, *told, again).digest() == fold(*last, again).digest()
+
+
+def test_s074_s075_a_start_deletes_no_exchange_for_want_of_bindings() -> None:
+    """A durable one whose only binding was to one that was not durable comes back without it."""
+    kept = (exchange("x1", auto_delete=True), exchange("x2", durable=False), bound("x1", "x2"))
+    for start in (STARTED, joined("n")):
+        topology = fold(*kept, start)
+        assert exchanges(topology) == ["x1"]
+        assert list(topology.bindings("/")) == []
+
+
+def test_nodes_join_and_are_lost() -> None:
+    topology = fold(joined("a"), joined("b"))
+    assert topology.nodes == {0: joined("a"), 1: joined("b")}
+    topology = fold(joined("a"), joined("b"), joined("a"), NodeLost("a", 0, "restarted"), NodeLost("b", 1, "lapsed"))
+    assert topology.nodes == {2: joined("a")}, "a node that joins again is lost before"
+    assert fold(joined("a"), NodeLost("a", 0, "stopped"), NodeLost("a", 0, "stopped")).nodes == {}
+
+
+def test_exchanges_that_are_not_durable_live_as_long_as_any_node() -> None:
+    made = (joined("a"), exchange("kept"), exchange("x", durable=False), bound("kept", "x"))
+    assert exchanges(fold(*made, joined("b"), NodeLost("a", 0, "lapsed"))) == ["kept", "x"]
+    assert exchanges(fold(*made, joined("b"), joined("a"), NodeLost("b", 4, "lapsed"), joined("b"))) == ["kept", "x"]
+    assert exchanges(fold(*made, NodeLost("a", 0, "stopped"))) == ["kept", "x"], "who joins next ends them"
+    for end in ((NodeLost("a", 0, "stopped"), joined("b")), (joined("a"),)):
+        topology = fold(*made, *end)
+        assert exchanges(topology) == ["kept"]
+        assert list(topology.bindings("/")) == []
+
+
+def test_nodes_are_part_of_the_digest_where_there_are_any() -> None:
+    assert fold(STARTED).digest() == "1d2c745bd455f2a9f716976d9d60ceb3b80305792d281fa3f1d7bb4a0cc086f9"
+    assert fold(joined("a")).digest() != fold(joined("b")).digest() != fold().digest()
+    assert fold(joined("a"), NodeLost("a", 0, "stopped")).digest() == fold().digest()
 
 
 def test_a_deleted_vhost_leaves_nothing() -> None:
