@@ -46,40 +46,40 @@ class Administration:
 
     # -- policies -----------------------------------------------------------------------------------------------------
 
-    def set_policy(
+    async def set_policy(
         self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
         apply_to: str,
     ) -> None:  # fmt: skip
         """PreconditionFailed with RabbitMQ's validation text for a bad pattern, key or value; NotFound: the vhost."""
         self._check_vhost(vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, operator=False)
-        self.metadata.append(Actor(user, 0), PolicySet(vhost, name, pattern, text, priority, apply_to))
-        self.apply_policies(Actor(user, 0), vhost)
+        await self.metadata.ask(Actor(user, 0), PolicySet(vhost, name, pattern, text, priority, apply_to))
+        await self.apply_policies(Actor(user, 0), vhost)
 
-    def clear_policy(self, user: str, vhost: str, name: str) -> None:
+    async def clear_policy(self, user: str, vhost: str, name: str) -> None:
         """NotFound when there is none."""
         if (vhost, name) not in self.topology.policies:
             raise NotFound(f"policy '{name}' in vhost '{vhost}' does not exist")
-        self.metadata.append(Actor(user, 0), PolicyCleared(vhost, name))
-        self.apply_policies(Actor(user, 0), vhost)
+        await self.metadata.ask(Actor(user, 0), PolicyCleared(vhost, name))
+        await self.apply_policies(Actor(user, 0), vhost)
 
-    def set_operator_policy(
+    async def set_operator_policy(
         self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
         apply_to: str,
     ) -> None:  # fmt: skip
         self._check_vhost(vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, operator=True)
-        self.metadata.append(Actor(user, 0), OperatorPolicySet(vhost, name, pattern, text, priority, apply_to))
-        self.apply_policies(Actor(user, 0), vhost)
+        await self.metadata.ask(Actor(user, 0), OperatorPolicySet(vhost, name, pattern, text, priority, apply_to))
+        await self.apply_policies(Actor(user, 0), vhost)
 
-    def clear_operator_policy(self, user: str, vhost: str, name: str) -> None:
+    async def clear_operator_policy(self, user: str, vhost: str, name: str) -> None:
         """NotFound when there is none."""
         if (vhost, name) not in self.topology.operator_policies:
             raise NotFound(f"operator policy '{name}' in vhost '{vhost}' does not exist")
-        self.metadata.append(Actor(user, 0), OperatorPolicyCleared(vhost, name))
-        self.apply_policies(Actor(user, 0), vhost)
+        await self.metadata.ask(Actor(user, 0), OperatorPolicyCleared(vhost, name))
+        await self.apply_policies(Actor(user, 0), vhost)
 
-    def apply_policies(self, actor: Actor, vhost: str | None = None) -> None:
+    async def apply_policies(self, actor: Actor, vhost: str | None = None) -> None:
         """Tell every queue of the vhost (None: of all) whose effective policies are not those it has."""
         for partition, queue in self.all_queues(vhost):
             if queue.gone:  # it expired with the event before
@@ -88,26 +88,30 @@ class Administration:
             operator_policy = self.topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
             if policy != queue.policy or operator_policy != queue.operator_policy:
                 partition.append(actor, PolicyApplied(queue.vhost, queue.name, policy, operator_policy))
+        for partition in self.partitions:
+            await partition.folded()
 
     # -- virtual hosts ------------------------------------------------------------------------------------------------
 
-    def create_vhost(self, user: str, vhost: str, description: str) -> None:
+    async def create_vhost(self, user: str, vhost: str, description: str) -> None:
         """With its default exchanges (they are there by rule); of a vhost that exists only the description changes."""
         if vhost not in self.topology.vhosts or self.topology.vhosts[vhost].description != description:
-            self.metadata.append(Actor(user, 0), VhostCreated(vhost, description))
+            await self.metadata.ask(Actor(user, 0), VhostCreated(vhost, description))
 
-    def delete_vhost(self, user: str, vhost: str) -> None:
+    async def delete_vhost(self, user: str, vhost: str) -> None:
         """With its queues, exchanges, bindings, policies and permissions; its sessions are closed. NotFound."""
         self._check_vhost(vhost)
         for session in list(self.sessions.values()):
             if session.vhost == vhost and session.close is not None:
                 session.close(f"vhost '{vhost}' is deleted")
-        self.metadata.append(Actor(user, 0), VhostDeleted(vhost))
-        self.delete_queues_of(Actor(user, 0), vhost)
+        await self.metadata.ask(Actor(user, 0), VhostDeleted(vhost))
+        await self.delete_queues_of(Actor(user, 0), vhost)
 
-    def delete_queues_of(self, actor: Actor, vhost: str) -> None:
+    async def delete_queues_of(self, actor: Actor, vhost: str) -> None:
         for partition, queue in self.all_queues(vhost):
             partition.append(actor, QueueDeleted(vhost, queue.name, if_unused=False, if_empty=False))
+        for partition in self.partitions:
+            await partition.folded()
 
     def _check_vhost(self, vhost: str) -> None:
         if vhost not in self.topology.vhosts:
@@ -115,24 +119,24 @@ class Administration:
 
     # -- users and permissions ----------------------------------------------------------------------------------------
 
-    def set_user(self, user: str, name: str, password: str | None, tags: tuple[str, ...]) -> None:
+    async def set_user(self, user: str, name: str, password: str | None, tags: tuple[str, ...]) -> None:
         """Make or change a user. `password` None: keep the one there is; "": cannot log in."""
         known = self.topology.users.get(name)
         if password is None:
             password_hash = "" if known is None else known.password_hash
         else:
             password_hash = self.access.hash(password) if password else ""
-        self.metadata.append(Actor(user, 0), UserSet(name, password_hash, tags))
+        await self.metadata.ask(Actor(user, 0), UserSet(name, password_hash, tags))
 
-    def delete_user(self, user: str, name: str) -> None:
+    async def delete_user(self, user: str, name: str) -> None:
         """NotFound when there is none. Its connections are closed."""
         self._check_user(name)
-        self.metadata.append(Actor(user, 0), UserDeleted(name))
+        await self.metadata.ask(Actor(user, 0), UserDeleted(name))
         for session in list(self.sessions.values()):
             if session.user == name and session.close is not None:
                 session.close(f"user '{name}' was deleted")
 
-    def set_permissions(self, user: str, vhost: str, name: str, configure: str, write: str, read: str) -> None:
+    async def set_permissions(self, user: str, vhost: str, name: str, configure: str, write: str, read: str) -> None:
         """NotFound for an unknown vhost or user, PreconditionFailed for a bad regular expression."""
         self._check_vhost(vhost)
         self._check_user(name)
@@ -141,12 +145,12 @@ class Administration:
                 re.compile(pattern)
             except re.error as error:
                 raise PreconditionFailed(f"invalid regular expression '{pattern}': {error}") from None
-        self.metadata.append(Actor(user, 0), PermissionsSet(vhost, name, configure, write, read))
+        await self.metadata.ask(Actor(user, 0), PermissionsSet(vhost, name, configure, write, read))
 
-    def clear_permissions(self, user: str, vhost: str, name: str) -> None:
+    async def clear_permissions(self, user: str, vhost: str, name: str) -> None:
         self._check_vhost(vhost)
         self._check_user(name)
-        self.metadata.append(Actor(user, 0), PermissionsCleared(vhost, name))
+        await self.metadata.ask(Actor(user, 0), PermissionsCleared(vhost, name))
 
     def _check_user(self, name: str) -> None:
         if name not in self.topology.users:

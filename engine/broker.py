@@ -39,28 +39,27 @@ from engine.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
-from engine.log.base import Log
+from engine.keeping import Keeper
 from engine.log.placement import partition_of
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
-from engine.recovery import Storage, open_broker
+from engine.recovery import open_broker
 from engine.routing import Destination, Router
 from engine.sessions import ChannelStatus, Session
 from engine.turns import Turns
 from projections.machine.effects import PURGED, DeadLetter, Forget, QueueGone
 from projections.machine.queue import Queue
 from schemas.events import (
-    BROKER,
     Actor,
     Argument,
     Bound,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
+    Event,
     ExchangeDeclared,
     Fetched,
     GlobalPrefetchSet,
-    MetadataEvent,
     Published,
     Purged,
     QueueDeclared,
@@ -83,15 +82,14 @@ class Broker(Administration):
     """Use `open`."""
 
     def __init__(
-        self, config: Config, log: Log, metadata: Metadata, partitions: list[Partition], storage: Storage,
+        self, config: Config, metadata: Metadata, partitions: list[Partition], keeper: Keeper,
         clock: Callable[[], int],
     ) -> None:  # fmt: skip
         self.config = config
-        self.log = log
+        self.keeper = keeper
         self.metadata = metadata
         self.topology = metadata.topology
         self.partitions = partitions
-        self.storage = storage
         self.clock = clock
         self.sessions = {}
         # since the start, named as RabbitMQ's Prometheus metrics without `rabbitmq_`: for /metrics
@@ -101,9 +99,9 @@ class Broker(Administration):
         self.access = Access(self.topology)
         self.router = Router(self.topology, self._locate)
         self.forwarder = Forwarder(self.router, clock, self.counters)
-        self.epoch = 0
+        self._epoch = -1
         self._ids = 0
-        self.turns = Turns(log, partitions, self.forwarder, storage, clock)
+        self.turns = Turns(metadata, partitions, self.forwarder, clock)
         metadata.changed = self._metadata_changed
         for partition in partitions:
             partition.stand_in(self)
@@ -118,7 +116,7 @@ class Broker(Administration):
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
         for session in list(self.sessions.values()):
             self.close_session(session)
-        self.turns.stop()
+        self.keeper.stop()
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
@@ -164,15 +162,13 @@ class Broker(Administration):
         self.counters["connections_closed_total"] += 1
 
     def _next_id(self) -> int:
+        if self._ids == EPOCH_IDS - 1:
+            self.keeper.renew_epoch()
+        if self._epoch != self.keeper.epoch:
+            self._epoch = self.keeper.epoch
+            self._ids = 0
         self._ids += 1
-        if self._ids == EPOCH_IDS:  # all ids of this epoch are used up: begin another
-            self.begin_epoch()
-            self.log.commit_and_wait()
-            self._ids = 1
-        return self.epoch << 24 | self._ids
-
-    def begin_epoch(self) -> None:
-        self.epoch = self.metadata.append(BROKER, self.storage.started())
+        return self._epoch << 24 | self._ids
 
     # -- publishing (hot) ---------------------------------------------------------------------------------------------
 
@@ -207,24 +203,24 @@ class Broker(Administration):
     def queue(self, vhost: str, name: str) -> Queue | None:
         return self.partition_for(vhost, name).machine.queue(vhost, name)
 
-    def _usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
+    async def _usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue, if it exists and is not another connection's exclusive one."""
         partition = self.partition_for(session.vhost, name)
-        partition.catch_up()
+        await partition.catch_up()
         queue = partition.machine.queue(session.vhost, name)
         if queue is None:
             raise NotFound(f"no {resource('queue', name, session.vhost)}")
         _check_owner(session, queue)
         return partition, queue
 
-    def declare_queue(
+    async def declare_queue(
         self, session: Session, name: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
         arguments: tuple[Argument, ...],
     ) -> Queue:  # fmt: skip
         """The queue, made or as it was. An empty name is given one by the broker (amq.gen-..., S-064)."""
         name = strip_cr_lf(name)
         if passive:
-            return self._renewed(session, *self._usable(session, name))
+            return await self._renewed(session, *await self._usable(session, name))
         vhost = session.vhost
         self.counters["queues_declared_total"] += 1
         durable = durable and not exclusive  # S-084
@@ -234,13 +230,13 @@ class Broker(Administration):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         self.access.check(session.user, vhost, "configure", "queue", name)
         partition = self.partition_for(vhost, name)
-        partition.catch_up()
+        await partition.catch_up()
         queue = partition.machine.queue(vhost, name)
         if queue is not None:
             if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
                 raise _locked(queue)
             declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
-            return self._renewed(session, partition, queue)
+            return await self._renewed(session, partition, queue)
         dead_letter_exchange = declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
         if dead_letter_exchange is not None:
             self.access.check(session.user, vhost, "read", "queue", name)
@@ -250,15 +246,19 @@ class Broker(Administration):
         declarations.check_queue_properties(vhost, name, kind, durable, exclusive, auto_delete)
         if exclusive:
             session.owns_queues_in[partition] = None
-        partition.append(session.actor, QueueDeclared(
+        await partition.ask(session.actor, QueueDeclared(
             vhost, name, kind, durable, exclusive, auto_delete, session.session_id if exclusive else 0, arguments,
             declarations.SEMANTICS, self.topology.effective_policy(vhost, name, kind),
             self.topology.effective_operator_policy(vhost, name, kind),
         ))  # fmt: skip
         self.counters["queues_created_total"] += 1
-        self._queues_changed()
+        self.queues_changed()
         queue = partition.machine.queue(vhost, name)
-        assert queue is not None
+        if queue is None:  # deleted by another node in the same moment, or this node was declared lost
+            raise NotFound(f"no {resource('queue', name, vhost)}")
+        if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
+            raise _locked(queue)  # another node's client was faster
+        declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
         return queue
 
     def _generated_name(self, vhost: str, arguments: tuple[Argument, ...]) -> str:
@@ -269,23 +269,23 @@ class Broker(Administration):
             )
         return f"amq.gen-{secrets.token_urlsafe(16)}"
 
-    def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
+    async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
         """Declaring a queue that exists, passively too, renews its lease (S-053; of quorum queues not, S-059)."""
         if queue.expires_ms is not None and queue.type == "classic":
-            partition.append(session.actor, QueueDeclared(
+            await partition.ask(session.actor, QueueDeclared(
                 queue.vhost, queue.name, queue.type, queue.durable, queue.exclusive, queue.auto_delete, queue.owner,
                 queue.arguments, queue.semantics, queue.policy, queue.operator_policy,
             ))  # fmt: skip
         return queue
 
-    def delete_queue(self, session: Session, name: str, if_unused: bool, if_empty: bool) -> int:
+    async def delete_queue(self, session: Session, name: str, if_unused: bool, if_empty: bool) -> int:
         """Number of messages deleted with it (ready). 0 when there is no such queue: that is no error (AMQP)."""
         name = strip_cr_lf(name)
         self.access.check(session.user, session.vhost, "configure", "queue", name)
-        self.partition_for(session.vhost, name).catch_up()
+        await self.partition_for(session.vhost, name).catch_up()
         if self.queue(session.vhost, name) is None:
             return 0
-        partition, queue = self._usable(session, name)
+        partition, queue = await self._usable(session, name)
         where = resource("queue", name, session.vhost)
         for flag, text in ((if_unused, "if-unused"), (if_empty, "if-empty")):
             if flag and queue.type == "quorum":
@@ -297,30 +297,27 @@ class Broker(Administration):
             raise PreconditionFailed(f"{where} in use")
         if if_empty and queue.messages_ready > 0:
             raise PreconditionFailed(f"{where} not empty")
-        before = len(partition.effects)
-        partition.append(session.actor, QueueDeleted(session.vhost, name, if_unused, if_empty))
-        deleted = sum(
-            effect.messages for effect in partition.effects[before:]
-            if isinstance(effect, QueueGone) and effect.queue is queue
-        )  # fmt: skip
+        effects = await partition.ask(session.actor, QueueDeleted(session.vhost, name, if_unused, if_empty))
+        gone = [effect for effect in effects if isinstance(effect, QueueGone) and effect.queue is queue]
+        if not gone and not queue.gone:  # another node's client was faster: it is used, or not empty any more
+            raise PreconditionFailed(f"{where} {'in use' if if_unused else 'not empty'}")
         partition.carry_out()  # the bindings go now: what this connection does next must not meet them
-        return deleted
+        return sum(effect.messages for effect in gone)
 
-    def purge_queue(self, session: Session, name: str) -> int:
+    async def purge_queue(self, session: Session, name: str) -> int:
         """Number of ready messages dropped."""
         self.access.check(session.user, session.vhost, "read", "queue", name)
-        partition, queue = self._usable(session, name)
-        before = len(partition.effects)
-        partition.append(session.actor, Purged(session.vhost, name))
+        partition, queue = await self._usable(session, name)
+        effects = await partition.ask(session.actor, Purged(session.vhost, name))
         _check_not_gone(queue)
         return sum(
-            len(effect.message_ids) for effect in partition.effects[before:]
+            len(effect.message_ids) for effect in effects
             if isinstance(effect, Forget) and effect.queue is queue and effect.reason == PURGED
         )  # fmt: skip
 
     # -- exchanges and bindings ---------------------------------------------------------------------------------------
 
-    def declare_exchange(
+    async def declare_exchange(
         self, session: Session, name: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
         arguments: tuple[Argument, ...],
     ) -> None:  # fmt: skip
@@ -345,11 +342,11 @@ class Broker(Administration):
         if alternate is not None:
             self.access.check(session.user, vhost, "read", "exchange", name)
             self.access.check(session.user, vhost, "write", "exchange", alternate)
-        self.metadata.append(
+        await self.metadata.ask(
             session.actor, ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
         )
 
-    def delete_exchange(self, session: Session, name: str, if_unused: bool) -> None:
+    async def delete_exchange(self, session: Session, name: str, if_unused: bool) -> None:
         """No error when there is no such exchange."""
         name = strip_cr_lf(name)
         vhost = session.vhost
@@ -361,9 +358,9 @@ class Broker(Administration):
             return
         if if_unused and self.topology.bindings_from(vhost, name):
             raise PreconditionFailed(f"{resource('exchange', name, vhost)} in use")
-        self.metadata.delete_exchange(session.actor, vhost, name)
+        await self.metadata.delete_exchange(session.actor, vhost, name)
 
-    def bind(
+    async def bind(
         self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,
         arguments: tuple[Argument, ...],
     ) -> None:  # fmt: skip
@@ -375,14 +372,14 @@ class Broker(Administration):
         if exchange is None:
             raise NotFound(f"no {resource('exchange', source, vhost)}")
         if destination_type == "queue":
-            self._usable(session, destination)
+            await self._usable(session, destination)
         elif (vhost, destination) not in self.topology.exchanges:
             raise NotFound(f"no {resource('exchange', destination, vhost)}")
         declarations.check_binding_arguments(exchange, arguments)
         bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments))
-        self.metadata.bind(session.actor, bound)
+        await self.metadata.bind(session.actor, bound)
 
-    def unbind(
+    async def unbind(
         self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,
         arguments: tuple[Argument, ...],
     ) -> None:  # fmt: skip
@@ -390,9 +387,9 @@ class Broker(Administration):
         source, destination = strip_cr_lf(source), strip_cr_lf(destination)
         self._check_binding(session, source, destination_type, destination)
         if destination_type == "queue" and self.queue(session.vhost, destination) is not None:
-            self._usable(session, destination)
+            await self._usable(session, destination)
         bound = Bound(session.vhost, source, destination_type, destination, routing_key, _sorted(arguments))
-        self.metadata.unbind(session.actor, bound)
+        await self.metadata.unbind(session.actor, bound)
 
     def _check_binding(self, session: Session, source: str, destination_type: str, destination: str) -> None:
         self.access.check(session.user, session.vhost, "write", destination_type, destination)
@@ -403,13 +400,14 @@ class Broker(Administration):
 
     # -- consuming ----------------------------------------------------------------------------------------------------
 
-    def consume(
+    async def consume(
         self, session: Session, channel: int, consumer: Consumer, queue: str, tag: str, no_ack: bool, exclusive: bool,
         prefetch: int, global_prefetch: int, arguments: tuple[Argument, ...],
-    ) -> tuple[Partition, Queue, int]:  # fmt: skip
-        """Attach; returns the partition, the queue and the consumer's id. Deliveries start at `end_of_turn`."""
+        attached: Callable[[Partition, Queue, int], None],
+    ) -> None:  # fmt: skip
+        """Attach. `attached(partition, queue, consumer id)` is called when it is done, before the first delivery."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
-        partition, found = self._usable(session, queue)
+        partition, found = await self._usable(session, queue)
         where = resource("queue", queue, session.vhost)
         if global_prefetch > 0 and found.type == "quorum":
             raise NotImplementedByBroker(f"{where} does not support global qos")
@@ -421,42 +419,48 @@ class Broker(Administration):
         credit = 0 if prefetch > 0 and not no_ack else CREDIT_WINDOW
         partition.attach(consumer_id, consumer)
         session.note(channel, partition, consumer_id)
-        partition.append(session.actor, ConsumerAttached(
+
+        def folded() -> None:
+            if consumer_id in found.holders:
+                attached(partition, found, consumer_id)
+
+        await partition.ask(session.actor, ConsumerAttached(
             session.vhost, queue, consumer_id, channel, tag, no_ack, exclusive, prefetch, credit,
             global_prefetch,
             int(priority.value) if priority is not None and isinstance(priority.value, int) else 0, arguments,
-        ))  # fmt: skip
-        if found.gone:
+        ), folded)  # fmt: skip
+        if found.gone or consumer_id not in found.holders:
             partition.detach(consumer_id)
-        _check_not_gone(found)
-        return partition, found, consumer_id
+            session.forget(partition, consumer_id)
+            _check_not_gone(found)
+            raise AccessRefused(f"{where} in exclusive use")  # another node's client was faster
 
     def set_global_prefetch(self, session: Session, channel: int, prefetch: int) -> None:
         """basic.qos global, for the consumers that the channel has. Those to come say it when they are attached."""
         for partition in session.attached.get(channel, {}):
             partition.append(session.actor, GlobalPrefetchSet(session.session_id, channel, prefetch))
 
-    def cancel(self, session: Session, partition: Partition, queue: Queue, consumer_id: int) -> None:
+    async def cancel(self, session: Session, partition: Partition, queue: Queue, consumer_id: int) -> None:
         """No deliveries after this; what was on its way is delivered first."""
-        partition.append(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
+        await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
         partition.carry_out()
         partition.detach(consumer_id)
         session.forget(partition, consumer_id)
 
-    def fetch(
+    async def fetch(
         self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool
     ) -> tuple[Partition, Queue, int]:
-        """basic.get: `consumer.fetched(...)` is called with the answer at `end_of_turn`, not before. Returns the
-        partition, the queue and the holder's id, under which the message is acked."""
+        """basic.get: `consumer.fetched(...)` is called with the answer when its effects are carried out, at the latest at
+        `end_of_turn`. Returns the partition, the queue and the holder's id, under which the message is acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
-        partition, found = self._usable(session, queue)
+        partition, found = await self._usable(session, queue)
         key = (channel, partition.index, found.queue_id)
         holder_id = session.holders.get(key)
         if holder_id is None:
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
         partition.attach(holder_id, consumer)
-        partition.append(session.actor, Fetched(session.vhost, queue, holder_id, channel, no_ack))
+        await partition.ask(session.actor, Fetched(session.vhost, queue, holder_id, channel, no_ack))
         _check_not_gone(found)
         return partition, found, holder_id
 
@@ -466,18 +470,18 @@ class Broker(Administration):
 
     def queue_gone(self, partition: Partition, queue: Queue, reason: str) -> None:
         self.counters["queues_deleted_total"] += 1
-        self._queues_changed()
+        self.queues_changed()
         if partition.machine.queue(queue.vhost, queue.name) is None:  # and not declared anew in the same turn
-            self.metadata.unbind_queue(BROKER, queue.vhost, queue.name)
+            self.keeper.queue_gone(partition, queue)
 
     def dead_letter(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
         self.forwarder.take(partition, effect, message)
 
-    def _queues_changed(self) -> None:
+    def queues_changed(self) -> None:
         self.routing_version += 1
         self.router.queues_changed()
 
-    def _metadata_changed(self, event: MetadataEvent) -> None:
+    def _metadata_changed(self, offset: int, event: Event) -> None:
         self.routing_version += 1
         if isinstance(event, Bound | Unbound):
             self.router.bindings_changed(event.vhost, event.source)
@@ -494,6 +498,11 @@ class Broker(Administration):
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back in the loop once everything appended so far, in every partition, is durable."""
         self.turns.when_durable(callback)
+
+    @property
+    def folds_what_is_durable(self) -> bool:
+        """What was folded is durable already: the log is read back (Kafka), so an answer need not wait any longer."""
+        return self.keeper.reads_back
 
     @property
     def blocked(self) -> str | None:

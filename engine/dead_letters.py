@@ -9,7 +9,9 @@ Rules of this file
 - A letter is forwarded when its death is durable in the source's log. Otherwise a crash could undo the death and keep
   its dead letter, and the source would give the same number to another one, which the target would drop as seen.
 - Letters of one source queue are forwarded in the order of their sequence: a target tells a forward that it has seen
-  by a number that only grows, so a letter that must be tried again holds up those behind it.
+  by a number that only grows, so a letter that must be tried again holds up those behind it. So does an at-least-once
+  letter until it is known whether its targets took it (in a log that is read back, after the round trip).
+- Only the owner of a partition forwards its letters. Who takes over begins with what the outboxes still hold.
 - At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
@@ -24,8 +26,8 @@ from collections.abc import Callable
 
 from engine.deaths import Buried, bury, decoded_headers
 from engine.partition import Partition
-from engine.routing import Destination, Router
-from projections.machine.effects import REJECTED, DeadLetter, Refuse
+from engine.routing import Router
+from projections.machine.effects import REJECTED, DeadLetter
 from projections.machine.queue import Queue
 from schemas.events import BROKER, DeadLettersForwarded, Origin, Published
 
@@ -35,11 +37,12 @@ ROUND = 1_000  # letters forwarded in one turn of the loop
 NO_PROPERTIES = b"\0\0"
 RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
 RETRY_LAST_MS = 60_000
+TAKEN, UNKNOWN, TRY_AGAIN = range(3)  # what became of sending a letter
 
 
 class Letter:
     """A dead letter to forward. `message` None: the projector has it. `taken_by`: targets that already have it.
-    `logged_below`: the death is in the source's log below this offset."""
+    `logged_below`: the death is in the source's log below this mark."""
 
     def __init__(
         self, message_id: int, reason: str, sequence: int, exchange: str, routing_key: str | None, at_least_once: bool,
@@ -54,7 +57,9 @@ class Letter:
         self.message = message
         self.logged_below = logged_below
         self.taken_by: dict[str, None] = {}
-        self.sent: list[tuple[Partition, int]] = []  # where, and at which offset
+        self.sent: list[tuple[Partition, int]] = []  # where, and under which mark
+        self.asked: list[tuple[Partition, int, list[str]]] = []  # at-least-once: where, mark, and who has to take it
+        self.refused = False  # by one of those asked
 
 
 class Source:
@@ -73,7 +78,7 @@ class Source:
     @property
     def may_send(self) -> bool:
         """There is a letter, and its death cannot be undone by a crash any more."""
-        return bool(self.letters) and self.letters[0].logged_below <= self.partition.log.durable_offset
+        return bool(self.letters) and self.letters[0].logged_below <= self.partition.settled
 
 
 class Forwarder:
@@ -92,7 +97,7 @@ class Forwarder:
         self._counters[f"global_messages_dead_lettered_{effect.reason}_total"] += 1
         self._add(partition, effect.queue, Letter(
             effect.message_id, effect.reason, effect.sequence, effect.exchange, effect.routing_key,
-            effect.at_least_once, message, partition.log.next_offset,
+            effect.at_least_once, message, partition.undone_below,
         ))  # fmt: skip
 
     def recover(self, partition: Partition, queue: Queue) -> None:
@@ -102,6 +107,15 @@ class Forwarder:
                 entry.message_id, entry.reason, entry.sequence, entry.exchange, entry.routing_key, entry.at_least_once,
                 None, 0,
             ))  # fmt: skip
+
+    def drop(self, partition: Partition) -> None:
+        """The partition's letters are another node's duty now."""
+        for key, source in list(self._sources.items()):
+            if source.partition is partition:
+                source.letters.clear()
+                source.in_flight.clear()
+                self._waiting.pop(source, None)
+                del self._sources[key]
 
     def _add(self, partition: Partition, queue: Queue, letter: Letter) -> None:
         key = (partition.index, queue.queue_id)
@@ -150,7 +164,10 @@ class Forwarder:
             while source.may_send and budget > 0:
                 letter = source.letters[0]
                 budget -= 1
-                if letter.sequence in source.queue.outbox and not self._forward(source, letter):
+                outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
+                if outcome == UNKNOWN:
+                    break  # `settle` comes back to it
+                if outcome == TRY_AGAIN:
                     source.retry_at_ms = self._clock() + source.retry_delay_ms
                     source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
                     self._waiting[source] = None
@@ -158,12 +175,28 @@ class Forwarder:
                 source.retry_delay_ms = RETRY_FIRST_MS
                 source.letters.popleft()
                 source.in_flight.append((letter.sequence, letter.sent))
-            self._schedule(source)
+            else:
+                self._schedule(source)
             self._tell(source)  # where nothing was sent, no group commit will
         return budget
 
-    def _forward(self, source: Source, letter: Letter) -> bool:
-        """Into every target that has not got it yet. False: it has to be tried again."""
+    def _outcome(self, source: Source, letter: Letter) -> int:
+        """Send the letter to every target that has not got it, unless that was done: TAKEN, UNKNOWN or TRY_AGAIN."""
+        if not letter.asked and not self._send(source, letter):
+            return TRY_AGAIN if letter.at_least_once else TAKEN
+        while letter.asked:
+            partition, mark, targets = letter.asked[0]
+            refusing = partition.refusals(mark)
+            if refusing is None:
+                return UNKNOWN
+            letter.asked.pop(0)
+            letter.taken_by.update((name, None) for name in targets if name not in refusing)
+            letter.refused = letter.refused or bool(refusing)
+        return TRY_AGAIN if letter.refused else TAKEN
+
+    def _send(self, source: Source, letter: Letter) -> bool:
+        """False: there is nowhere to send it."""
+        letter.refused = False
         queue = source.queue
         vhost = queue.vhost
         message = letter.message
@@ -171,14 +204,11 @@ class Forwarder:
             message = source.partition.message(queue.queue_id, letter.message_id)
         buried = self._bury(source, letter, message)
         if (vhost, letter.exchange) not in self._router.topology.exchanges:
-            return not letter.at_least_once
+            return False
         headers = decoded_headers(buried.properties) if self._router.needs_headers(vhost, letter.exchange) else None
         routing_keys = buried.routing_keys if letter.routing_key is None else (letter.routing_key,)
         destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, headers)
-        if not destinations:
-            return not letter.at_least_once
         origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
-        complete = True
         for destination in destinations:
             targets = [
                 name for name in destination.route.queues
@@ -186,10 +216,17 @@ class Forwarder:
             ]  # fmt: skip
             if targets:
                 narrowed = self._router.narrowed(destination, tuple(targets))
-                refusing = self._publish(narrowed, message, buried, origin, letter)
-                letter.taken_by.update((name, None) for name in targets if name not in refusing)
-                complete = complete and not refusing
-        return complete or not letter.at_least_once
+                forwarded = Published(
+                    narrowed.route, buried.properties, None, message.priority, message.persistent, origin,
+                    message.encryption, message.body, message.body_size,
+                )  # fmt: skip
+                if letter.at_least_once:
+                    mark = narrowed.partition.forward(forwarded)
+                    letter.asked.append((narrowed.partition, mark, targets))
+                else:
+                    mark = narrowed.partition.publish(BROKER, forwarded)
+                letter.sent.append((narrowed.partition, mark))
+        return bool(destinations)
 
     def _bury(self, source: Source, letter: Letter, message: Published) -> Buried:
         """Properties that cannot be read (a service may have put anything into the log) are left behind: the message is
@@ -204,22 +241,6 @@ class Forwarder:
                 letter.message_id, name, error,
             )  # fmt: skip
             return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s)
-
-    def _publish(
-        self, destination: Destination, message: Published, buried: Buried, origin: Origin, letter: Letter
-    ) -> list[str]:
-        """The queues that would not take it."""
-        partition = destination.partition
-        before = len(partition.effects)
-        offset = partition.publish(BROKER, Published(
-            destination.route, buried.properties, None, message.priority, message.persistent, origin,
-            message.encryption, message.body, message.body_size,
-        ))  # fmt: skip
-        letter.sent.append((partition, offset))
-        return [
-            effect.queue.name for effect in partition.effects[before:]
-            if isinstance(effect, Refuse) and effect.message_id == offset
-        ]  # fmt: skip
 
     def _is_cycle(self, letter: Letter, buried: Buried, target: str) -> bool:
         if letter.reason == REJECTED or not buried.cycles_into(target):
@@ -247,7 +268,7 @@ class Forwarder:
         """Let the source forget what has arrived, or has nowhere to go."""
         arrived = 0
         in_flight = source.in_flight
-        while in_flight and all(offset < target.log.durable_offset for target, offset in in_flight[0][1]):
+        while in_flight and all(mark < target.settled for target, mark in in_flight[0][1]):
             arrived, _ = in_flight.popleft()
             self._counters["global_messages_dead_lettered_confirmed_total"] += 1
         queue = source.queue

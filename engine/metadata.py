@@ -1,79 +1,184 @@
-"""The metadata log, live: append an event, fold it into the topology, and tell who keeps things derived from it."""
+"""The metadata log, live: append an event, fold it into the topology, and tell who keeps things derived from it.
 
+As with queue partitions there are two kinds: `SoleWriterMetadata` folds what it appends at once, `ReadBackMetadata` (a
+log that many nodes share) folds what comes back, in the order in which it does.
+"""
+
+import asyncio
+import logging
+from collections import deque
 from collections.abc import Callable
 
 from engine.log.base import LogPartition
+from engine.log.shared import Arrived, SharedPartition
+from projections.replay import PartitionLog as ReadableLog
+from projections.replay import decoder_for
 from projections.topology import Topology
-from schemas.codec import Decoder, Encoder
-from schemas.events import (
-    Actor,
-    Bound,
-    ExchangeDeclared,
-    ExchangeDeleted,
-    MetadataEvent,
-    Unbound,
-)
+from schemas.codec import Encoder, UndecodableRecord
+from schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, Unbound
+from schemas.single_object import FramedDecoder, FramedEncoder
+
+logger = logging.getLogger(__name__)
 
 
 class Metadata:
-    def __init__(self, log: LogPartition, encoder: Encoder, clock: Callable[[], int]) -> None:
-        self.log = log
+    """`changed(event)` is called after each event that was folded."""
+
+    def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
         self.topology = Topology()
         self.clock_ms = 0  # the largest timestamp in the log
-        self.changed: Callable[[MetadataEvent], None] = _nobody_cares
-        self._encoder = encoder
+        self.changed: Callable[[int, Event], None] = _nobody_cares
+        self._readable = log
         self._clock = clock
 
-    def fold(self) -> None:
-        """From the beginning of the log: it is small. UndecodableRecord and CorruptLog as they come: a broker must not
-        run with half of its users and bindings."""
-        decoder = Decoder()
-        for block in self.log.read():
+    def fold(self) -> int:
+        """From the beginning of the log: it is small. Where it ended. UndecodableRecord and CorruptLog of an embedded
+        log as they come: a broker must not run with half of its users and bindings. In a shared log, which others may
+        write to, every node skips what cannot be decoded."""
+        decoder = decoder_for(self._readable)
+        end = 0
+        for block in self._readable.read():
             for index, record in enumerate(block.records):
-                timestamp_ms, actor, event = decoder.decode(record)
+                try:
+                    timestamp_ms, actor, event = decoder.decode(record)
+                except UndecodableRecord as error:
+                    if not self._readable.framed:
+                        raise
+                    logger.error("%s: record %d is skipped: %s", self._readable.name, block.first_offset + index, error)
+                    continue
+                if block.timestamps_ms is not None:
+                    timestamp_ms = block.timestamps_ms[index]
                 self.topology.apply(block.first_offset + index, timestamp_ms, actor, event)
                 self.clock_ms = max(self.clock_ms, timestamp_ms)
+            end = block.first_offset + len(block.records)
+        return end
 
-    def append(self, actor: Actor, event: MetadataEvent) -> int:
-        """Log and fold an event; its offset."""
-        self.clock_ms = max(self.clock_ms, self._clock())
-        offset = self.log.append(self.clock_ms, self._encoder.encode(self._encoder.prefix(self.clock_ms, actor), event))
-        self.topology.apply(offset, self.clock_ms, actor, event)
-        self.changed(event)
-        return offset
+    @property
+    def appended(self) -> int:
+        """The mark of the next event that this broker appends; `settled`: all marks below are durable, and folded."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> int:
+        raise NotImplementedError
+
+    def append(self, actor: Actor, event: MetadataEvent) -> None:
+        """Log an event; folded at once where this broker is the sole writer, else when it is read back."""
+        raise NotImplementedError
+
+    async def ask(self, actor: Actor, event: MetadataEvent) -> int:
+        """Log an event and wait until it is folded: its offset. With a sole writer it never waits."""
+        raise NotImplementedError
+
+    def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        self.clock_ms = max(self.clock_ms, timestamp_ms)
+        self.topology.apply(offset, timestamp_ms, actor, event)
+        self.changed(offset, event)
 
     # -- bindings, with what follows from them -------------------------------------------------------------------------
 
-    def bind(self, actor: Actor, bound: Bound) -> None:
+    async def bind(self, actor: Actor, bound: Bound) -> None:
         if not self.topology.is_bound(bound):
-            self.append(actor, bound)
+            await self.ask(actor, bound)
 
-    def unbind(self, actor: Actor, bound: Bound) -> None:
-        """Also deletes the source when it is an auto-delete exchange and this was its last binding."""
-        if not self.topology.is_bound(bound):
-            return
-        self.append(actor, Unbound(
-            bound.vhost, bound.source, bound.destination_type, bound.destination, bound.routing_key, bound.arguments
-        ))  # fmt: skip
-        self._delete_if_unbound(actor, bound.vhost, bound.source)
+    async def unbind(self, actor: Actor, bound: Bound) -> None:
+        if self.topology.is_bound(bound):
+            await self.ask(actor, unbound(bound))
 
-    def delete_exchange(self, actor: Actor, vhost: str, exchange: str) -> None:
-        """With its bindings; exchanges bound to it may be auto-delete and go as well."""
-        sources = [bound.source for bound in self.topology.bindings_to(vhost, "exchange", exchange)]
-        self.append(actor, ExchangeDeleted(vhost, exchange))
-        for source in dict.fromkeys(sources):
-            self._delete_if_unbound(actor, vhost, source)
+    async def delete_exchange(self, actor: Actor, vhost: str, exchange: str) -> None:
+        await self.ask(actor, ExchangeDeleted(vhost, exchange))
 
     def unbind_queue(self, actor: Actor, vhost: str, queue: str) -> None:
         """The queue is gone, and its bindings with it."""
         for bound in self.topology.bindings_to(vhost, "queue", queue):
-            self.unbind(actor, bound)
-
-    def _delete_if_unbound(self, actor: Actor, vhost: str, exchange: str) -> None:
-        declared: ExchangeDeclared | None = self.topology.exchanges.get((vhost, exchange))
-        if declared is not None and declared.auto_delete and not self.topology.bindings_from(vhost, exchange):
-            self.delete_exchange(actor, vhost, exchange)
+            self.append(actor, unbound(bound))
 
 
-def _nobody_cares(event: MetadataEvent) -> None:
+class SoleWriterMetadata(Metadata):
+    """Of the embedded log. A mark is the event's offset."""
+
+    def __init__(self, log: LogPartition, clock: Callable[[], int]) -> None:
+        super().__init__(log, clock)
+        self._log = log
+        self._encoder = Encoder()
+
+    @property
+    def appended(self) -> int:
+        return self._log.next_offset
+
+    @property
+    def settled(self) -> int:
+        return self._log.durable_offset
+
+    def append(self, actor: Actor, event: MetadataEvent) -> None:
+        self.append_now(actor, event)
+
+    async def ask(self, actor: Actor, event: MetadataEvent) -> int:
+        return self.append_now(actor, event)
+
+    def append_now(self, actor: Actor, event: MetadataEvent) -> int:
+        now = max(self.clock_ms, self._clock())
+        offset = self._log.append(now, self._encoder.encode(self._encoder.prefix(now, actor), event))
+        self._fold(offset, now, actor, event)
+        return offset
+
+
+class ReadBackMetadata(Metadata):
+    """Of a log that many nodes share. A mark counts what this node appended. Own records are known by their bytes, as
+    in engine/read_back.py."""
+
+    def __init__(self, log: SharedPartition, clock: Callable[[], int]) -> None:
+        super().__init__(log, clock)
+        self._log = log
+        self._encoder = FramedEncoder()
+        self._decoder = FramedDecoder()
+        self._sent: deque[tuple[bytes, asyncio.Future[int] | None]] = deque()
+        self._appended = 0
+        self._settled = 0
+
+    @property
+    def appended(self) -> int:
+        return self._appended
+
+    @property
+    def settled(self) -> int:
+        return self._settled
+
+    def append(self, actor: Actor, event: MetadataEvent) -> None:
+        self._send(actor, event, None)
+
+    async def ask(self, actor: Actor, event: MetadataEvent) -> int:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._send(actor, event, answer)
+        return await answer
+
+    def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
+        value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
+        self._sent.append((value, answer))
+        self._log.append(b"", value)
+        self._appended += 1
+
+    def read_back(self, arrived: Arrived) -> None:
+        for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
+            answer = None
+            if self._sent and self._sent[0][0] == value:
+                answer = self._sent.popleft()[1]
+                self._settled += 1
+            try:
+                _, actor, event = self._decoder.decode(value)
+            except UndecodableRecord as error:
+                logger.error("%s: record %d is skipped: %s", self._readable.name, offset, error)
+                continue
+            self._fold(offset, timestamp_ms, actor, event)
+            if answer is not None and not answer.done():
+                answer.set_result(offset)
+
+
+def unbound(bound: Bound) -> Unbound:
+    return Unbound(
+        bound.vhost, bound.source, bound.destination_type, bound.destination, bound.routing_key, bound.arguments
+    )
+
+
+def _nobody_cares(offset: int, event: Event) -> None:
     """Until the broker stands, nothing is derived from the topology."""

@@ -1,15 +1,17 @@
 """One queue partition, live: append to the log, fold, carry the effects out, confirm when durable.
 
-    connection -> append(event) -> log (in memory) -> machine -> effects gather
-    end of a socket read         -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
-    group commit landed          -> settle(): confirms for all that is durable now
+    connection -> append(event) -> log -> machine -> effects gather
+    end of a turn                -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
+    more is durable              -> settle(): confirms for all of it
 
-Work is done per socket read and per group commit, not per message (DESIGN section 6): whoever appends calls
+The two kinds differ in what comes between log and machine:
+    sole_writer.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
+    read_back.py     Kafka: any node appends, so only what comes back is folded, in the order in which it does
+
+Work is done per socket read and per group of arrivals, not per message (DESIGN section 6): whoever appends calls
 `broker.end_of_turn()` once when its batch is done.
 
 Rules of this file
-- The partition's time is the broker's clock, in ms, but never behind what the machine has seen: history does not run
-  backwards when the clock of the machine room does.
 - Effects are carried out in their order, each once. Then the projector observes them, and only then may it prepare a
   batch; it writes a batch only when the log is durable up to it.
 - A delivery to a consumer that is no longer attached is dropped: its session's end is (or will be) in the log, and
@@ -22,7 +24,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from engine.log.base import LogPartition
 from projections.machine.effects import (
     ACKED,
     CancelConsumer,
@@ -38,9 +39,11 @@ from projections.machine.effects import (
 )
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
+from projections.replay import PartitionLog as ReadableLog
+from projections.replay import decoder_for
 from projections.store import Batch, Projector
-from schemas.codec import Decoder, Encoder
-from schemas.events import BROKER, Actor, Checkpointed, Event, Published, Tick
+from schemas.codec import Encoder
+from schemas.events import BROKER, Actor, Event, Published, Tick
 
 logger = logging.getLogger(__name__)
 
@@ -87,30 +90,35 @@ class Partition:
     """One per queue partition of the log. `effects`: gathered since the last carry_out."""
 
     index: int
-    log: LogPartition
+    name: str
     machine: Machine
     projector: Projector
     encoder: Encoder
     effects: list[Effect]
 
     def __init__(
-        self, index: int, log: LogPartition, machine: Machine, projector: Projector, encoder: Encoder,
+        self, index: int, log: ReadableLog, machine: Machine, projector: Projector, encoder: Encoder,
         clock: Callable[[], int],
     ) -> None:  # fmt: skip
         self.index = index
-        self.log = log
+        self.name = log.name
+        self._log = log
+        self.epoch: int | None = None  # this node's, where others fold the partition too: what is counted once
+        self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
         self.machine = machine
         self.projector = projector
         self.encoder = encoder
         self.effects = []
         self.fresh: dict[int, Published] = {}
         self.consumers: dict[int, Consumer] = {}
-        self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are durable
+        # publishes that a queue would not take, by offset: which queues. Until they are settled.
+        self.refused: dict[int, list[str]] = {}
         self.quarantined: dict[str, int] = {}  # by event type
         self._surroundings: Surroundings | None = None
         self._clock = clock
         self._now_ms = machine.clock_ms
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
+        self._refusals: dict[int, tuple[str, ...]] = {}
         self._prefix = b""
         self._prefix_ms = -1
         self._prefix_actor = BROKER
@@ -120,56 +128,86 @@ class Partition:
     def stand_in(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
 
-    # -- appending ----------------------------------------------------------------------------------------------------
+    # -- appending: by the kind of log (sole_writer.py, read_back.py) -------------------------------------------------
+
+    @property
+    def appended(self) -> int:
+        """The mark of the next event that this broker appends. Marks ascend."""
+        raise NotImplementedError
+
+    @property
+    def settled(self) -> int:
+        """Every event that this broker appended under a lower mark is durable, and folded."""
+        raise NotImplementedError
+
+    @property
+    def next_offset(self) -> int:
+        """The end of the log as this broker knows it."""
+        raise NotImplementedError
+
+    @property
+    def durable_offset(self) -> int:
+        """Everything in the log below this offset is durable; of what this broker folded, nothing above is."""
+        raise NotImplementedError
+
+    @property
+    def undone_below(self) -> int:
+        """A crash may undo what the fold has decided so far, until `settled` has reached this mark."""
+        raise NotImplementedError
 
     def now_ms(self) -> int:
-        """The partition's time: the broker's clock, never backwards."""
-        now = self._clock()
-        if now > self._now_ms:
-            self._now_ms = now
-        return self._now_ms
+        """The partition's time: never behind what the machine has seen."""
+        raise NotImplementedError
 
     def append(self, actor: Actor, event: Event) -> int:
-        """Log and fold an event; its offset."""
-        now = self._clock()
-        if now > self._now_ms:
-            self._now_ms = now
-        else:
-            now = self._now_ms
-        if now != self._prefix_ms or actor is not self._prefix_actor:
-            self._renew_prefix(now, actor)
-        offset = self.log.append(now, self.encoder.encode(self._prefix, event))
-        self.machine.apply(offset, now, actor, event, self.effects)
-        return offset
+        """Log an event; its mark. Folded at once where this broker is the sole writer, else when it is read back."""
+        raise NotImplementedError
 
     def publish(self, actor: Actor, message: Published) -> int:
-        """`append` for the hot path; remembers the message until carry_out has delivered or kept it."""
-        now = self._clock()
-        if now > self._now_ms:
-            self._now_ms = now
-        else:
-            now = self._now_ms
-        if now != self._prefix_ms or actor is not self._prefix_actor:
-            self._renew_prefix(now, actor)
-        offset = self.log.append(now, self.encoder.encode(self._prefix, message))
-        self.fresh[offset] = message
-        self.machine.apply(offset, now, actor, message, self.effects)
-        return offset
+        """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
+        raise NotImplementedError
 
-    def catch_up(self) -> None:
+    async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        """Log an event and wait until it is folded: its effects. `folded` is called at that moment, before anything
+        that follows from it is carried out. With a sole writer it never waits."""
+        raise NotImplementedError
+
+    async def folded(self) -> None:
+        """Wait until all that was appended so far is folded."""
+        raise NotImplementedError
+
+    async def catch_up(self) -> None:
         """If something is due, let it happen now: what is decided next must see what the next event will meet."""
         deadline = self.machine.deadline_ms()
         if deadline is not None and deadline <= self.now_ms():
+            await self.ask(BROKER, Tick())
+
+    def due_ms(self) -> int | None:
+        """When `tick` is to be called, by the broker's clock; None: this node need not."""
+        raise NotImplementedError
+
+    def tick(self) -> None:
+        """Something may be due: see that it happens."""
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms():
             self.append(BROKER, Tick())
+
+    def forward(self, message: Published) -> int:
+        """`publish` a dead letter that is forwarded; `refusals` then tells who would not have it."""
+        raise NotImplementedError
+
+    def refusals(self, mark: int) -> tuple[str, ...] | None:
+        """The queues that would not take the letter forwarded under this mark; None: not known yet. Told once."""
+        return self._refusals.pop(mark, None)
 
     def _renew_prefix(self, now: int, actor: Actor) -> None:
         self._prefix = self.encoder.prefix(now, actor)
         self._prefix_ms = now
         self._prefix_actor = actor
 
-    def await_durable(self, offset: int, confirms: Confirms, sequence: int) -> None:
-        """`confirms.confirm(sequence, refused)` once `offset` is durable here. Call in ascending offset order."""
-        self._waiting.append((offset, confirms, sequence))
+    def await_durable(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        """`confirms.confirm(sequence, refused)` once what has this mark is durable. Call in ascending order."""
+        self._waiting.append((mark, confirms, sequence))
 
     def attach(self, consumer_id: int, consumer: Consumer) -> None:
         """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""
@@ -193,6 +231,7 @@ class Partition:
 
     def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
         consumers = self.consumers
+        epoch = self.epoch
         delivered = finally_delivered = redelivered = acked = 0
         for effect in effects:
             if isinstance(effect, Deliver):
@@ -217,7 +256,7 @@ class Partition:
             elif isinstance(effect, Keep):
                 pass
             elif isinstance(effect, Forget):
-                if effect.reason == ACKED:
+                if effect.reason == ACKED and (epoch is None or effect.consumer >> 24 == epoch):
                     acked += len(effect.message_ids)
             else:
                 self._perform_rare(effect, fresh)
@@ -234,11 +273,12 @@ class Partition:
         surroundings = self._surroundings
         assert surroundings is not None
         if isinstance(effect, Refuse):
-            self.refused.add(effect.message_id)
+            self.refused.setdefault(effect.message_id, []).append(effect.queue.name)
         elif isinstance(effect, FetchReply):
             self._answer(effect, fresh)
         elif isinstance(effect, DeadLetter):
-            surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
+            if self.owned:
+                surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
         elif isinstance(effect, CancelConsumer):
             consumer = self.consumers.pop(effect.consumer, None)
             if consumer is not None:
@@ -272,9 +312,9 @@ class Partition:
         try:
             return self.projector.message(queue_id, message_id)
         except KeyError:
-            logger.error("%s: message %d is missing in the state store, read from the log", self.log.name, message_id)
-        for block in self.log.read(message_id, message_id + 1):
-            event = Decoder().decode(block.records[message_id - block.first_offset])[2]
+            logger.error("%s: message %d is missing in the state store, read from the log", self.name, message_id)
+        for block in self._log.read(message_id, message_id + 1):
+            event = decoder_for(self._log).decode(block.records[message_id - block.first_offset])[2]
             if isinstance(event, Published):
                 return event
         raise KeyError(message_id)
@@ -291,15 +331,8 @@ class Partition:
     # -- durability ---------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """A group commit landed: confirm what is durable. Then `project`."""
-        durable = self.log.durable_offset
-        waiting = self._waiting
-        refused = self.refused
-        while waiting and waiting[0][0] < durable:
-            offset, confirms, sequence = waiting.popleft()
-            confirms.confirm(sequence, offset in refused)
-        if refused:
-            self.refused = {offset for offset in refused if offset >= durable}
+        """More is durable: confirm it. Then `project`."""
+        raise NotImplementedError
 
     def project(self) -> None:
         """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does;
@@ -310,19 +343,14 @@ class Partition:
             if not self.effects and (changed >= PREPARE_EVENTS or projector.wants_write):
                 self._batch = projector.prepare()
                 self._prepared_offset = self._batch.offset
-        if self._batch is not None and self._batch.offset <= self.log.durable_offset:
+        if self._batch is not None and self._batch.offset <= self.durable_offset:
             projector.write(self._batch)
             self._batch = None
 
     @property
     def at_rest(self) -> bool:
         """Nothing is to be carried out, and everything is durable."""
-        return not self.effects and not self.fresh and self.log.durable_offset >= self.machine.next_offset
-
-    def checkpoint(self) -> None:
-        """Put into the history what this broker believes: the digest of the state after everything so far."""
-        if self.machine.next_offset > 0:
-            self.append(BROKER, Checkpointed(self.machine.next_offset - 1, self.machine.digest()))
+        return not self.effects and not self.fresh and self.durable_offset >= self.machine.next_offset
 
     def persist_all(self) -> None:
         """Everything folded so far into RocksDB, flushed. The log must be durable up to it already."""

@@ -14,55 +14,96 @@ from typing import TYPE_CHECKING
 
 from engine.administration import first_user
 from engine.config import VERSION, Config
+from engine.eager import at_once
+from engine.keeping import Members
 from engine.log.base import Log
 from engine.log.embedded import EmbeddedLog
-from engine.metadata import Metadata
+from engine.metadata import SoleWriterMetadata
 from engine.partition import Partition
+from engine.sole_writer import SoleWriterPartition
 from projections.machine.machine import MACHINE_VERSION
+from projections.machine.queue import Queue
 from projections.replay import recover
 from projections.snapshots import Snapshots
 from projections.store import StateStore
-from schemas.codec import Encoder
 from schemas.events import BROKER, BrokerStarted, MachineUpgraded
 
 if TYPE_CHECKING:
     from engine.broker import Broker
-    from engine.turns import Turns
 
 REST_ROUNDS = 100
 
 logger = logging.getLogger(__name__)
 
 
-class Storage:
-    """What is on disk beside the log."""
+class Alone:
+    """A broker that is alone on an embedded log: its epoch, what is on disk beside the log, and its clean stop."""
 
-    def __init__(self, config: Config, log: Log, store: StateStore) -> None:
+    reads_back = False
+
+    def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
+        self.epoch = 0
+        self.log = log
         self._config = config
-        self._log = log
+        self._metadata = metadata
         self._store = store
         self._snapshots = Snapshots(config.data / "snapshots")
         for queue_log in log.queues:
             self._snapshots.discard_beyond(queue_log.name, queue_log.next_offset)
         self._snapshot_offsets = {
-            name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in self._log.queues)
+            name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
         }
+
+    def attend(self, broker: "Broker", partitions: list[SoleWriterPartition]) -> None:
+        """From here on this broker's life is kept."""
+        self._broker = broker
+        self._partitions = partitions
+        turns = broker.turns
+        turns.kick = self.log.commit
+        turns.snapshots = self._snapshots_due
+        self.log.on_durable = self._durable
+        self.log.on_failure = self._commit_failed
 
     def started(self) -> BrokerStarted:
         return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION)
 
-    def snapshot_due(self, turns: "Turns") -> None:
+    def begin_epoch(self) -> None:
+        self.epoch = self._metadata.append_now(BROKER, self.started())
+
+    def renew_epoch(self) -> None:
+        """All ids of this epoch are used up."""
+        self.begin_epoch()
+        self.log.commit_and_wait()
+
+    def queue_gone(self, partition: Partition, queue: Queue) -> None:
+        """Its bindings go with it."""
+        self._metadata.unbind_queue(BROKER, queue.vhost, queue.name)
+
+    def members(self, partition: Partition) -> Members:
+        """Of a quorum queue in this partition: there is one of everything."""
+        return Members(self._config.node, (self._config.node,), (self._config.node,))
+
+    def _durable(self) -> None:
+        """A group commit landed."""
+        self._broker.turns.problem("log", None)
+        self._broker.turns.landed()
+
+    def _commit_failed(self, error: Exception) -> None:
+        """It is tried again, nothing is lost; meanwhile nothing more should come in."""
+        self._broker.turns.problem("log", f"the log can't be written: {error}")
+
+    def _snapshots_due(self) -> None:
         """Take the snapshots that are due."""
         every = self._config.snapshot_events
         due = [
-            partition for partition in turns.partitions
-            if partition.machine.next_offset - self._snapshot_offsets[partition.log.name] >= every
+            partition for partition in self._partitions
+            if partition.machine.next_offset - self._snapshot_offsets[partition.name] >= every
         ]  # fmt: skip
         for partition in due:
-            self._snapshot_offsets[partition.log.name] = partition.machine.next_offset
+            self._snapshot_offsets[partition.name] = partition.machine.next_offset
             partition.checkpoint()
         if due:
-            self._come_to_rest(turns)
+            self._come_to_rest()
             for partition in due:
                 self._take_snapshot(partition)
 
@@ -73,29 +114,31 @@ class Storage:
         try:
             self._snapshots.take(partition.machine)
         except OSError as error:
-            logger.error("%s: no snapshot could be written: %s", partition.log.name, error)
+            logger.error("%s: no snapshot could be written: %s", partition.name, error)
 
-    def stop(self, turns: "Turns") -> None:
+    def stop(self) -> None:
         """Everything durable, told and persisted. LogError when the disk won't have it; what is confirmed is safe."""
         try:
-            self._come_to_rest(turns)
-            for partition in turns.partitions:
+            self._come_to_rest()
+            for partition in self._partitions:
                 partition.checkpoint()
-            self._come_to_rest(turns)
-            for partition in turns.partitions:
+            self._come_to_rest()
+            for partition in self._partitions:
                 if partition.at_rest:
                     partition.persist_all()
                 self._take_snapshot(partition)
         finally:
+            self._broker.turns.stop()
             self._store.close()
-            self._log.close()
+            self.log.close()
 
-    def _come_to_rest(self, turns: "Turns") -> None:
+    def _come_to_rest(self) -> None:
         """Carry out and commit until nothing follows any more. Dead letters that have to be tried again, or that go
         round and round, stay in their outboxes."""
+        turns = self._broker.turns
         for _ in range(REST_ROUNDS):
             turns.end()
-            self._log.commit_and_wait()
+            self.log.commit_and_wait()
             if turns.at_rest:
                 break
 
@@ -103,13 +146,15 @@ class Storage:
 def open_broker(cls: "type[Broker]", config: Config, clock: Callable[[], int]) -> "Broker":
     log = EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
     try:
-        metadata = Metadata(log.metadata, Encoder(), clock)
+        metadata = SoleWriterMetadata(log.metadata, clock)
         metadata.fold()
         store = StateStore.open(config.data / "state")
         try:
             partitions = [_recovered(index, log, store, clock) for index in range(len(log.queues))]
-            broker = cls(config, log, metadata, partitions, Storage(config, log, store), clock)
-            _take_over(broker)
+            alone = Alone(config, log, metadata, store)
+            broker = cls(config, metadata, list(partitions), alone, clock)
+            alone.attend(broker, partitions)
+            _take_over(broker, alone, partitions)
         except BaseException:
             store.close()
             raise
@@ -119,7 +164,7 @@ def open_broker(cls: "type[Broker]", config: Config, clock: Callable[[], int]) -
     return broker
 
 
-def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[[], int]) -> Partition:
+def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[[], int]) -> SoleWriterPartition:
     partition_log = log.queues[index]
     recovery = recover(partition_log, store)
     if recovery.replayed or recovery.quarantined.count:
@@ -127,24 +172,24 @@ def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[
             "%s: %d events folded on top of the state at offset %d, %d quarantined",
             partition_log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
         )  # fmt: skip
-    return Partition(index, partition_log, recovery.machine, recovery.projector, Encoder(), clock)
+    return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock)
 
 
-def _take_over(broker: "Broker") -> None:
-    first = broker.log.metadata.next_offset == 0
-    broker.begin_epoch()
+def _take_over(broker: "Broker", alone: Alone, partitions: list[SoleWriterPartition]) -> None:
+    first = alone.log.metadata.next_offset == 0
+    alone.begin_epoch()
     if first:
         first_user(broker.metadata, broker.access)
-    for partition in broker.partitions:
+    for partition in partitions:
         for queue in list(partition.machine.by_id.values()):
             broker.forwarder.recover(partition, queue)
-        partition.append(BROKER, broker.storage.started())
+        partition.append(BROKER, alone.started())
         if partition.machine.machine_version != MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
         partition.carry_out()
     _reconcile(broker)
     broker.end_of_turn()
-    broker.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
+    alone.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
 
 
 def _reconcile(broker: "Broker") -> None:
@@ -152,10 +197,10 @@ def _reconcile(broker: "Broker") -> None:
     topology = broker.topology
     for vhost in dict.fromkeys(queue.vhost for queue in broker.queues()):
         if vhost not in topology.vhosts:
-            broker.delete_queues_of(BROKER, vhost)
+            at_once(broker.delete_queues_of(BROKER, vhost))
     for partition in broker.partitions:
         partition.carry_out()
     for vhost, name in list(topology.bound_queues()):
         if broker.queue(vhost, name) is None:
             broker.metadata.unbind_queue(BROKER, vhost, name)
-    broker.apply_policies(BROKER)
+    at_once(broker.apply_policies(BROKER))

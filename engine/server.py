@@ -115,7 +115,7 @@ class AmqpProtocol(asyncio.Protocol):
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
             return
-        reading = not (self.holding or connection.throttled)
+        reading = not (self.holding or connection.throttled or (connection.waiting and connection.rest))
         if reading and not self.reading:
             transport.resume_reading()
         elif self.reading and not reading:

@@ -18,28 +18,30 @@ from collections import deque
 from collections.abc import Callable
 
 from engine.dead_letters import ROUND, Forwarder
-from engine.log.base import Log, LogPartition
+from engine.metadata import Metadata
 from engine.partition import Partition
-from engine.recovery import Storage
 
 TICK_EVERY_MS = 10
 STORE_RETRY_SECONDS = 1.0  # as the log's own retry
 
 logger = logging.getLogger(__name__)
 
+
 class Turns:
     def __init__(
-        self, log: Log, partitions: list[Partition], forwarder: Forwarder, storage: Storage, clock: Callable[[], int]
+        self, metadata: Metadata, partitions: list[Partition], forwarder: Forwarder, clock: Callable[[], int]
     ) -> None:
-        self.log = log
+        self.metadata = metadata
+        # Set by the broker's keeper: make durable what was appended; take the snapshots that are due.
+        self.kick: Callable[[], None] = do_nothing
+        self.snapshots: Callable[[], None] = do_nothing
         self.partitions = partitions
         self.forwarder = forwarder
-        self.storage = storage
         self.clock = clock
         self.blocked: str | None = None
         self.on_blocked: list[Callable[[], None]] = []
         self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
-        self._waiters: deque[tuple[list[tuple[LogPartition, int]], Callable[[], None]]] = deque()
+        self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
@@ -48,17 +50,12 @@ class Turns:
         self._next_turn_asked = False
         self._closed = False
         self._store_retry_asked = False
-        log.on_durable = self._durable
-        log.on_failure = self._commit_failed
 
     def stop(self) -> None:
-        """Everything durable and persisted; nothing happens any more."""
-        try:
-            self.storage.stop(self)
-        finally:
-            self._closed = True
-            if self._timer is not None:
-                self._timer.cancel()
+        """Nothing happens any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
 
     @property
     def at_rest(self) -> bool:
@@ -74,7 +71,7 @@ class Turns:
         finally:
             self._in_turn = False
         self._arm_timer()
-        self.log.commit()
+        self.kick()
 
     def _carry_out_all(self) -> None:
         budget = ROUND
@@ -95,25 +92,22 @@ class Turns:
 
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back in the loop once everything appended so far, in every partition, is durable."""
-        outstanding = [
-            (log, log.next_offset) for log in (self.log.metadata, *self.log.queues)
-            if log.durable_offset < log.next_offset
-        ]  # fmt: skip
+        logs: list[Metadata | Partition] = [self.metadata, *self.partitions]
+        outstanding = [(each, each.appended) for each in logs if each.settled < each.appended]
         if outstanding or self._waiters:
             self._waiters.append((outstanding, callback))
         else:
             self._loop.call_soon(callback)
 
-    def _durable(self) -> None:
-        """A group commit landed."""
+    def landed(self) -> None:
+        """More of what was appended is durable: a group commit landed, or events were read back."""
         if self._closed:
             return
-        self._problem("log", None)
         for partition in self.partitions:
             partition.settle()
         self.forwarder.settle()
         waiters = self._waiters
-        while waiters and all(offset <= log.durable_offset for log, offset in waiters[0][0]):
+        while waiters and all(mark <= each.settled for each, mark in waiters[0][0]):
             _, callback = waiters.popleft()
             try:
                 callback()
@@ -126,14 +120,14 @@ class Turns:
         try:
             for partition in self.partitions:
                 partition.project()
-            self.storage.snapshot_due(self)
+            self.snapshots()
         except Exception as error:  # RocksDB knows no narrower class; the log has everything, so hold on and try again
-            self._problem("store", f"the state can't be written: {error}")
+            self.problem("store", f"the state can't be written: {error}")
             if not self._store_retry_asked:  # publishers that are held back bring no commit that would try again
                 self._store_retry_asked = True
                 self._loop.call_later(STORE_RETRY_SECONDS, self._project_again)
         else:
-            self._problem("store", None)
+            self.problem("store", None)
 
     def _project_again(self) -> None:
         self._store_retry_asked = False
@@ -141,11 +135,7 @@ class Turns:
             self._project()
             self.end()
 
-    def _commit_failed(self, error: Exception) -> None:
-        """It is tried again, nothing is lost; meanwhile nothing more should come in."""
-        self._problem("log", f"the log can't be written: {error}")
-
-    def _problem(self, who: str, text: str | None) -> None:
+    def problem(self, who: str, text: str | None) -> None:
         """Something keeps publishing back, or (None) does so no longer."""
         if text is not None:
             self._problems[who] = text
@@ -158,14 +148,14 @@ class Turns:
             if self.blocked is not None:
                 logger.error("publishing is held back: %s", self.blocked)
             else:
-                logger.warning("the disk can be written again: publishing goes on")
+                logger.warning("the log and the state can be written again: publishing goes on")
             for callback in list(self.on_blocked):
                 callback()
 
     def _arm_timer(self) -> None:
         due = self.forwarder.retry_ms()
         for partition in self.partitions:
-            deadline = partition.machine.deadline_ms()
+            deadline = partition.due_ms()
             if deadline is not None and (due is None or deadline < due):
                 due = deadline
         if due is None or (self._timer is not None and self._timer_due_ms <= due):
@@ -182,6 +172,10 @@ class Turns:
         self._timer = None
         self._rang_ms = self.clock()
         for partition in self.partitions:
-            partition.catch_up()
+            partition.tick()
         self.forwarder.wake()
         self.end()
+
+
+def do_nothing() -> None:
+    """Until the broker stands."""

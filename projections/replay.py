@@ -111,6 +111,7 @@ def replay(
             try:
                 timestamp_ms, actor, event = decode(records[index], bodies)
             except UndecodableRecord as error:
+                machine.skip(offset)
                 quarantined.add(offset, "", str(error))
                 continue
             if timestamps_ms is not None:

@@ -18,9 +18,9 @@ from projections import keys
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
 from projections.projector import STAMP_MS
-from projections.replay import PartitionLog, QuarantineReport, blocks_of, fold
+from projections.replay import PartitionLog, QuarantineReport, blocks_of, decoder_for, fold
 from projections.store import StateStore, StoreError
-from schemas.codec import Decoder, Encoder
+from schemas.codec import Encoder
 from schemas.events import BROKER, Published
 
 # So many differences are listed for a partition; beyond that they are only counted.
@@ -162,12 +162,12 @@ def _compare_bodies(
 ) -> None:
     """The log once more, now with the bodies of what is alive, in the order of the log."""
     prefix = keys.partition_prefix(log.name)
-    encoder, decoder = Encoder(), Decoder()
+    encoder, decoder = Encoder(), decoder_for(log)
     stamp = encoder.prefix(STAMP_MS, BROKER)
     wanted = heapq.merge(*[_pairs(ids, queue_id) for queue_id, ids in live.items()])
     following = next(wanted, None)
     blocks = iter(()) if following is None else blocks_of(log, following[0], report.offset)
-    for first_offset, records in blocks:
+    for first_offset, records, _ in blocks:
         behind = first_offset + len(records)
         while following is not None and following[0] < behind:
             message_id, queue_id = following

@@ -6,7 +6,8 @@ texts are RabbitMQ's: those about names and permissions come from the broker, th
 
 import base64
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from engine.amqp import methods
 from engine.amqp.channel import Channel
@@ -20,26 +21,35 @@ from engine.errors import (
     NotImplementedByBroker,
     PreconditionFailed,
 )  # fmt: skip
+from engine.partition import Partition
+from projections.machine.queue import Queue
+
+Work = Coroutine[Any, Any, None]
 
 GATHERED = ("Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
-def handle(channel: Channel, method: Method) -> None:
+def handle(channel: Channel, method: Method) -> Work | None:
+    """Do it; or what is to be awaited until it is done, and nothing else of the connection is looked at meanwhile."""
     handler = HANDLERS.get(method.name)
     if handler is None:
         raise CommandInvalid("unimplemented method")
     if method.name not in GATHERED:
         channel.settlement.flush()
-    handler(channel, method)
+    return handler(channel, method)
 
 
 def reply(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
-    channel.output.write(methods.encode(channel.number, name, **values))
+    if not channel.closing:  # it may have closed while the answer was waited for
+        channel.output.write(methods.encode(channel.number, name, **values))
 
 
 def reply_when_durable(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
-    channel.output.hold(methods.encode(channel.number, name, **values))
-    channel.broker.when_durable(channel.output.release)
+    if channel.broker.folds_what_is_durable:
+        reply(channel, name, **values)
+    elif not channel.closing:
+        channel.output.hold(methods.encode(channel.number, name, **values))
+        channel.broker.when_durable(channel.output.release)
 
 
 def queue_name(channel: Channel, method: Method) -> str:
@@ -78,9 +88,9 @@ def access_request(channel: Channel, method: Method) -> None:
 # -- exchanges --------------------------------------------------------------------------------------------------------
 
 
-def exchange_declare(channel: Channel, method: Method) -> None:
+async def exchange_declare(channel: Channel, method: Method) -> None:
     passive = method.flag("passive")
-    channel.broker.declare_exchange(
+    await channel.broker.declare_exchange(
         channel.session, method.text("exchange"), method.text("exchange_type"), passive, method.flag("durable"),
         method.flag("auto_delete"), method.flag("internal"), method.table("arguments"),
     )  # fmt: skip
@@ -92,14 +102,14 @@ def exchange_declare(channel: Channel, method: Method) -> None:
         reply_when_durable(channel, "Exchange.DeclareOk")
 
 
-def exchange_delete(channel: Channel, method: Method) -> None:
-    channel.broker.delete_exchange(channel.session, method.text("exchange"), method.flag("if_unused"))
+async def exchange_delete(channel: Channel, method: Method) -> None:
+    await channel.broker.delete_exchange(channel.session, method.text("exchange"), method.flag("if_unused"))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Exchange.DeleteOk")
 
 
-def exchange_bind(channel: Channel, method: Method) -> None:
-    channel.broker.bind(
+async def exchange_bind(channel: Channel, method: Method) -> None:
+    await channel.broker.bind(
         channel.session, method.text("source"), "exchange", method.text("destination"), method.text("routing_key"),
         method.table("arguments"),
     )  # fmt: skip
@@ -107,8 +117,8 @@ def exchange_bind(channel: Channel, method: Method) -> None:
         reply_when_durable(channel, "Exchange.BindOk")
 
 
-def exchange_unbind(channel: Channel, method: Method) -> None:
-    channel.broker.unbind(
+async def exchange_unbind(channel: Channel, method: Method) -> None:
+    await channel.broker.unbind(
         channel.session, method.text("source"), "exchange", method.text("destination"), method.text("routing_key"),
         method.table("arguments"),
     )  # fmt: skip
@@ -119,9 +129,9 @@ def exchange_unbind(channel: Channel, method: Method) -> None:
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
-def queue_declare(channel: Channel, method: Method) -> None:
+async def queue_declare(channel: Channel, method: Method) -> None:
     passive = method.flag("passive")
-    queue = channel.broker.declare_queue(
+    queue = await channel.broker.declare_queue(
         channel.session, method.text("queue"), passive, method.flag("durable"), method.flag("exclusive"),
         method.flag("auto_delete"), method.table("arguments"),
     )  # fmt: skip
@@ -135,21 +145,21 @@ def queue_declare(channel: Channel, method: Method) -> None:
     )  # fmt: skip
 
 
-def queue_delete(channel: Channel, method: Method) -> None:
+async def queue_delete(channel: Channel, method: Method) -> None:
     name = queue_name(channel, method)
-    count = channel.broker.delete_queue(channel.session, name, method.flag("if_unused"), method.flag("if_empty"))
+    count = await channel.broker.delete_queue(channel.session, name, method.flag("if_unused"), method.flag("if_empty"))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Queue.DeleteOk", message_count=count)
 
 
-def queue_purge(channel: Channel, method: Method) -> None:
-    count = channel.broker.purge_queue(channel.session, queue_name(channel, method))
+async def queue_purge(channel: Channel, method: Method) -> None:
+    count = await channel.broker.purge_queue(channel.session, queue_name(channel, method))
     if not method.flag("nowait"):
         reply_when_durable(channel, "Queue.PurgeOk", message_count=count)
 
 
-def queue_bind(channel: Channel, method: Method) -> None:
-    channel.broker.bind(
+async def queue_bind(channel: Channel, method: Method) -> None:
+    await channel.broker.bind(
         channel.session, method.text("exchange"), "queue", queue_name(channel, method), binding_key(channel, method),
         method.table("arguments"),
     )  # fmt: skip
@@ -157,8 +167,8 @@ def queue_bind(channel: Channel, method: Method) -> None:
         reply_when_durable(channel, "Queue.BindOk")
 
 
-def queue_unbind(channel: Channel, method: Method) -> None:
-    channel.broker.unbind(
+async def queue_unbind(channel: Channel, method: Method) -> None:
+    await channel.broker.unbind(
         channel.session, method.text("exchange"), "queue", queue_name(channel, method), binding_key(channel, method),
         method.table("arguments"),
     )  # fmt: skip
@@ -182,7 +192,7 @@ def basic_qos(channel: Channel, method: Method) -> None:
     reply(channel, "Basic.QosOk")
 
 
-def basic_consume(channel: Channel, method: Method) -> None:
+async def basic_consume(channel: Channel, method: Method) -> None:
     channel.forget_gone()
     name, tag = queue_name(channel, method), method.text("consumer_tag")
     if tag in channel.consumers:
@@ -194,32 +204,35 @@ def basic_consume(channel: Channel, method: Method) -> None:
     consumer = Consumer(
         channel.output, channel.settlement, tag, no_ack, prefetch, shared.cancel_notify, channel.gone, shared.creditors
     )
-    partition, queue, consumer_id = channel.broker.consume(
+
+    def attached(partition: Partition, queue: Queue, consumer_id: int) -> None:
+        consumer.attached(partition, queue, consumer_id)
+        channel.consumers[tag] = consumer
+        if not method.flag("nowait"):
+            reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
+
+    await channel.broker.consume(
         channel.session, channel.number, consumer, name, tag, no_ack, method.flag("exclusive"), prefetch,
-        channel.global_prefetch, method.table("arguments"),
+        channel.global_prefetch, method.table("arguments"), attached,
     )  # fmt: skip
-    consumer.attached(partition, queue, consumer_id)
-    channel.consumers[tag] = consumer
-    if not method.flag("nowait"):
-        reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
 
 
-def basic_cancel(channel: Channel, method: Method) -> None:
+async def basic_cancel(channel: Channel, method: Method) -> None:
     channel.forget_gone()
     tag = method.text("consumer_tag")
     consumer = channel.consumers.pop(tag, None)
     if consumer is not None and consumer.partition is not None and consumer.queue is not None:
         consumer.detached = True
         # what is on its way to it is delivered first, and so goes before cancel-ok
-        channel.broker.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
+        await channel.broker.cancel(channel.session, consumer.partition, consumer.queue, consumer.consumer_id)
     if not method.flag("nowait"):
         reply(channel, "Basic.CancelOk", consumer_tag=tag)
 
 
-def basic_get(channel: Channel, method: Method) -> None:
+async def basic_get(channel: Channel, method: Method) -> None:
     getter = Getter(channel.output, channel.settlement)
     name, no_ack = queue_name(channel, method), method.flag("no_ack")
-    partition, queue, holder_id = channel.broker.fetch(channel.session, channel.number, getter, name, no_ack)
+    partition, queue, holder_id = await channel.broker.fetch(channel.session, channel.number, getter, name, no_ack)
     getter.attached(partition, queue, holder_id)
     channel.broker.end_of_turn()  # the answer comes now, before that to whatever the client sent after it
 
@@ -264,7 +277,7 @@ def generated(prefix: str) -> str:
     return prefix + "-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 
-HANDLERS: dict[str, Callable[[Channel, Method], None]] = {
+HANDLERS: dict[str, Callable[[Channel, Method], Work | None]] = {
     "Channel.Open": channel_open, "Channel.Flow": channel_flow, "Access.Request": access_request,
     "Exchange.Declare": exchange_declare, "Exchange.Delete": exchange_delete, "Exchange.Bind": exchange_bind,
     "Exchange.Unbind": exchange_unbind, "Queue.Declare": queue_declare, "Queue.Delete": queue_delete,

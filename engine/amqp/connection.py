@@ -11,6 +11,7 @@ the socket without a word; here the client is told why, except that a failed log
 for it (capability authentication_failure_close), as RabbitMQ does.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -32,6 +33,7 @@ from engine.amqp.methods import Method, short_reply_text
 from engine.amqp.output import ChannelOutput, Output, do_nothing
 from engine.broker import Broker, Session
 from engine.config import RABBITMQ_VERSION, VERSION
+from engine.eager import begin
 from engine.errors import (
     AccessRefused,
     AmqpError,
@@ -97,6 +99,10 @@ class Connection(FrameReader):
         """One socket read. The caller then calls `broker.end_of_turn()`."""
         self.received = True
         if self.discarding:
+            return
+        if self.waiting:
+            self.rest += data
+            self.on_throttle()
             return
         if self.state == "header":
             self.rest += data
@@ -213,7 +219,30 @@ class Connection(FrameReader):
             self.channels.pop(number, None)
             channel.output.write(methods.encode(number, "Channel.CloseOk"))
         else:
-            channel_methods.handle(channel, method)
+            work = channel_methods.handle(channel, method)
+            if work is not None:
+                self.wait_for(begin(work), number, index)
+
+    def wait_for(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
+        """Nothing more is read from this connection until the method is done: what it declares is there for what comes
+        after it. (On a log that is read back; else there is never anything to wait for.)"""
+        if task is not None:
+            self.waiting = True
+            task.add_done_callback(lambda done: self.go_on(done, number, index))
+
+    def go_on(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
+        self.waiting = False
+        error = None if done.cancelled() else done.exception()
+        if self.discarding:
+            return
+        if isinstance(error, AmqpError):
+            self.refuse(number, index, error)
+        elif error is not None:
+            log.error("%s: in a method of channel %d", self.peer, number, exc_info=error)
+            self.close(InternalError("an error in the broker, see its log"))
+        self.on_throttle()
+        self.receive(b"")
+        self.broker.end_of_turn()
 
     def closing_channel_method(self, number: int, index: int) -> None:
         name = methods.DEFINITIONS.get(index, ("", ()))[0]
@@ -343,7 +372,7 @@ class Connection(FrameReader):
     def look(self, wrote: bool) -> bool:
         """Twice a heartbeat interval: send a heartbeat if nothing was written since the last look (`wrote`), and tell
         whether the peer is alive (False: it missed two)."""
-        if self.received or self.throttled:
+        if self.received or self.throttled or self.waiting:
             self.received = False
             self.silent_looks = 0
         else:

@@ -59,6 +59,7 @@ class FrameReader:
         self.max_payload = FRAME_MIN_SIZE
         self.max_content = 0  # larger bodies are not taken here
         self.discarding = False  # after a fatal error: whatever comes is ignored
+        self.waiting = False  # for the answer to a method: what comes after it is kept until then
         self.repeat: Repeat | None = None
         self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
 
@@ -122,6 +123,8 @@ class FrameReader:
             self.frame(kind, number, data[start + 7 : end])
             if self.discarding:
                 return
+            if self.waiting:
+                break
             repeat = self.repeat
         self.rest = data[pos:]
 

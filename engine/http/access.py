@@ -36,9 +36,9 @@ async def put_vhost(call: Call) -> Response:
     content = await call.body()
     known = call.broker.topology.vhosts.get(name)
     new = known is None
-    call.broker.create_vhost(call.user, name, text(content, "description", known.description if known else ""))
+    await call.broker.create_vhost(call.user, name, text(content, "description", known.description if known else ""))
     if new:  # who makes a vhost may use it, as in RabbitMQ's API
-        call.broker.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
+        await call.broker.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
     await call.durable()
     return done(new)
 
@@ -48,7 +48,7 @@ async def delete_vhost(call: Call) -> Response:
     name = call.segment("vhost")
     if name not in call.broker.topology.vhosts:
         raise not_found()
-    call.broker.delete_vhost(call.user, name)
+    await call.broker.delete_vhost(call.user, name)
     await call.durable()
     return Response(status_code=204)
 
@@ -96,14 +96,14 @@ async def put_user(call: Call) -> Response:
         raise bad_request("password_hash is not taken: RabbitMQ's hashes are not ours, give the password")
     password = None if content.get("keep_password") is True else text(content, "password", "")
     new = name not in call.broker.topology.users
-    call.broker.set_user(call.user, name, password, tags)
+    await call.broker.set_user(call.user, name, password, tags)
     await call.durable()
     return done(new)
 
 
 async def delete_user(call: Call) -> Response:
     call.require()
-    call.broker.delete_user(call.user, user_named(call).name)
+    await call.broker.delete_user(call.user, user_named(call).name)
     await call.durable()
     return Response(status_code=204)
 
@@ -159,13 +159,13 @@ async def put_permissions(call: Call) -> Response:
     content = await call.body("configure", "write", "read")
     new = (vhost, user) not in topology.permissions
     patterns = [text(content, key, "") for key in ("configure", "write", "read")]
-    call.broker.set_permissions(call.user, vhost, user, *patterns)
+    await call.broker.set_permissions(call.user, vhost, user, *patterns)
     await call.durable()
     return done(new)
 
 
 async def delete_permissions(call: Call) -> Response:
     found = permissions_named(call)
-    call.broker.clear_permissions(call.user, found.vhost, found.user)
+    await call.broker.clear_permissions(call.user, found.vhost, found.user)
     await call.durable()
     return Response(status_code=204)

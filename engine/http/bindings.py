@@ -116,7 +116,7 @@ async def bind(call: Call) -> Response:
     routing_key = short("routing_key", text(content, "routing_key", ""))
     arguments = arguments_from(content.get("arguments", {}))
     async with call.session(vhost) as session:
-        call.broker.bind(session, source, kind, destination, routing_key, arguments)
+        await call.broker.bind(session, source, kind, destination, routing_key, arguments)
     await call.durable()
     key = properties_key(routing_key, arguments)
     return Response(status_code=201, headers={"location": f"{quote(destination, safe='')}/{quote(key, safe='~%')}"})
@@ -139,7 +139,7 @@ async def show(call: Call) -> Response:
 async def unbind(call: Call) -> Response:
     each = binding_named(call)
     async with call.session(each.vhost) as session:
-        call.broker.unbind(
+        await call.broker.unbind(
             session, each.source, each.destination_type, each.destination, each.routing_key, each.arguments
         )
     await call.durable()

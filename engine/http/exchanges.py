@@ -67,7 +67,7 @@ async def declare(call: Call) -> Response:
     new = (vhost, name) not in call.broker.topology.exchanges
     async with call.session(vhost) as session:
         kind = text(content, "type", "direct")
-        call.broker.declare_exchange(session, name, kind, False, durable, auto_delete, internal, arguments)
+        await call.broker.declare_exchange(session, name, kind, False, durable, auto_delete, internal, arguments)
     await call.durable()
     return done(new)
 
@@ -75,7 +75,7 @@ async def declare(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     exchange = exchange_of(call)
     async with call.session(exchange.vhost) as session:
-        call.broker.delete_exchange(session, exchange.exchange, call.asks("if-unused"))
+        await call.broker.delete_exchange(session, exchange.exchange, call.asks("if-unused"))
     await call.durable()
     return Response(status_code=204)
 

@@ -74,8 +74,8 @@ async def overview(call: Call) -> Response:
             for protocol, port in (("amqp", config.amqp_port), ("http", config.http_port))
         ],
         "log": [
-            {"partition": partition.log.name, "next_offset": partition.log.next_offset,
-             "durable_offset": partition.log.durable_offset, "state_offset": partition.machine.next_offset}
+            {"partition": partition.name, "next_offset": partition.next_offset,
+             "durable_offset": partition.durable_offset, "state_offset": partition.machine.next_offset}
             for partition in broker.partitions
         ],
         "publishing_blocked": broker.blocked,

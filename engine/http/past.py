@@ -95,7 +95,7 @@ async def at(call: Call) -> Response:
 def durable_offset(call: Call, vhost: str, name: str) -> int:
     """How far the log of the queue's partition is durable; 0 when the queue is not there now."""
     partition = call.broker.partition_for(vhost, name)
-    return 0 if partition.machine.queue(vhost, name) is None else partition.log.durable_offset
+    return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
 def require_read(call: Call, vhost: str, name: str) -> None:

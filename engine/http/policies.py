@@ -71,7 +71,7 @@ async def put(call: Call) -> Response:
     call.require("policymaker")
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
-    call.broker.set_policy(call.user, vhost, name, *await asked(call))
+    await call.broker.set_policy(call.user, vhost, name, *await asked(call))
     await call.durable()
     return done(new)
 
@@ -80,7 +80,7 @@ async def put_operator(call: Call) -> Response:
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
-    call.broker.set_operator_policy(call.user, vhost, name, *await asked(call))
+    await call.broker.set_operator_policy(call.user, vhost, name, *await asked(call))
     await call.durable()
     return done(new)
 
@@ -88,7 +88,7 @@ async def put_operator(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     call.require("policymaker")
     policy = named(call, call.broker.topology.policies)
-    call.broker.clear_policy(call.user, policy.vhost, policy.name)
+    await call.broker.clear_policy(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)
 
@@ -96,6 +96,6 @@ async def delete(call: Call) -> Response:
 async def delete_operator(call: Call) -> Response:
     call.require()
     policy = named(call, call.broker.topology.operator_policies)
-    call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)
+    await call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)

@@ -77,7 +77,7 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
         "message_bytes_ready": queue.message_bytes_ready, "message_bytes_unacknowledged": queue.message_bytes_unacked,
         "message_bytes_dlx": queue.message_bytes_dlx,
         "head_message_timestamp": head_timestamp(partition, queue) if head else None,
-        "queue_id": queue.queue_id, "partition": partition.log.name, "outcomes": dict(queue.counters),
+        "queue_id": queue.queue_id, "partition": partition.name, "outcomes": dict(queue.counters),
     }  # fmt: skip
     if queue.type == "quorum":
         item |= {"leader": broker.config.node, "members": [broker.config.node], "online": [broker.config.node]}
@@ -105,7 +105,7 @@ async def declare(call: Call) -> Response:
     durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
     new = call.broker.queue(vhost, name) is None
     async with call.session(vhost) as session:
-        call.broker.declare_queue(session, name, False, durable, False, auto_delete, arguments)
+        await call.broker.declare_queue(session, name, False, durable, False, auto_delete, arguments)
     await call.durable()
     return done(new)
 
@@ -113,7 +113,7 @@ async def declare(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     queue = call.queue()
     async with call.session(queue.vhost) as session:
-        deleted = call.broker.delete_queue(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
+        deleted = await call.broker.delete_queue(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
     await call.durable()
     response = Response(status_code=204)
     response.headers["x-messages-deleted"] = str(deleted)
@@ -123,7 +123,7 @@ async def delete(call: Call) -> Response:
 async def purge(call: Call) -> Response:
     queue = call.queue()
     async with call.session(queue.vhost) as session:
-        purged = call.broker.purge_queue(session, queue.name)
+        purged = await call.broker.purge_queue(session, queue.name)
     await call.durable()
     response = Response(status_code=204)
     response.headers["x-messages-purged"] = str(purged)
@@ -176,7 +176,7 @@ async def get(call: Call) -> Response:
         partition = home_of(call.broker, queue)
         for _ in range(count):
             taken = Taken()
-            _, _, holder = call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack)
+            _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack)
             call.broker.end_of_turn()
             if taken.message is None:
                 break

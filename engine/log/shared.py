@@ -14,8 +14,8 @@ Values are Avro single objects (`schemas.single_object`), one event each; keys a
 events that concern the whole partition. An event's time is the log's own timestamp, given when it was appended there
 (LogAppendTime), not the envelope's.
 
-Besides history (`metadata`, `queues`) there is `nodes`: heartbeats (`NodeAlive` events), kept for an hour only and never
-folded into a state.
+Besides history (`metadata`, `queues`) there is `nodes`: heartbeats (`NodeAlive` events), kept for an hour only and
+never folded into a state.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -82,4 +82,4 @@ class SharedLog(Protocol):
     def flush(self) -> None: ...
 
     def close(self) -> None:
-        """What was appended and is not in the log yet is waited for, but not for ever. LogError when it is left behind."""
+        """What was appended and is not in the log yet is waited for, but not for ever: then LogError."""

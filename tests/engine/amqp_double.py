@@ -98,6 +98,8 @@ class DoubleConsumer:
 class DoubleBroker:
     """`prompt`: everything is durable at the end of the turn."""
 
+    folds_what_is_durable = False
+
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
         self.config = Config(data=None, **config)  # type: ignore[arg-type]
         self.prompt = prompt
@@ -173,14 +175,14 @@ class DoubleBroker:
             raise NotFound(f"no queue '{name}' in vhost '/'")
         return self.queues[name]
 
-    def declare_queue(self, session: Any, name: str, passive: bool, *flags: Any) -> DoubleQueue:
+    async def declare_queue(self, session: Any, name: str, passive: bool, *flags: Any) -> DoubleQueue:
         self.calls.append(("declare_queue", name, passive, *flags))
         if passive:
             return self.queue(name)
         self.routing_version += 1
         return self.queues.setdefault(name or "amq.gen-1", DoubleQueue(name or "amq.gen-1"))
 
-    def delete_queue(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
+    async def delete_queue(self, session: Any, name: str, if_unused: bool, if_empty: bool) -> int:
         queue = self.queues.pop(name, None)
         if queue is None:
             return 0
@@ -189,52 +191,52 @@ class DoubleBroker:
             consumer.out.cancelled()
         return len(queue.ready)
 
-    def purge_queue(self, session: Any, name: str) -> int:
+    async def purge_queue(self, session: Any, name: str) -> int:
         count = len(self.queue(name).ready)
         self.queues[name].ready.clear()
         return count
 
-    def declare_exchange(self, session: Any, name: str, kind: str, passive: bool, *flags: Any) -> None:
+    async def declare_exchange(self, session: Any, name: str, kind: str, passive: bool, *flags: Any) -> None:
         self.calls.append(("declare_exchange", name, kind, passive, *flags))
         if passive and name not in self.exchanges:
             raise NotFound(f"no exchange '{name}' in vhost '/'")
         self.exchanges.setdefault(name, kind)
 
-    def delete_exchange(self, session: Any, name: str, if_unused: bool) -> None:
+    async def delete_exchange(self, session: Any, name: str, if_unused: bool) -> None:
         self.exchanges.pop(name, None)
         self.routing_version += 1
 
-    def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
+    async def bind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.calls.append(("bind", source, kind, destination, key, arguments))
         self.bindings.append((source, key, destination))
         self.routing_version += 1
 
-    def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
+    async def unbind(self, session: Any, source: str, kind: str, destination: str, key: str, arguments: Any) -> None:
         self.calls.append(("unbind", source, kind, destination, key, arguments))
         self.bindings.remove((source, key, destination))
         self.routing_version += 1
 
-    def consume(
+    async def consume(
         self, session: Any, channel: int, consumer: Any, queue: str, tag: str, no_ack: bool, exclusive: bool,
-        prefetch: int, global_prefetch: int, arguments: Any,
-    ) -> Any:  # fmt: skip
+        prefetch: int, global_prefetch: int, arguments: Any, attached: Any,
+    ) -> None:  # fmt: skip
         self.calls.append(("consume", queue, tag, no_ack, exclusive, prefetch, global_prefetch, arguments))
         found = self.queue(queue)
         self.last_id += 1
-        attached = DoubleConsumer(consumer, no_ack, prefetch, (session.session_id, channel))
-        self.consumers[self.last_id] = self.holders[self.last_id] = attached
-        found.consumers.append(attached)
-        return self.partition_of(queue), found, self.last_id
+        double = DoubleConsumer(consumer, no_ack, prefetch, (session.session_id, channel))
+        self.consumers[self.last_id] = self.holders[self.last_id] = double
+        found.consumers.append(double)
+        attached(self.partition_of(queue), found, self.last_id)
 
     def set_global_prefetch(self, session: Any, channel: int, prefetch: int) -> None:
         self.calls.append(("set_global_prefetch", channel, prefetch))
 
-    def cancel(self, session: Any, partition: Any, queue: DoubleQueue, consumer_id: int) -> None:
+    async def cancel(self, session: Any, partition: Any, queue: DoubleQueue, consumer_id: int) -> None:
         self.calls.append(("cancel", queue.name, consumer_id))
         partition.carry_out()
         queue.consumers.remove(self.consumers.pop(consumer_id))
 
-    def fetch(self, session: Any, channel: int, consumer: Any, queue: str, no_ack: bool) -> Any:
+    async def fetch(self, session: Any, channel: int, consumer: Any, queue: str, no_ack: bool) -> Any:
         found = self.queue(queue)
         self.last_id += 1
         holder = DoubleConsumer(consumer, no_ack, 0, (session.session_id, channel))

@@ -18,6 +18,7 @@ from engine.broker import Broker, Config, Partition, Session
 from engine.errors import AmqpError
 from projections.machine.queue import Queue
 from schemas.events import Acked, Argument, Nacked, Published
+from tests.direct import Direct
 
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2
 
@@ -72,9 +73,9 @@ class Harness:
         self.broker = self.open(self.config)
         self.sequence = 0
 
-    def open(self, config: Config) -> Broker:
-        async def start() -> Broker:
-            return Broker.open(config, clock=lambda: self.now_ms)
+    def open(self, config: Config) -> Any:
+        async def start() -> Direct:
+            return Direct(Broker.open(config, clock=lambda: self.now_ms))
 
         return self.loop.run_until_complete(start())
 

@@ -303,8 +303,8 @@ def test_a_full_disk_holds_publishing_back_until_it_is_not_full(h: Harness, monk
     h.settle()
     told: list[str | None] = []
     h.broker.on_blocked.append(lambda: told.append(h.broker.blocked))
-    h.in_loop(lambda: h.broker.log.on_failure(OSError(28, "No space left on device")))
-    h.in_loop(lambda: h.broker.log.on_failure(OSError(28, "No space left on device")))
+    h.in_loop(lambda: h.broker.keeper.log.on_failure(OSError(28, "No space left on device")))
+    h.in_loop(lambda: h.broker.keeper.log.on_failure(OSError(28, "No space left on device")))
     assert told == ["the log can't be written: [Errno 28] No space left on device"]
     client = Client()
     h.publish(session, "", "q", b"m", client)

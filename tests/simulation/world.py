@@ -26,6 +26,7 @@ from projections.replay import recover
 from projections.snapshots import Snapshots, load
 from projections.store import StateStore
 from projections.verify import verify_partition
+from tests.direct import Direct
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
 from tests.simulation.witness import Claim, Life, Witness
 
@@ -67,7 +68,7 @@ class World:
             self.dice.choice((0.1, 0.5, 0.9)),
         )  # fmt: skip
         self.log = MemoryLog(PARTITIONS, faults, self.loop.call_later)
-        self.broker: Broker
+        self.broker: Any
         self._confirmed: dict[int, int] = {}  # by partition, in this life
         self._replaying = False
         self._dead = False
@@ -106,7 +107,7 @@ class World:
                 [[] for _ in range(PARTITIONS)], [[] for _ in range(PARTITIONS)],
             ))  # fmt: skip
             try:
-                self.broker = Broker.open(self.config, self.clock)
+                self.broker = Direct(Broker.open(self.config, self.clock))
                 self.loop.run(0)
                 return
             except SimulatedCrash:

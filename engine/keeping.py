@@ -1,0 +1,35 @@
+"""How a broker's life is kept in the log: alone on an embedded log (recovery.py), or as one of many nodes (node.py)."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from projections.machine.queue import Queue
+
+if TYPE_CHECKING:
+    from engine.partition import Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Who holds a partition, as RabbitMQ names it for quorum queues: node names, or Kafka's brokers."""
+
+    leader: str
+    members: tuple[str, ...]
+    online: tuple[str, ...]
+
+
+class Keeper(Protocol):
+    epoch: int  # ids of sessions and consumers begin with it; unique in the whole history
+
+    reads_back: bool  # only what the log has made durable is folded
+
+    def renew_epoch(self) -> None:
+        """All ids of this epoch are used up: begin another."""
+
+    def queue_gone(self, partition: "Partition", queue: Queue) -> None:
+        """A queue is gone, and not declared anew: its bindings have to go."""
+
+    def members(self, partition: "Partition") -> Members: ...
+
+    def stop(self) -> None:
+        """Everything durable, told and persisted. LogError when that can't be; what is confirmed is safe."""

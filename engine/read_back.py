@@ -1,0 +1,241 @@
+"""A queue partition of a log that many nodes share (Kafka): only what is read back is folded.
+
+    append(event) -> log ......... another makes the order ......... read_back(arrived) -> machine -> effects
+                     `_sent` remembers what is on its way
+
+Rules of this file
+- What comes back is durable, so a confirm follows the fold, and nothing that was delivered can be undone.
+- A node knows its own records by their bytes: those that it sent come back in the order in which it sent them, so one
+  comparison with the first that is still missing tells, and nothing of its own is decoded. (Sessions are part of a
+  record, so no other node writes the same bytes; the broker's own events, like Tick, are worth the same from anybody.)
+- A mark counts what this node appended. Time is the log's, told by each record; between records it is estimated from
+  this node's clock and the difference that the last own records showed, rather too early than too late: a Tick that
+  comes before its time would have to be sent again.
+- Duties (ticks, dead letters, expiry) are for the owner. Two nodes may both think they are it for a moment: all that
+  owners append is harmless when it comes twice.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from engine.log.shared import Arrived, SharedPartition
+from engine.partition import Partition
+from projections.machine.effects import Effect, Refuse
+from projections.machine.machine import Machine
+from projections.store import Projector
+from schemas.codec import UndecodableRecord
+from schemas.events import BROKER, Actor, CheckpointAsked, Checkpointed, Event, NodeLost, Published, Route, Tick
+from schemas.single_object import FramedDecoder, FramedEncoder
+
+logger = logging.getLogger(__name__)
+
+# What is called when an own event was folded: its mark, its offset and its effects.
+Folded = Callable[[int, int, list[Effect]], None]
+Sent = tuple[bytes, Actor, Event, Folded | None]
+
+NO_ROUTE = Route("", "", "", ())
+RARE = (CheckpointAsked, NodeLost, Tick)
+
+
+class ReadBackPartition(Partition):
+    """`node`: this node's name. `on_checkpoint(partition)`, `on_lost(epoch)`: called while folding."""
+
+    def __init__(
+        self, index: int, log: SharedPartition, machine: Machine, projector: Projector, clock: Callable[[], int],
+        node: str,
+    ) -> None:  # fmt: skip
+        super().__init__(index, log, machine, projector, FramedEncoder(), clock)
+        self.log = log
+        self.node = node
+        self.owned = False
+        self.on_checkpoint: Callable[[ReadBackPartition], None] = _nobody
+        self.on_lost: Callable[[int], None] = _nobody
+        self._decode = FramedDecoder().decode
+        self._sent: deque[Sent] = deque()
+        self._appended = 0
+        self._settled = 0
+        self._offsets: deque[int] = deque()  # of own events that were folded since the last `settle`
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
+        self._ticking = False
+        self._skew_ms = 0  # the log's clock less ours
+        self._key_route = NO_ROUTE
+        self._key = b""
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    @property
+    def appended(self) -> int:
+        return self._appended
+
+    @property
+    def settled(self) -> int:
+        return self._settled
+
+    @property
+    def next_offset(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def undone_below(self) -> int:
+        return self._settled
+
+    def now_ms(self) -> int:
+        return max(self.machine.clock_ms, self._clock() + self._skew_ms)
+
+    def append(self, actor: Actor, event: Event) -> int:
+        return self._send(actor, event, None)
+
+    def publish(self, actor: Actor, message: Published) -> int:
+        now = self._clock()
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        value = self.encoder.encode(self._prefix, message)
+        if message.route is not self._key_route:
+            self._key_route = message.route
+            self._key = key_of(message.route.vhost, message.route.queues[0])
+        self._sent.append((value, actor, message, None))
+        self.log.append(self._key, value)
+        mark = self._appended
+        self._appended = mark + 1
+        return mark
+
+    def _send(self, actor: Actor, event: Event, folded: Folded | None) -> int:
+        now = self._clock()
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        value = self.encoder.encode(self._prefix, event)
+        self._sent.append((value, actor, event, folded))
+        self.log.append(event_key(event), value)
+        mark = self._appended
+        self._appended = mark + 1
+        return mark
+
+    async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        answer: asyncio.Future[list[Effect]] = asyncio.get_running_loop().create_future()
+
+        def answered(_mark: int, _offset: int, effects: list[Effect]) -> None:
+            if folded is not None:
+                folded()
+            if not answer.done():  # whoever asked may be gone
+                answer.set_result(effects)
+
+        self._send(actor, event, answered)
+        return await answer
+
+    async def folded(self) -> None:
+        if self._settled < self._appended:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self._appended, done))
+            await done
+
+    def forward(self, message: Published) -> int:
+        return self._send(BROKER, message, self._note_refusals)
+
+    def _note_refusals(self, mark: int, offset: int, effects: list[Effect]) -> None:
+        self._refusals[mark] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def due_ms(self) -> int | None:
+        deadline = self.machine.deadline_ms()
+        return None if deadline is None or not self.owned or self._ticking else deadline - self._skew_ms
+
+    def tick(self) -> None:
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and self.owned and not self._ticking and deadline <= self.now_ms():
+            self._ticking = True
+            self._send(BROKER, Tick(), self._ticked)
+
+    def _ticked(self, mark: int, offset: int, effects: list[Effect]) -> None:
+        self._ticking = False
+
+    def _learn_skew(self, timestamp_ms: int) -> None:
+        """An own record has come back: the log's clock stood at `timestamp_ms` a moment ago."""
+        sample = timestamp_ms - self._clock()
+        self._skew_ms = sample if sample > self._skew_ms else self._skew_ms + (sample - self._skew_ms) // 16
+
+    # -- reading back -------------------------------------------------------------------------------------------------
+
+    def read_back(self, arrived: Arrived) -> None:
+        """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""
+        machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
+        apply, decode = machine.apply, self._decode
+        own_ms = 0
+        for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
+            folded: Folded | None = None
+            if sent and sent[0][0] == value:
+                _, actor, event, folded = sent.popleft()
+                own_ms = timestamp_ms
+                offsets.append(offset)
+                self._settled += 1
+            else:
+                try:
+                    _, actor, event = decode(value)
+                except UndecodableRecord as error:
+                    machine.skip(offset)
+                    self.projector.quarantined(offset, "", str(error))
+                    continue
+            if folded is not None:
+                before = len(effects)
+                if type(event) is Published:
+                    fresh[offset] = event
+                apply(offset, timestamp_ms, actor, event, effects)
+                folded(self._settled - 1, offset, effects[before:])
+            elif type(event) is Published:
+                fresh[offset] = event
+                apply(offset, timestamp_ms, actor, event, effects)
+            else:
+                apply(offset, timestamp_ms, actor, event, effects)
+                if type(event) in RARE:
+                    self._rare(offset, event)
+        if own_ms:
+            self._learn_skew(own_ms)
+        while self._waiters and self._waiters[0][0] <= self._settled:
+            done = self._waiters.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+
+    def _rare(self, offset: int, event: Event) -> None:
+        if isinstance(event, CheckpointAsked):
+            self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
+            self.on_checkpoint(self)
+        elif isinstance(event, NodeLost):
+            self.on_lost(event.epoch)
+
+    def settle(self) -> None:
+        waiting, refused, settled = self._waiting, self.refused, self._settled
+        if refused:
+            mark = settled - len(self._offsets)
+            for offset in self._offsets:
+                if waiting and waiting[0][0] == mark:
+                    _, confirms, sequence = waiting.popleft()
+                    confirms.confirm(sequence, offset in refused)
+                mark += 1
+            refused.clear()
+        else:
+            while waiting and waiting[0][0] < settled:
+                _, confirms, sequence = waiting.popleft()
+                confirms.confirm(sequence, False)
+        self._offsets.clear()
+
+
+def key_of(vhost: str, queue: str) -> bytes:
+    return f"{vhost}/{queue}".encode()
+
+
+def event_key(event: Event) -> bytes:
+    """The key of an event's record; empty when it concerns the whole partition."""
+    if isinstance(event, Published):
+        return key_of(event.route.vhost, event.route.queues[0])
+    vhost, queue = getattr(event, "vhost", None), getattr(event, "queue", None)
+    return b"" if vhost is None or queue is None else key_of(vhost, queue)
+
+
+def _nobody(_: object) -> None:
+    """Until the node stands, nobody listens."""
