@@ -8,8 +8,10 @@
     kind 'A'  applied offset (the fold's next offset, 8 bytes)                 no queue id, no number
     kind 'C'  one chunk of a queue's ready messages                            number = chunk number + 2**63
     kind 'H'  head: what of the machine belongs to no queue                    no queue id, no number
+    kind 'I'  how many records were quarantined (8 bytes)                      no queue id, no number
     kind 'M'  a message as Avro binary (`schemas.codec`, a Published envelope) number = message id
     kind 'Q'  a queue's settings, counters, consumers, unacked, outbox         no number
+    kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot
 
 A queue id is the offset of the `QueueDeclared` that made it, so a queue that is deleted and declared again never meets
 the keys of its former self. Chunk numbers may be negative (a queue grows at both ends), hence the shift.
@@ -24,8 +26,10 @@ _KINDS = {
     ord("A"): "applied offset",
     ord("C"): "ready messages",
     ord("H"): "head",
+    ord("I"): "count of quarantined records",
     ord("M"): "message",
     ord("Q"): "queue",
+    ord("X"): "quarantined record",
 }
 
 
@@ -42,6 +46,14 @@ def applied(prefix: bytes) -> bytes:
 
 def head(prefix: bytes) -> bytes:
     return prefix + b"H"
+
+
+def quarantine_count(prefix: bytes) -> bytes:
+    return prefix + b"I"
+
+
+def quarantined(prefix: bytes, slot: int) -> bytes:
+    return prefix + b"X" + slot.to_bytes(8, "big")
 
 
 def queue(prefix: bytes, queue_id: int) -> bytes:

@@ -40,6 +40,7 @@ from schemas.events import BROKER, Published
 if TYPE_CHECKING:
     from projections.machine.machine import Dirty, Machine
     from projections.machine.queue import Queue
+    from projections.quarantine import QuarantineReport
 
 # Who published a message and when is the log's to know. The store's envelopes all bear the same time (some day of 2004:
 # of the length that the decoder expects of a timestamp), so that equal messages are equal bytes.
@@ -67,8 +68,12 @@ class Batch:
 class Projector:
     """See the head of this file. Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
 
-    def __init__(self, db: Rdict, machine: "Machine", encoder: Encoder, decoder: Decoder, cache_bytes: int) -> None:
+    def __init__(
+        self, db: Rdict, machine: "Machine", quarantine: "QuarantineReport", encoder: Encoder, decoder: Decoder,
+        cache_bytes: int,
+    ) -> None:  # fmt: skip
         self.machine = machine
+        self.quarantine = quarantine  # stored and not yet stored
         self.cache = BodyCache(decoder, cache_bytes)
         self.pending_bytes = 0  # not yet in a batch, estimated
         self._db = db
@@ -81,6 +86,17 @@ class Projector:
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
         self._in_flight: list[Batch] = []
         self._persisted = machine.next_offset
+
+    # -- what made no sense --------------------------------------------------------------------------------------------
+
+    def quarantined(self, offset: int, event_type: str, reason: str) -> None:
+        """Whoever folds says so once for each `Quarantine` effect, and for each record that could not be decoded
+        (`event_type` empty), before the next `prepare`."""
+        self.quarantine.add(offset, event_type, reason)
+
+    @property
+    def quarantine_count(self) -> int:
+        return self.quarantine.count
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
@@ -264,6 +280,9 @@ class Projector:
     def _put_state(self, changes: WriteBatch, dirty: "Dirty") -> None:
         prefix = self._prefix
         changes.put(keys.head(prefix), dirty.head)
+        changes.put(keys.quarantine_count(prefix), self.quarantine.count.to_bytes(8, "big"))
+        for slot, entry in self.quarantine.unwritten():
+            changes.put(keys.quarantined(prefix, slot), entry)
         for queue in dirty.queues:
             changes.put(keys.queue(prefix, queue.queue_id), queue.meta)
             for number in queue.vanished:

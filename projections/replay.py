@@ -13,11 +13,12 @@ Rules
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from projections.machine.effects import Effect, Quarantine
 from projections.machine.machine import Machine
+from projections.quarantine import QuarantineReport
 from projections.store import Projector, StateStore, StoreError
 from schemas.codec import Decoder, UndecodableRecord
 from schemas.events import Actor, Event, Published
@@ -25,8 +26,6 @@ from schemas.single_object import FramedDecoder
 
 logger = logging.getLogger(__name__)
 
-# So many quarantined records are listed; beyond that they are only counted.
-LISTED_QUARANTINED = 1_000
 # While replaying, bodies are kept and let go of in groups of about so many effects.
 GROUP_EFFECTS = 4_096
 
@@ -59,28 +58,6 @@ class PartitionLog(Protocol):
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
 
     def offset_at(self, timestamp_ms: int) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """A record that was skipped. `event_type` is empty when it could not even be decoded."""
-
-    offset: int
-    event_type: str
-    reason: str
-
-
-@dataclass(slots=True)
-class QuarantineReport:
-    """How many records were skipped, and the first `LISTED_QUARANTINED` of them."""
-
-    count: int = 0
-    first: list[Quarantined] = field(default_factory=list)
-
-    def add(self, offset: int, event_type: str, reason: str) -> None:
-        self.count += 1
-        if len(self.first) < LISTED_QUARANTINED:
-            self.first.append(Quarantined(offset, event_type, reason))
 
 
 Step = tuple[int, int, Actor, Event, list[Effect]]
@@ -140,7 +117,8 @@ def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[Run]:
 
 @dataclass(slots=True)
 class Recovery:
-    """A partition ready to go on. `replayed`: how many events were folded on top of what was stored."""
+    """A partition ready to go on. `replayed`: how many events were folded on top of what was stored. `quarantined`:
+    since the beginning of the log; the projector's."""
 
     machine: Machine
     projector: Projector
@@ -163,6 +141,10 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
             store.path, log.name, store.applied_offset(log.name), log.next_offset,
         )  # fmt: skip
         store.discard(log.name)
+    if not store.knows_quarantined(log.name):
+        logger.info("%s: the state of %s is from before skipped records were listed: it is folded anew from the log",
+                    store.path, log.name)  # fmt: skip
+        store.discard(log.name)
     machine, projector = store.open_partition(log.name)
     stored_offset = machine.next_offset
     if stored_offset < log.start_offset:
@@ -170,7 +152,7 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
             f"{store.path}: the state of {log.name} is at offset {stored_offset}, but its log begins at"
             f" {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
         )
-    quarantined = QuarantineReport()
+    quarantined = projector.quarantine
     replayed = 0
     gathered: list[Effect] = []
     published: dict[int, Published] = {}

@@ -3,6 +3,7 @@
     store = StateStore.open(data_dir / "state")            # one column family: a crash keeps a prefix of the batches
     machine, projector = store.open_partition("queues-0")  # the state as stored (an empty Machine when there is none)
     for each event: machine.apply(..., effects)
+    projector.quarantined(offset, event type, reason)    # for each Quarantine effect and each record without sense
     projector.observe(effects, published)   # which bodies to hold and which to let go: ONE rule, see `observe`
     batch = projector.prepare()       # what changed since the last prepare, with the applied offset, not yet written
     projector.write(batch)            # once the log is durable up to batch.offset
@@ -30,6 +31,7 @@ from rocksdict import Rdict, WriteBatch
 from projections import keys, rocks
 from projections.machine.machine import Machine
 from projections.projector import Batch, Projector
+from projections.quarantine import QuarantineReport
 from projections.rocks import StoreError
 from schemas.codec import Decoder, Encoder
 
@@ -86,7 +88,8 @@ class StateStore:
         """The fold of a partition as stored, and its writer. An empty Machine when nothing is stored. StoreError when
         what is stored cannot be read."""
         machine = self.load(partition)
-        projector = Projector(self._db, machine, Encoder(), Decoder(), BODY_CACHE_BYTES)
+        quarantine = self.quarantined(partition)
+        projector = Projector(self._db, machine, quarantine, Encoder(), Decoder(), BODY_CACHE_BYTES)
         self._projectors.append(projector)
         for each in self._projectors:
             each.cache.limit_bytes = BODY_CACHE_BYTES // len(self._projectors)
@@ -120,6 +123,21 @@ class StateStore:
         except Exception as error:  # damaged bytes can fail in any way at all
             raise StoreError(_why(self.path, error)) from error
         return machine
+
+    def quarantined(self, partition: str) -> QuarantineReport:
+        """What the stored fold skipped. StoreError as `load`."""
+        prefix = keys.partition_prefix(partition)
+        count = self.get(keys.quarantine_count(prefix))
+        try:
+            values = [value for _, value in self.scan(prefix + b"X")]
+            return QuarantineReport.stored(int.from_bytes(count or b"", "big"), values)
+        except Exception as error:  # damaged bytes can fail in any way at all
+            raise StoreError(_why(self.path, error)) from error
+
+    def knows_quarantined(self, partition: str) -> bool:
+        """False for a state that was stored before quarantined records were."""
+        prefix = keys.partition_prefix(partition)
+        return self.get(keys.quarantine_count(prefix)) is not None or self.get(keys.head(prefix)) is None
 
     def applied_offset(self, partition: str) -> int:
         """The next offset of the partition's stored fold; 0 when nothing is stored. StoreError as `get`."""

@@ -2,10 +2,11 @@
 
     for report in verify(log.queues, data_dir / "state"): report.equal, report.differences
 
-Compared are, for each partition: the canonical digest of all its queues, what belongs to no queue, and the body of
-every message that is in a queue or its outbox, byte for byte with the log's (B-09). A difference names queue and key.
-It runs beside a stopped broker, and beside a running one, whose last persisted state it then sees. It starts from the
-beginning of the log and trusts no snapshot. Memory: the folded state, and 8 bytes a message.
+Compared are, for each partition: the canonical digest of all its queues, what belongs to no queue, the quarantined
+records, and the body of every message that is in a queue or its outbox, byte for byte with the log's (B-09). A
+difference names queue and key. It runs beside a stopped broker, and beside a running one, whose last persisted state it
+then sees. It starts from the beginning of the log and trusts no snapshot. Memory: the folded state, and 8 bytes a
+message.
 """
 
 import heapq
@@ -18,7 +19,8 @@ from projections import keys
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
 from projections.projector import STAMP_MS
-from projections.replay import PartitionLog, QuarantineReport, blocks_of, decoder_for, fold
+from projections.quarantine import QuarantineReport
+from projections.replay import PartitionLog, blocks_of, decoder_for, fold
 from projections.store import StateStore, StoreError
 from schemas.codec import Encoder
 from schemas.events import BROKER, Published
@@ -79,6 +81,7 @@ def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
     report.quarantined = fold(fresh, log, offset)
     if offset:
         _compare_state(fresh, store, report)
+        _compare_quarantined(store, report)
     queues = fresh.by_id
     report.queues = len(queues)
     live = {queue_id: _live_ids(queue) for queue_id, queue in queues.items()}
@@ -123,6 +126,24 @@ def _compare_pieces(fresh: Machine, store: StateStore, report: Verification) -> 
         if stored is not None and stored != wanted:
             what = "should not be there" if wanted is None else _first_difference(stored, wanted)
             report.differs(_name(queue), keys.describe(key, prefix), what)
+
+
+def _compare_quarantined(store: StateStore, report: Verification) -> None:
+    what = f"{report.partition} quarantined records"
+    if not store.knows_quarantined(report.partition):
+        return  # a state from before they were stored: the broker folds it anew
+    try:
+        stored = store.quarantined(report.partition)
+    except StoreError as error:
+        report.differs("", what, str(error))
+        return
+    by_the_log = report.quarantined
+    if stored.count != by_the_log.count:
+        report.differs("", what, f"{stored.count} counted, {by_the_log.count} by the log")
+    elif stored.newest() != by_the_log.newest():
+        pairs = zip(stored.newest(), by_the_log.newest(), strict=True)
+        one, other = next((one, other) for one, other in pairs if one != other)
+        report.differs("", what, f"listed is {one}, by the log it is {other}")
 
 
 def _get(store: StateStore, key: bytes, queue: Queue | None, prefix: bytes, report: Verification) -> bytes | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from engine.log.base import Block
 from engine.log.embedded import EmbeddedPartition
-from projections.machine.effects import Effect
+from projections.machine.effects import Effect, Quarantine
 from projections.machine.machine import Machine
 from projections.projector import Projector
 from schemas.codec import Decoder, Encoder
@@ -74,6 +74,7 @@ class ListLog:
     records: list[bytes] = field(default_factory=list)
     block: int = 16
     start_offset: int = 0
+    framed: bool = False
     read_from: list[int] = field(default_factory=list)
 
     @property
@@ -122,7 +123,12 @@ class Traffic:
         offset = self.log.append(self.now_ms, record)
         if isinstance(event, Published):
             self.fresh[offset] = self.bodies[offset] = event
+        before = len(self.effects)
         self.machine.apply(offset, self.now_ms, actor, event, self.effects)
+        if self.projector is not None:
+            for effect in self.effects[before:]:
+                if isinstance(effect, Quarantine):
+                    self.projector.quarantined(offset, effect.event_type, effect.reason)
         return offset
 
     def end_turn(self) -> None:

@@ -32,7 +32,8 @@ from projections.machine.effects import (
 )
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
-from projections.replay import QuarantineReport, blocks_of, replay
+from projections.quarantine import QuarantineReport
+from projections.replay import blocks_of, replay
 from schemas.codec import Decoder
 from schemas.events import Checkpointed, ConsumerAttached, DeadLettersForwarded, Event, Published
 from tests.simulation.witness import Claim, EffectRow, Witness, row_of
@@ -265,7 +266,7 @@ def refold(account: Account, log: MemoryLog, claims: list[Claim], validate: bool
         if validate:
             machine.validate()
     assert machine.next_offset == partition.next_offset
-    absurd = [each for each in quarantined.first if each.offset not in account.late]
+    absurd = [each for each in quarantined.newest() if each.offset not in account.late]
     assert not absurd, f"quarantined: {absurd[:3]}"
     for claim in claims:
         assert claim.offset in digests, f"{claim.who} is at {claim.offset}, the log ends at {machine.next_offset}"
