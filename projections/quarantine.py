@@ -1,0 +1,79 @@
+"""The records of one partition that were skipped because they make no sense: how many, and the newest of them.
+
+Whoever folds a partition notes them here: the same ones at the same offsets for the same reasons, on every node and
+after every restart, and so this is part of what is stored of a partition (not of its digest: it decides nothing). In
+the store the n-th record stands in slot n % LISTED, so that the list keeps the newest without ever being read.
+"""
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from operator import attrgetter
+
+LISTED = 10_000
+# A reason may quote names, and a name in a record from anywhere may be of any length.
+MAX_REASON = 400
+
+_OFFSET = attrgetter("offset")
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined:
+    """A record that was skipped. `event_type` is empty when it could not even be decoded."""
+
+    offset: int
+    event_type: str
+    reason: str
+
+
+@dataclass(slots=True)
+class QuarantineReport:
+    """`count`: of all that were noted; an event may be noted more than once, for different reasons."""
+
+    count: int = 0
+    _entries: list[Quarantined] = field(default_factory=list)  # by offset: the newest LISTED, and perhaps some before
+    _unwritten: int = field(default=0, compare=False)
+
+    @classmethod
+    def stored(cls, count: int, values: list[bytes]) -> "QuarantineReport":
+        """From what `unwritten` gave, in any order. ValueError when it is not of one report."""
+        if len(values) != min(count, LISTED):
+            raise ValueError(f"{len(values)} quarantined records are listed of {count}")
+        return cls(count, sorted(map(_unpack, values), key=_OFFSET))
+
+    def add(self, offset: int, event_type: str, reason: str) -> None:
+        """Mostly in the order of the offsets; but a record that cannot be decoded may be noted before an event ahead of
+        it, whose effects were still to be looked at."""
+        if len(reason) > MAX_REASON:
+            reason = reason[:MAX_REASON] + " ..."
+        entry = Quarantined(offset, event_type, reason)
+        entries = self._entries
+        if entries and entries[-1].offset > offset:
+            insort(entries, entry, key=_OFFSET)
+        else:
+            entries.append(entry)
+        if len(entries) >= 2 * LISTED:
+            del entries[:-LISTED]
+        self.count += 1
+        self._unwritten += 1
+
+    def newest(self, most: int = LISTED) -> list[Quarantined]:
+        """The newest, by ascending offset."""
+        return self._entries[-min(most, LISTED) :] if most > 0 else []
+
+    def unwritten(self) -> Iterator[tuple[int, bytes]]:
+        """Slot and value of each that was noted since the last call and is still listed. All of them have higher
+        offsets than those before: a batch is cut behind whole events."""
+        fresh = self.newest(self._unwritten)
+        self._unwritten = 0
+        for sequence, entry in enumerate(fresh, self.count - len(fresh)):
+            yield sequence % LISTED, _pack(entry)
+
+
+def _pack(entry: Quarantined) -> bytes:
+    return entry.offset.to_bytes(8, "big") + f"{entry.event_type}\n{entry.reason}".encode("utf-8", "surrogatepass")
+
+
+def _unpack(value: bytes) -> Quarantined:
+    event_type, _, reason = value[8:].decode("utf-8", "surrogatepass").partition("\n")
+    return Quarantined(int.from_bytes(value[:8], "big"), event_type, reason)
