@@ -1,0 +1,285 @@
+"""A log in Kafka that several nodes share: `engine.log.shared.SharedLog` with confluent-kafka.
+
+    log = KafkaLog.open("host:9092,host:9092")       makes the topics when they are missing, and checks them
+
+What the topics are is in `kafka_topics.py`, reading by offsets in `kafka_reading.py`, reading back in
+`kafka_following.py`, who has which duties in `kafka_owners.py`, how clients are set up in `kafka_clients.py`.
+
+- Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
+  queue is full, what is appended waits here in order.
+- There are no delivery reports for each message: what came back is in the log. One message at a time of each
+  partition is watched (a probe). When it is not back within `PATIENCE_SECONDS` there is trouble, until it is.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from engine.log.base import LogError
+from engine.log.kafka_clients import KafkaClients, text_of
+from engine.log.kafka_following import KafkaFollowing
+from engine.log.kafka_owners import KafkaOwners
+from engine.log.kafka_reading import KafkaPartition
+from engine.log.kafka_topics import KafkaTopics, Replicas
+from engine.log.shared import Arrived
+
+logger = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 1.5
+CLOSE_SECONDS = 10.0
+PLACEMENT_SECONDS = 5.0
+# What Kafka adds to a record's key and value.
+OVERHEAD_BYTES = 512
+
+
+class Probe:
+    """A message on its way. `offset`: where it is in the log, when Kafka has said so; then it has to be read back."""
+
+    __slots__ = ("offset", "since")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.offset: int | None = None
+
+
+class SharedKafkaPartition(KafkaPartition):
+    """One partition, to read and to append to."""
+
+    def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
+        super().__init__(clients, topic, number, name)
+        self.probe: Probe | None = None  # set in the loop, taken away in the thread that reads back
+        self._log = log
+        self._backlog = log.backlog
+        self._produce = log.producer.produce
+        self._most = log.max_record_bytes
+        self._last_read = -1
+
+    def append(self, key: bytes, value: bytes) -> None:
+        if len(value) + len(key) > self._most:
+            raise LogError(
+                f"Kafka: a record of {len(value)} bytes is larger than the topic {self.topic} takes: raise its"
+                " max.message.bytes, and start again"
+            )
+        if self._backlog or not self.sent(key, value):
+            self._backlog.append((self, key, value))
+
+    def sent(self, key: bytes, value: bytes) -> bool:
+        """Whether the producer took it; its queue may be full."""
+        probing = self.probe is None
+        try:
+            if probing:
+                self.probe = Probe(time.monotonic())
+                self._produce(self.topic, value, key, self.number, self._delivered)
+            else:
+                self._produce(self.topic, value, key, self.number)
+        except BufferError:
+            if probing:
+                self.probe = None
+            return False
+        except KafkaException as error:
+            self._log.failed(LogError(f"Kafka: {self.name} takes no more events: {text_of(error)}"))
+        return True
+
+    def read_back(self, offset: int) -> None:
+        """Called in the thread that reads back: everything up to `offset` was read."""
+        self._last_read = offset
+        probe = self.probe
+        if probe is None or probe.offset is None:
+            return
+        if offset >= probe.offset:
+            self.probe = None
+        else:
+            probe.since = time.monotonic()  # on its way there
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        probe = self.probe
+        assert probe is not None
+        if error is not None:
+            self._log.failed(LogError(f"Kafka: {self.name} lost an event: {text_of(error)}"))
+        elif self._last_read >= (message.offset() or 0):
+            self.probe = None
+        else:
+            probe.since, probe.offset = time.monotonic(), message.offset()
+
+
+class KafkaLog:
+    """`settings` are librdkafka's, for all clients."""
+
+    def __init__(self, bootstrap: str, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int) -> None:
+        self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
+        self.on_trouble: Callable[[str | None], None] = lambda why: None
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
+        self.max_record_bytes = most - OVERHEAD_BYTES
+        self.identity = topics.identity()
+        self.producer: Producer = clients.producer({"message.max.bytes": most, "error_cb": self._error}, logger)
+        # What did not fit into the producer's queue, in order.
+        self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
+        self._prefix, self._topics, self._clients = prefix, topics, clients
+        self._replicas = topics.replicas()
+        self._replicas_at = time.monotonic()
+        self._asking_replicas = threading.Lock()
+        self.metadata = SharedKafkaPartition(self, clients, topics.metadata, 0, "metadata-0")
+        self.nodes = SharedKafkaPartition(self, clients, topics.nodes, 0, "nodes-0")
+        self.queues: Sequence[SharedKafkaPartition] = [
+            SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}")
+            for each in range(len(self._replicas))
+        ]
+        self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues)}
+        self._nodes_from = self.nodes.next_offset
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._following: KafkaFollowing | None = None
+        self._owners: KafkaOwners | None = None
+        self._failure: LogError | None = None
+        self._closed = False
+        self._in_trouble = False
+        self._away_since: float | None = None
+        self._unwatched_since: float | None = None
+
+    @classmethod
+    def open(
+        cls, bootstrap: str, prefix: str = "rewindmq", partitions: int | None = None, replication: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:  # fmt: skip
+        """The log of all nodes that have this prefix. `partitions` of queues: as many as there are, two when they are
+        made. LogError when Kafka does not answer, or the topics are not as they have to be."""
+        clients = KafkaClients(bootstrap, settings)
+        topics = KafkaTopics(clients, prefix)
+        topics.create(partitions, replication)
+        return cls(bootstrap, prefix, topics, clients, topics.check(partitions))
+
+    def follow(self, offsets: Mapping[str, int]) -> None:
+        """`nodes-0` is followed from where it ended when the log was opened, unless `offsets` says otherwise."""
+        assert self._following is None
+        self._loop = asyncio.get_running_loop()
+        start = {self.nodes.name: self._nodes_from, **offsets}
+        self._following = KafkaFollowing(
+            self._clients, {each: start[name] for name, each in self._all.items()}, self._loop, failed=self.failed,
+            arrived=lambda batches: self.on_arrival(batches), read=self._read, each=self._each, gone=self._gone,
+        )  # fmt: skip
+        self._owners = KafkaOwners(self._clients, f"{self._prefix}.owners", self._topics.queues, self._owned)
+        self._following.start()
+        self._owners.start()
+
+    def flush(self) -> None:
+        """The producer sends by itself; what it had no room for is given to it now."""
+        while self.backlog:
+            partition, key, value = self.backlog[0]
+            if not partition.sent(key, value):
+                return
+            self.backlog.popleft()
+
+    def placement(self) -> list[Replicas]:
+        """Where the queue partitions were a few seconds ago. Never waits."""
+        now = time.monotonic()
+        if now - self._replicas_at > PLACEMENT_SECONDS and self._asking_replicas.acquire(blocking=False):
+            threading.Thread(target=self._ask_replicas, name="kafka-placement", daemon=True).start()
+        return self._replicas
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in (self._owners, self._following):
+            if thread is not None:
+                thread.stop()
+        left = len(self.producer)
+        while (left or self.backlog) and self._failure is None and time.monotonic() < deadline:
+            self.flush()
+            left = self.producer.flush(min(0.1, max(0.0, deadline - time.monotonic())))
+        left += len(self.backlog)
+        self.producer.purge()
+        for thread in (self._owners, self._following):
+            if thread is not None:
+                thread.join(max(1.0, deadline - time.monotonic()))
+        if left:
+            why = f" ({self._failure})" if self._failure is not None else ""
+            raise LogError(f"Kafka: {left} events were appended and are not in the log{why}")
+
+    def failed(self, error: LogError) -> None:
+        """Called in any thread."""
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s", error)
+            self._call(lambda: self.on_failure(error))
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """In the loop, as long as there is one and the log is open."""
+        if self._loop is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(lambda: None if self._closed else what())
+        except RuntimeError:
+            logger.debug("the loop is closed")
+
+    # Below: called in the threads.
+
+    def _read(self, batches: list[Arrived]) -> None:
+        for batch in batches:
+            self._all[batch.partition].read_back(batch.offsets[-1])
+
+    def _each(self) -> None:
+        self.producer.poll(0)
+        if self.backlog:
+            self._call(self.flush)
+        assert self._following is not None
+        trouble = self._trouble(self._following)
+        if (trouble is not None) != self._in_trouble:
+            self._in_trouble = trouble is not None
+            self._call(lambda: self.on_trouble(trouble))
+
+    def _trouble(self, following: KafkaFollowing) -> str | None:
+        now = time.monotonic()
+        probes = [(each.probe, name) for name, each in self._all.items()]
+        if following.waiting:  # what is not back is here, and the loop is behind
+            for probe, _ in probes:
+                if probe is not None:
+                    probe.since = now
+        if not following.away:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = now
+        elif now - self._away_since > PATIENCE_SECONDS:
+            return "Kafka does not take events: none of its brokers can be reached"
+        watched = [(probe.since, name) for probe, name in probes if probe is not None]
+        # Messages that were appended between one probe's sending and its return, and none after.
+        if watched or not len(self.producer):
+            self._unwatched_since = None
+        elif self._unwatched_since is None:
+            self._unwatched_since = now
+        if self._unwatched_since is not None:
+            watched.append((self._unwatched_since, "the log"))
+        since, name = min(watched, default=(now, ""))
+        if now - since <= PATIENCE_SECONDS:
+            return None
+        return f"Kafka does not take events: nothing has come back from {name} for {PATIENCE_SECONDS} seconds"
+
+    def _owned(self, numbers: frozenset[int]) -> None:
+        names = frozenset(self.queues[number].name for number in numbers if number < len(self.queues))
+        self._call(lambda: self.on_owned(names))
+
+    def _gone(self) -> None:
+        """A topic seems to be gone: LogError when it is. A broker that has just started may only not know it yet."""
+        identity = self._topics.identity()
+        if identity != self.identity:
+            raise LogError(f"Kafka: the topics are not those of before: {self.identity} became {identity}")
+
+    def _error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
+
+    def _ask_replicas(self) -> None:
+        try:
+            self._replicas = self._topics.replicas() or self._replicas
+        except LogError as error:
+            logger.debug("%s", error)
+        finally:
+            self._replicas_at = time.monotonic()
+            self._asking_replicas.release()

@@ -1,0 +1,115 @@
+"""How RewindMQ's Kafka clients are set up (librdkafka), and Kafka's errors as the log's.
+
+Whoever needs Kafka gets its clients here, so that addresses and security are said once:
+
+    clients = KafkaClients("host:9092,host:9092", {"security.protocol": "SASL_SSL", ...})
+    clients.admin(); clients.consumer({...}); clients.producer(...)
+
+- A node that died is noticed within seconds: a request that gets no answer for `ANSWER_MS` is given up and its
+  connection made anew, and lost connections are made again quickly, without the usual back-off of up to ten seconds.
+- Nothing creates a topic by asking for it.
+"""
+
+import concurrent.futures
+import logging
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from engine.log.base import LogError
+
+T = TypeVar("T")
+
+# How long start, tools and rewinds wait for Kafka.
+TIMEOUT_SECONDS = 30.0
+ANSWER_MS = 6_000
+
+_EVERYBODY: dict[str, Any] = {
+    "client.id": "rewindmq",
+    "socket.nagle.disable": True,
+    "socket.keepalive.enable": True,
+    "socket.timeout.ms": ANSWER_MS,
+    "socket.connection.setup.timeout.ms": ANSWER_MS,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 500,
+}
+# A consumer here knows itself where it begins; a service's open transaction must not hold up the nodes.
+_CONSUMERS: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+    "fetch.wait.max.ms": 500,
+    "fetch.message.max.bytes": 4 * 1024 * 1024,
+    # When its queue is full librdkafka looks again after a second, otherwise.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.error.backoff.ms": 50,
+    "queued.max.messages.kbytes": 32 * 1024,
+}
+# In order, once each, for as long as it takes; and when that cannot be, not at all (gapless).
+_PRODUCERS: dict[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
+    "max.in.flight.requests.per.connection": 5,
+    "message.timeout.ms": 0,
+    "message.send.max.retries": 2_147_483_647,
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 1024 * 1024,
+    "compression.type": "none",
+}
+
+
+class KafkaClients:
+    """`settings` are librdkafka's, for all clients (security, above all); those that the log depends on stay."""
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
+        self.bootstrap = bootstrap
+        self._settings = {**_EVERYBODY, **(settings or {}), "bootstrap.servers": bootstrap}
+
+    def admin(self) -> AdminClient:
+        # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
+        return AdminClient({**self._settings, "log_level": 0})
+
+    @cached_property
+    def asking(self) -> Consumer:
+        """For questions about offsets, in any thread."""
+        return self.consumer({})
+
+    def consumer(self, settings: Mapping[str, Any], logger: logging.Logger | None = None) -> Consumer:
+        """Without `logger` it logs nothing: a consumer that is asked a question and closed."""
+        return Consumer({**self._settings, **_CONSUMERS, "group.id": "rewindmq-unused", **settings, **_log_to(logger)})
+
+    def producer(self, settings: Mapping[str, Any], logger: logging.Logger) -> Producer:
+        return Producer({**self._settings, **_PRODUCERS, **settings, **_log_to(logger)})
+
+
+def _log_to(logger: logging.Logger | None) -> dict[str, Any]:
+    return {"log_level": 0} if logger is None else {"logger": logger}
+
+
+def asked(what: str, ask: Callable[[], T]) -> T:
+    """`ask()`, with Kafka's errors as a LogError that says `what` was wanted."""
+    try:
+        return ask()
+    except KafkaException as error:
+        raise LogError(f"Kafka: {what}: {text_of(error)}") from error
+    except concurrent.futures.TimeoutError as error:
+        raise LogError(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
+
+
+def text_of(error: KafkaException | KafkaError) -> str:
+    """In words. An exception carries a KafkaError."""
+    carried = error.args[0] if isinstance(error, KafkaException) and error.args else error
+    return carried.str() if isinstance(carried, KafkaError) else str(carried)
+
+
+def code_of(error: KafkaException) -> int:
+    carried = error.args[0] if error.args else None
+    return carried.code() if isinstance(carried, KafkaError) else KafkaError.UNKNOWN

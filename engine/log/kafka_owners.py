@@ -1,0 +1,69 @@
+"""Which node has the duties of which queue partition: Kafka's consumer group settles it.
+
+Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic and fetches nothing of it.
+A node that dies is out of the group after `SESSION_MS`; one that cannot reach Kafka for so long gives its duties up by
+itself. The assignment is cooperative: who keeps a partition is not told otherwise while others come and go.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import OFFSET_END, Consumer, TopicPartition
+
+from engine.log.kafka_clients import KafkaClients
+
+logger = logging.getLogger(__name__)
+
+SESSION_MS = 6_000
+_SETTINGS: dict[str, Any] = {
+    "group.protocol": "classic",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": SESSION_MS,
+    "heartbeat.interval.ms": 1_000,
+}
+_POLL_SECONDS = 0.1
+
+
+class KafkaOwners:
+    """A thread that is a member. `changed(numbers)` is called in it with the partitions that are this node's now."""
+
+    def __init__(
+        self, clients: KafkaClients, group: str, topic: str, changed: Callable[[frozenset[int]], None]
+    ) -> None:
+        self._clients = clients
+        self._group = group
+        self._topic = topic
+        self._changed = changed
+        self._owned: set[int] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka-owners", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the group, so that others have the duties at once. Does not wait: `join`."""
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        consumer = self._clients.consumer({**_SETTINGS, "group.id": self._group}, logger)
+        consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+        while not self._stopping.is_set():
+            consumer.poll(_POLL_SECONDS)
+        consumer.close()
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])
+        consumer.pause(partitions)
+        self._owned |= {each.partition for each in partitions}
+        self._changed(frozenset(self._owned))
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._owned -= {each.partition for each in partitions}
+        self._changed(frozenset(self._owned))
+        consumer.incremental_unassign(partitions)

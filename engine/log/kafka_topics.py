@@ -1,0 +1,160 @@
+"""The topics that hold a history in Kafka: how they are made, what they must be, and where they live.
+
+    <prefix>.metadata    1 partition      metadata-0
+    <prefix>.queues      N partitions     queues-0 .. queues-N-1
+    <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
+
+An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
+that could lose its end to an out-of-sync leader, is refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, Node, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
+
+from engine.log.base import LogError
+from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, code_of, text_of
+
+DEFAULT_PARTITIONS = 2
+DEFAULT_REPLICATION = 3
+# Kafka's own default, one mebibyte, is less than messages may have.
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+NODES_RETENTION_MS = 3_600_000
+
+# What must not be otherwise, and why.
+_ALWAYS = {
+    "message.timestamp.type": ("LogAppendTime", "events get their time from the log"),
+    "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
+}
+_FOR_EVER = {
+    "retention.ms": ("-1", "history is kept for ever"),
+    "retention.bytes": ("-1", "history is kept for ever"),
+    "unclean.leader.election.enable": ("false", "a leader that was not in sync would undo what was confirmed"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Where a partition is, as `host:port` of Kafka's brokers. `leader` is empty while there is none."""
+
+    partition: str
+    leader: str
+    replicas: tuple[str, ...]
+    in_sync: tuple[str, ...]
+
+
+class KafkaTopics:
+    """The three topics of a history."""
+
+    def __init__(self, clients: KafkaClients, prefix: str) -> None:
+        self.metadata = f"{prefix}.metadata"
+        self.queues = f"{prefix}.queues"
+        self.nodes = f"{prefix}.nodes"
+        self._names = (self.metadata, self.queues, self.nodes)
+        self._clients = clients
+
+    def create(self, partitions: int | None, replication: int | None) -> None:
+        """Make those that are missing. Another node may do the same at the same time."""
+        admin = self._clients.admin()
+        missing = [name for name in self._names if self._describe(admin, name) is None]
+        if not missing:
+            return
+        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+        replicas = replication or min(DEFAULT_REPLICATION, brokers)
+        wanted = []
+        for name in missing:
+            config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
+            config["min.insync.replicas"] = "2" if replicas >= 3 else "1"
+            config["max.message.bytes"] = str(MAX_MESSAGE_BYTES)
+            if name == self.nodes:
+                config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
+            count = (partitions or DEFAULT_PARTITIONS) if name == self.queues else 1
+            wanted.append(NewTopic(name, count, replicas, config=config))
+        for name, future in admin.create_topics(wanted, operation_timeout=TIMEOUT_SECONDS).items():
+            try:
+                future.result(TIMEOUT_SECONDS)
+            except KafkaException as error:
+                if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                    raise LogError(f"Kafka: the topic {name} cannot be created: {text_of(error)}") from error
+
+    def check(self, partitions: int | None) -> int:
+        """How many bytes a record may have. LogError when the topics are not such that a history may live in them."""
+        admin = self._clients.admin()
+        descriptions = self._described(admin)
+        found = len(descriptions[self.queues].partitions)
+        if partitions is not None and partitions != found:
+            raise LogError(
+                f"Kafka: the topic {self.queues} has {found} partitions, and {partitions} are asked for: their number"
+                " is fixed when the topic is made, because a queue's history is in the partition that its name gives"
+            )
+        for name in (self.metadata, self.nodes):
+            if len(descriptions[name].partitions) != 1:
+                raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is made anew")
+        limit = MAX_MESSAGE_BYTES
+        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self._names]
+        for resource, future in admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS).items():
+            config = asked(f"the settings of {resource.name}", partial(future.result, TIMEOUT_SECONDS + 1))
+            limit = min(limit, int(config["max.message.bytes"].value))
+            rules = _ALWAYS if resource.name == self.nodes else {**_ALWAYS, **_FOR_EVER}
+            for key, (value, why) in rules.items():
+                if config[key].value != value:
+                    raise LogError(
+                        f"Kafka: the topic {resource.name} has {key}={config[key].value}, and has to have {value}"
+                        f" ({why}): set it with kafka-configs.sh --alter --topic {resource.name}"
+                        f" --add-config {key}={value}"
+                    )
+        return limit
+
+    def partitions(self) -> int:
+        """How many queue partitions there are."""
+        return len(self._described(self._clients.admin())[self.queues].partitions)
+
+    def identity(self) -> str:
+        """What no other history in any other Kafka has."""
+        admin = self._clients.admin()
+        ids = [f"{name}={description.topic_id}" for name, description in self._described(admin).items()]
+        cluster = admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
+        cluster_id = asked("its id", partial(cluster.result, TIMEOUT_SECONDS + 1)).cluster_id
+        return " ".join([f"cluster={cluster_id}", *ids])
+
+    def replicas(self) -> list[Replicas]:
+        """Where the queue partitions are now."""
+        description = self._describe(self._clients.admin(), self.queues)
+        return [
+            Replicas(f"queues-{each.id}", _address(each.leader), _addresses(each.replicas), _addresses(each.isr))
+            for each in (description.partitions if description is not None else ())
+        ]
+
+    def _described(self, admin: AdminClient) -> dict[str, TopicDescription]:
+        descriptions = {}
+        for name in self._names:
+            description = self._describe(admin, name)
+            if description is None:
+                raise LogError(
+                    f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node was started there with"
+                    " this prefix, or the topic was deleted"
+                )
+            descriptions[name] = description
+        return descriptions
+
+    def _describe(self, admin: AdminClient, name: str) -> TopicDescription | None:
+        future = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)[name]
+        try:
+            description: TopicDescription = future.result(TIMEOUT_SECONDS + 1)
+            return description
+        except KafkaException as error:
+            if code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                return None
+            raise LogError(f"Kafka: the topic {name}: {text_of(error)}") from error
+
+
+def _address(node: Node | None) -> str:
+    return "" if node is None else f"{node.host}:{node.port}"
+
+
+def _addresses(nodes: Sequence[Node]) -> tuple[str, ...]:
+    return tuple(_address(node) for node in nodes)
+
