@@ -1,4 +1,4 @@
-"""`python -m spark_replay`: state-at, history, biography and audit from a shell.
+"""`python -m spark_replay`: state-at, history, biography, audit and watch from a shell.
 
 Only the result is on stdout. Exit status: 0 done; 1 an audit found something; 64 a wrong argument; 65 the data cannot
 be used (a corrupt log, a time outside the history); 69 Spark does not start; 70 a defect of ours. An error is one line
@@ -6,7 +6,9 @@ on stderr.
 The checks that need no Spark come before Spark is started, so that a typo costs no seconds.
 """
 
+import functools
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +16,31 @@ import click
 
 from engine.log.base import CorruptLog, LogError
 from projections.rewind import OutsideHistory, RewindError, UnreadableTime
+from spark_replay.history_log import InKafka, Place, open_log
 from spark_replay.ranges import BadRequest
 
 EX_USAGE, EX_DATAERR, EX_UNAVAILABLE, EX_SOFTWARE = 64, 65, 69, 70
 
-_data = click.option("--data", required=True, type=click.Path(path_type=Path), help="The broker's data directory.")
+_PLACE = (
+    click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory."),
+    click.option("--kafka", help="Instead of it: the log is in this Kafka, host:port (more are comma separated)."),
+    click.option("--prefix", default="rewindmq", show_default=True, help="Of the names of its topics."),
+)
 _queue = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
 _format = click.option(
     "--format", "form", default="table", type=click.Choice(["table", "json", "csv", "parquet"]), show_default=True
 )
 _out = click.option("--out", type=click.Path(path_type=Path), help="A directory to write to (parquet needs one).")
+
+
+def _place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say where the history is; the command gets it as `place`."""
+
+    @functools.wraps(command)
+    def with_place(data: Path | None, kafka: str | None, prefix: str, **others: Any) -> Any:
+        return command(place=_existing(data, kafka, prefix), **others)
+
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_PLACE), with_place)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -32,47 +49,50 @@ def main() -> None:
 
 
 @main.command("state-at")
-@_data
+@_place
 @click.option("--time", help="ISO 8601 or epoch milliseconds; everything logged up to it has happened.")
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @_queue
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
 @click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
-def state_at(data: Path, time: str | None, offsets: str | None, queue: str | None, messages: bool, form: str) -> None:
+def state_at(
+    place: Place, time: str | None, offsets: str | None, queue: str | None, messages: bool, form: str
+) -> None:
     """The queues as they stood at a time or at offsets (neither: now)."""
     from spark_replay.output import print_state
     from spark_replay.state import plan_state, state_frame
 
-    plan = plan_state(existing(data), time, offsets)
+    plan = plan_state(place, time, offsets)
     print_state(state_frame(_spark(), plan, queue, messages), messages, form)
 
 
 @main.command()
-@_data
+@_place
 @click.option("--from", "start", help="From this time on.")
 @click.option("--to", "end", help="Up to and including this time.")
 @_queue
 @_format
 @_out
-def history(data: Path, start: str | None, end: str | None, queue: str | None, form: str, out: Path | None) -> None:
+def history(
+    place: Place, start: str | None, end: str | None, queue: str | None, form: str, out: Path | None
+) -> None:
     """What came of every event: one row an outcome."""
     from spark_replay.history import history_frame, plan_history
     from spark_replay.output import write_frame
 
     _needs_out(form, out)
     options = {"startingTimestamp": start, "endingTimestamp": end}
-    where = existing(data)
-    stretches = plan_history(where, {name: value for name, value in options.items() if value is not None})
-    write_frame(history_frame(_spark(), where, stretches, queue), form, out)
+    stretches = plan_history(place, {name: value for name, value in options.items() if value is not None})
+    write_frame(history_frame(_spark(), place, stretches, queue), form, out)
 
 
 @main.command()
-@_data
+@_place
 @click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
 @_queue
 @_format
 @_out
-def biography(data: Path, message: str, queue: str | None, form: str, out: Path | None) -> None:
+def biography(place: Place, message: str, queue: str | None, form: str, out: Path | None) -> None:
     """What happened to one message, and to the dead letters that came of it."""
     from spark_replay.history import biography as biography_of
     from spark_replay.history import parse_message
@@ -80,34 +100,34 @@ def biography(data: Path, message: str, queue: str | None, form: str, out: Path 
 
     _needs_out(form, out)
     parse_message(message)
-    where = existing(data)
-    write_frame(biography_of(_spark(), where, message, queue), form, out)
+    write_frame(biography_of(_spark(), place, message, queue), form, out)
 
 
 @main.command()
-@_data
+@_place
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
-def audit(data: Path, form: str) -> int:
+def audit(place: Place, form: str) -> int:
     """Check the history against itself, the log's hash chain, the broker's claims and its RocksDB."""
     from spark_replay.audit import audit as audit_of
     from spark_replay.report import print_report
 
-    where = existing(data)
-    findings = audit_of(_spark(), where)
+    findings = audit_of(_spark(), place)
     print_report(findings, form)
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
     return 0 if all(finding.ok for finding in findings) else 1
 
 
-def existing(data: Path) -> str:
-    """The directory as an absolute path, which workers may be given. BadRequest, or LogError when it holds no log."""
-    from spark_replay.history_log import open_log
-
-    if not data.is_dir():
+def _existing(data: Path | None, kafka: str | None, prefix: str) -> Place:
+    """A directory as an absolute path, which workers may be given, or topics. BadRequest, or LogError when there is no
+    log."""
+    if (data is None) == (kafka is None):
+        raise BadRequest("where is the history: --data, or --kafka?")
+    if data is not None and not data.is_dir():
         raise BadRequest(f"{data}: no such directory")
-    open_log(str(data))
-    return str(data.resolve())
+    place: Place = str(data.resolve()) if data is not None else InKafka(kafka or "", prefix)
+    open_log(place)
+    return place
 
 
 def _needs_out(form: str, out: Path | None) -> None:

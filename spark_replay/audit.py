@@ -3,12 +3,13 @@
     findings = audit(spark, "DATA");  all(finding.ok for finding in findings)
 
     chain     every block's bytes against the hash chain, also of the metadata log           engine.log
+    kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
     ...       the checks of audit_fold.py, at every offset                                    a Spark task a partition
     policies  every policy that decided was set in the metadata log, and those set are applied
     store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections.verify
 
-A partition whose chain is broken is not folded: what comes behind is not history. An audit works beside a running
-broker; it looks at what was durable when it began, and at the state that RocksDB had persisted.
+A partition whose chain is broken, or whose beginning is gone, is not folded: what comes behind is not history. An audit
+works beside running brokers; it looks at what was durable when it began, and at the state that RocksDB had persisted.
 """
 
 from collections.abc import Iterator
@@ -16,16 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.log.base import CorruptLog
+from engine.log.directory import partition_directory
 from engine.log.verify import verify_chain
-from projections.machine.machine import Machine
 from projections.store import StateStore, StoreError
 from projections.verify import verify_partition
 from spark_replay import columns
 from spark_replay.audit_fold import AuditProduct
 from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, check_policies, rows_for_driver
 from spark_replay.findings import Finding, of_row
-from spark_replay.fold import fold_events, fold_log, log_groups
-from spark_replay.history_log import open_log, partition_of
+from spark_replay.fold import Feed, fold_feed, fold_log, for_each
+from spark_replay.history_log import HistoryLog, InKafka, Place, open_log, partition_of
+from spark_replay.kept import what_is_kept
 from spark_replay.outcomes import batch_of
 from spark_replay.ranges import Range
 
@@ -36,42 +38,49 @@ if TYPE_CHECKING:
 CHAIN, STORE = "chain", "store"
 
 
-def audit(spark: "SparkSession", data: str) -> list[Finding]:
+def audit(spark: "SparkSession", place: Place) -> list[Finding]:
     """Everything that was checked, in the order of checks and partitions. LogError when there is no log."""
-    log = open_log(data)
-    names = [partition.name for partition in log.partitions]
-    metadata = Range(log.metadata.name, 0, log.metadata.next_offset)
+    log = open_log(place)
     ends = [Range(p.name, 0, p.next_offset) for p in log.queues]
-    chains = [of_row(row, corrupt=not row.ok) for row in _chains(spark, data, names)]
-    sound = {finding.partition for finding in chains if finding.ok}
+    findings = _bytes(spark, place, log)
+    sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
-    findings = list(chains)
     if stretches:
-        rows = fold_log(spark, stretches, fold_audit, columns.AUDIT, data=data).collect()
+        store = None if isinstance(place, InKafka) else place
+        rows = fold_log(spark, place, stretches, fold_audit, columns.AUDIT, fresh=True, store=store).collect()
         findings += [of_row(row) for row in rows if row.check not in (WAS_IN_FORCE, IS_IN_FORCE)]
-        if metadata.partition in sound:
-            told = [row for row in rows if row.check in (WAS_IN_FORCE, IS_IN_FORCE)]
-            findings += check_policies(data, metadata, told)
+        if log.metadata.name in sound:
+            findings += check_policies(place, [row for row in rows if row.check in (WAS_IN_FORCE, IS_IN_FORCE)])
     return findings
 
 
-def audit_frame(spark: "SparkSession", data: str) -> "Any":
+def audit_frame(spark: "SparkSession", place: Place) -> "Any":
     """The findings as a DataFrame of the table AUDIT."""
-    rows = [finding.row() for finding in audit(spark, data)]
+    rows = [finding.row() for finding in audit(spark, place)]
     return spark.createDataFrame(rows, columns.spark_schema(columns.AUDIT))
 
 
-def fold_audit(stretch: Range, data: str) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the fold, then the same partition's RocksDB."""
-    product = AuditProduct(stretch.partition)
-    yield from fold_events(product, Machine(stretch.partition), log_groups(data, stretch.partition, 0, stretch.end))
-    rows = [finding.row() for finding in _store(data, stretch)] + rows_for_driver(product)
+def fold_audit(feed: Feed, store: str | None) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: the fold, then the same partition's RocksDB, in the data directory `store`."""
+    product = AuditProduct(feed.stretch.partition)
+    yield from fold_feed(product, feed)
+    rows = rows_for_driver(product)
+    if store is not None:
+        rows = [finding.row() for finding in _store(store, feed.stretch)] + rows
     yield batch_of(rows, columns.AUDIT)
 
 
-def _chains(spark: "SparkSession", data: str, names: list[str]) -> list[Any]:
-    stretches = [Range(name, 0, 0) for name in names]
-    return fold_log(spark, stretches, chain_rows, columns.AUDIT, data=data).collect()
+# -- is it all there, as it was written ---------------------------------------------------------------------------
+
+
+def _bytes(spark: "SparkSession", place: Place, log: HistoryLog) -> list[Finding]:
+    """A finding for each partition."""
+    partitions = [log.metadata, *log.queues]
+    if isinstance(place, InKafka):
+        return what_is_kept(place, partitions)
+    stretches = [Range(partition.name, 0, 0) for partition in partitions]
+    rows = for_each(spark, stretches, chain_rows, columns.AUDIT, data=place).collect()
+    return [of_row(row, corrupt=not row.ok) for row in rows]
 
 
 def chain_rows(stretch: Range, data: str) -> "Iterator[pa.RecordBatch]":
@@ -80,7 +89,7 @@ def chain_rows(stretch: Range, data: str) -> "Iterator[pa.RecordBatch]":
     chain = b""
     ok, offset = True, None
     try:
-        for segment in verify_chain(partition_of(data, stretch.partition).directory):
+        for segment in verify_chain(partition_directory(Path(data), stretch.partition)):
             blocks += segment.blocks
             records += segment.records
             unproven += segment.unproven_blocks

@@ -27,14 +27,17 @@ from projections.machine.effects import (
 )  # fmt: skip
 from projections.machine.machine import Machine
 from schemas.events import (
+    EPOCH_SHIFT,
     Acked,
     Actor,
     BrokerStarted,
+    CheckpointAsked,
     Checkpointed,
     ConsumerAttached,
     Event,
     GlobalPrefetchSet,
     Nacked,
+    NodeLost,
     Policy,
     PolicyApplied,
     Published,
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LISTED = 100
+ASKED = 256  # of so many CheckpointAsked the digest is kept, for claims still to come
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
 CLAIMS, RECORDS, PREFETCH, DEAD_LETTERS = "claims", "records", "prefetch", "dead letters"
 CHECKS = {
@@ -61,7 +65,7 @@ CHECKS = {
     SETTLEMENT: "each ack and reject settles exactly what its consumer held",
     PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
     DEAD_LETTERS: "dead letters exactly where a dead-letter exchange is set, numbered without a gap",
-    CLAIMS: "digests that the broker claimed equal the fold's",
+    CLAIMS: "digests that brokers claimed equal the fold's",
     RECORDS: "every record is a known event",
 }
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
@@ -82,7 +86,10 @@ class AuditProduct:
         self.now_ms = 0
         self.events = 0
         self.claims = 0
+        self.claimants: dict[str, None] = {}  # nodes, in the order of their first claims
+        self.asked: dict[int, str] = {}  # offset of a CheckpointAsked -> the digest after it
         self.passed_by = 0
+        self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
 
@@ -98,13 +105,21 @@ class AuditProduct:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
     def before(self, offset: int, event: Checkpointed) -> None:
-        """The claim is about the state behind `event.offset`; a broker appends it at once."""
+        """The claim is about the state behind `event.offset`. A broker alone appends it at once; among nodes that share
+        the log others' events come between, so that their claims are about an offset where they were asked for."""
         self.offset = offset
         self.claims += 1
-        if event.offset != offset - 1:
+        if event.node:
+            self.claimants[event.node] = None
+        digest = self.asked.get(event.offset)
+        if digest is None and event.offset == self.machine.next_offset - 1:
+            digest = self.machine.digest()
+        if digest is None:
             self.passed_by += 1  # other events came between, the state is no longer that of the claim
-        elif event.digest != self.machine.digest():
-            self.fail(CLAIMS, None, None, f"the broker claimed {event.digest}, the fold has {self.machine.digest()}")
+        elif event.digest != digest:
+            who = f"node {event.node}" if event.node else "the broker"
+            detail = f"{who} claimed {event.digest} after offset {event.offset}, the fold has {digest}"
+            self.fail(CLAIMS, None, None, detail)
 
     def undecodable(self, offset: int, why: str) -> None:
         self.offset = offset
@@ -123,15 +138,13 @@ class AuditProduct:
         account = self._happens(event, effects[before:])
         if account is not None:
             touched[id(account)] = account
-        if isinstance(event, Published):
+        if isinstance(event, Published) and not self._is_lost(actor):
             touched |= self._enters(event, effects[before:])
         touched |= self._carry(event, effects[before:])
         if isinstance(event, Acked | Nacked):
             self._settled(event, effects[before:])
-        elif isinstance(event, SessionClosed):
-            self.prefetches.closed(event.session, event.channel)
-        elif isinstance(event, BrokerStarted):
-            self.prefetches = Prefetches()
+        elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked):
+            self._about_brokers(actor, event)
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -139,6 +152,28 @@ class AuditProduct:
         for account in touched.values():
             if self.accounts.get(account.key) is account:
                 account.compare(account.sizes.get(offset))
+
+    def _is_lost(self, actor: Actor) -> bool:
+        """Whether it comes from a node that was lost. The broker itself (session 0) is of no epoch."""
+        return bool(self.lost) and actor.session != 0 and actor.session >> EPOCH_SHIFT in self.lost
+
+    def _about_brokers(self, actor: Actor, event: Event) -> None:
+        if self._is_lost(actor):
+            return
+        if isinstance(event, SessionClosed):
+            self.prefetches.closed(event.session, event.channel)
+        elif isinstance(event, NodeLost):
+            self.prefetches.lost(event.epoch)
+            self.lost[event.epoch] = None
+        elif isinstance(event, CheckpointAsked):
+            self.asked[self.offset] = self.machine.digest()
+            if len(self.asked) > ASKED:
+                del self.asked[next(iter(self.asked))]
+        elif isinstance(event, BrokerStarted):
+            self.prefetches = Prefetches()
+            if event.after_crash:
+                for account in self.accounts.values():
+                    account.crashed = self.offset
 
     def _enters(self, event: Published, effects: list[Effect]) -> dict[int, Account]:
         """The queues that are named and there take the message, unless they say otherwise."""
@@ -184,16 +219,11 @@ class AuditProduct:
         return account
 
     def _opened(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
-        name = "/".join(key)
         queue = self.machine.queue(*key)
         if queue is None:
-            self.fail(CONSERVATION, name, None, "declared, but there is no queue")
+            self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
             return None
-
-        def fail(check: str, message_id: int | None, detail: str) -> None:
-            self.fail(check, name, message_id, detail)
-
-        account = self.accounts[key] = Account(queue, event, fail)
+        account = self.accounts[key] = Account(queue, event, self.fail)
         return account
 
     def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
@@ -308,7 +338,8 @@ class AuditProduct:
 
     def _looked_at(self, check: str) -> str:
         if check == CLAIMS:
-            return f"{self.claims} claims" + (f", {self.passed_by} not comparable" if self.passed_by else "")
+            by = f" by {', '.join(sorted(self.claimants))}" if self.claimants else ""
+            return f"{self.claims} claims{by}" + (f", {self.passed_by} not comparable" if self.passed_by else "")
         if check == RECORDS:
             return f"{self.events} events, {self.quarantined} skipped as making no sense"
         return f"{self.events} events"

@@ -3,17 +3,19 @@
     was set     each policy in force was set at the offset of the metadata log that it names, as it was used
     is applied  the policies that a queue has at the end are those that the topology would give it
 
-Beside a running broker a policy may be set and not yet applied. The broker logs both in one go, so whatever a
-partition logged after the last policy was set, by its clock, stands behind the application: only then is it held
-against the queue.
+Beside a running broker a policy may be set and not yet applied. The embedded log's broker logs both in one go, so
+whatever a partition logged after the last policy was set, by its clock, stands behind the application: only then is it
+held against the queue. Among nodes that share a log, the application follows when the one whose duty it is has read
+the policy; it is given `APPLIED_WITHIN_MS`.
 """
 
 import json
 from collections.abc import Sequence
 from typing import Any
 
+from projections.replay import decoder_for
 from projections.topology import Topology
-from schemas.codec import Decoder, UndecodableRecord
+from schemas.codec import UndecodableRecord
 from schemas.events import (
     OperatorPolicyCleared,
     OperatorPolicySet,
@@ -24,10 +26,11 @@ from schemas.events import (
 from spark_replay.audit_fold import AuditProduct
 from spark_replay.events import canonical_json
 from spark_replay.findings import Finding
-from spark_replay.history_log import partition_of, read_groups
+from spark_replay.history_log import InKafka, Place, open_log, read_groups
 from spark_replay.ranges import Range
 
 POLICIES = "policies"
+APPLIED_WITHIN_MS = 60_000
 # Rows that a partition's task leaves for the driver; they are no findings
 WAS_IN_FORCE, IS_IN_FORCE = "policy was in force", "policies in force"
 
@@ -51,57 +54,77 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
     return rows
 
 
-def check_policies(data: str, metadata: Range, rows: Sequence[Any]) -> list[Finding]:
+class PolicyBook:
+    """The metadata log so far: which policies were set where, and the topology that they make."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.partition = open_log(place).metadata.name
+        self.topology = Topology()
+        self.set_at: dict[int, tuple[str, str, str]] = {}
+        self.last_change_ms = 0
+        self.read_to = 0
+
+    def read_on(self) -> None:
+        """All there is now: what is in force in a queue was set before."""
+        log = open_log(self.place).metadata
+        decode = decoder_for(log).decode
+        for offsets, records, times in read_groups(
+            self.place, Range(self.partition, self.read_to, log.next_offset), 10_000, 1 << 23
+        ):
+            for index, offset in enumerate(offsets):
+                self.read_to = offset + 1
+                try:
+                    timestamp_ms, actor, event = decode(records[index])
+                except UndecodableRecord:
+                    continue
+                if times is not None:
+                    timestamp_ms = times[index]
+                if isinstance(event, PolicySet | OperatorPolicySet):
+                    self.set_at[offset] = (event.vhost, event.name, event.definition)
+                if isinstance(event, PolicySet | OperatorPolicySet | PolicyCleared | OperatorPolicyCleared):
+                    self.last_change_ms = timestamp_ms
+                self.topology.apply(offset, timestamp_ms, actor, event)
+
+    def check(self, rows: Sequence[Any]) -> list[Finding]:
+        """What does not hold of the rows of partitions."""
+        late = APPLIED_WITHIN_MS if isinstance(self.place, InKafka) else 0
+        findings = []
+        for row in rows:
+            told = json.loads(row.detail)
+            if row.check == WAS_IN_FORCE:
+                findings += self._was_set(row, told)
+            elif told["clock_ms"] > self.last_change_ms + late:
+                findings += self._is_applied(row, told)
+        return findings
+
+    def _was_set(self, row: Any, told: dict[str, Any]) -> list[Finding]:
+        if self.set_at.get(told["version"]) == (told["vhost"], told["name"], told["definition"]):
+            return []
+        where = f"{self.partition} offset {told['version']}"
+        detail = f"policy {told['name']} {told['definition']} was not set at {where}"
+        return [Finding(POLICIES, False, row.partition, row.offset, None, None, detail)]
+
+    def _is_applied(self, row: Any, told: dict[str, Any]) -> list[Finding]:
+        asked = (told["vhost"], told["queue"], told["type"])
+        wanted = {
+            "policy": _shown(self.topology.effective_policy(*asked)),
+            "operator_policy": _shown(self.topology.effective_operator_policy(*asked)),
+        }
+        name = f"{told['vhost']}/{told['queue']}"
+        wrong = [f"{kind} is {told[kind]}, should be {right}" for kind, right in wanted.items() if told[kind] != right]
+        return [Finding(POLICIES, False, row.partition, row.offset, name, None, detail) for detail in wrong]
+
+
+def check_policies(place: Place, rows: Sequence[Any]) -> list[Finding]:
     """Hold the rows of all partitions against the metadata log."""
-    topology = Topology()
-    set_at: dict[int, tuple[str, str, str]] = {}
-    last_change_ms = 0
-    decode = Decoder().decode
-    # A policy may have been set since the audit began, and be in the rows: look it up in all there is now
-    end = partition_of(data, metadata.partition).next_offset
-    for first, records in read_groups(data, Range(metadata.partition, 0, end), 10_000, 1 << 23):
-        for offset, record in enumerate(records, first):
-            try:
-                timestamp_ms, actor, event = decode(record)
-            except UndecodableRecord:
-                continue
-            if isinstance(event, PolicySet | OperatorPolicySet):
-                set_at[offset] = (event.vhost, event.name, event.definition)
-            if isinstance(event, PolicySet | OperatorPolicySet | PolicyCleared | OperatorPolicyCleared):
-                last_change_ms = timestamp_ms
-            topology.apply(offset, timestamp_ms, actor, event)
-    findings = []
-    for row in rows:
-        told = json.loads(row.detail)
-        if row.check == WAS_IN_FORCE:
-            findings += _was_set(row, told, set_at, metadata.partition)
-        elif told["clock_ms"] > last_change_ms:
-            findings += _is_applied(row, told, topology)
+    book = PolicyBook(place)
+    book.read_on()
+    findings = book.check(rows)
     if findings:
         return findings
-    looked_at = f"{len(rows)} uses of {len(set_at)} policies"
-    return [Finding(POLICIES, True, metadata.partition, None, None, None, looked_at)]
-
-
-def _was_set(row: Any, told: dict[str, Any], set_at: dict[int, tuple[str, str, str]], metadata: str) -> list[Finding]:
-    if set_at.get(told["version"]) == (told["vhost"], told["name"], told["definition"]):
-        return []
-    detail = f"policy {told['name']} {told['definition']} was not set at {metadata} offset {told['version']}"
-    return [Finding(POLICIES, False, row.partition, row.offset, None, None, detail)]
-
-
-def _is_applied(row: Any, told: dict[str, Any], topology: Topology) -> list[Finding]:
-    asked = (told["vhost"], told["queue"], told["type"])
-    wanted = {
-        "policy": _shown(topology.effective_policy(*asked)),
-        "operator_policy": _shown(topology.effective_operator_policy(*asked)),
-    }
-    name = f"{told['vhost']}/{told['queue']}"
-    return [
-        Finding(POLICIES, False, row.partition, row.offset, name, None, f"{kind} is {told[kind]}, should be {policy}")
-        for kind, policy in wanted.items()
-        if told[kind] != policy
-    ]
+    looked_at = f"{len(rows)} uses of {len(book.set_at)} policies"
+    return [Finding(POLICIES, True, book.partition, None, None, None, looked_at)]
 
 
 def _shown(policy: Policy | None) -> list[str] | None:

@@ -1,37 +1,41 @@
 """The machine folded in Spark tasks: a stretch of one log partition a task, in order, without a shuffle.
 
-    over the log     spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
-    over a frame     records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from wherever
+    over a data directory   spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
+    over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (kafka_frame.py)
+    over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from wherever
 
-The same `projections.machine` runs here that runs in the broker. Over the log, no record travels between Python and the
-JVM: that journey costs more than the fold. A task begins at the nearest snapshot, so a long partition with snapshots
-can be cut into stretches that are folded at the same time. Memory is the machine's state and one group of records.
+The same `projections.machine` runs here that runs in the broker. Over a data directory no record travels between
+Python and the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long
+partition with snapshots can be cut into stretches that are folded at the same time. Memory is the machine's state and
+one group of records.
 
 What a fold makes of each event is a `Product`: it sees the event and its effects while the machine stands right behind
 the event. A record that cannot be decoded is skipped, as by every fold (DESIGN section 1), and shown to the product.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from engine.log.base import LogError
 from projections.machine.effects import Effect
 from projections.machine.machine import Machine
 from projections.snapshots import SnapshotError, Snapshots, load
 from schemas.codec import Decoder, UndecodableRecord
 from schemas.events import Actor, Checkpointed, Event
+from schemas.single_object import FramedDecoder
 from spark_replay import columns
-from spark_replay.history_log import read_groups
+from spark_replay.history_log import Group, InKafka, Place, open_log, read_groups
 from spark_replay.ranges import Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Offsets and records, in order
-Group = tuple[Sequence[int], Sequence[bytes]]
 GROUP_ROWS = 10_000
 GROUP_BYTES = 8 * 1024 * 1024
 
@@ -43,7 +47,7 @@ class Product(Protocol):
         """Before the first event that it is shown; the machine stands there already."""
 
     def before(self, offset: int, event: Checkpointed) -> None:
-        """The machine is about to apply the broker's claim about the state before it."""
+        """The machine is about to apply a broker's claim about a state before it."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """The machine has just applied it."""
@@ -54,22 +58,42 @@ class Product(Protocol):
         """Rows that are ready; called after each group of records, and with `last` at the end."""
 
 
+@dataclass(slots=True)
+class Feed:
+    """What a task folds: a stretch, whose records come in `groups`. They begin where `machine` stands, at the stretch's
+    start or (at the nearest snapshot) before it."""
+
+    stretch: Range
+    machine: Machine
+    groups: Iterator[Group]
+    decoder: Decoder
+
+
+def fold_feed(product: Product, feed: Feed) -> "Iterator[pa.RecordBatch]":
+    """Show `product` every event of the stretch."""
+    groups = fold_quietly(feed.machine, feed.groups, feed.decoder, feed.stretch.start)
+    return fold_events(product, feed.machine, groups, feed.decoder)
+
+
 def fold_events(
-    product: Product, machine: Machine, groups: Iterable[Group], stripped: bool = False
+    product: Product, machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, stripped: bool = False
 ) -> "Iterator[pa.RecordBatch]":
     """Show `product` every event with its effects. `stripped`: the records are without bodies (`strip_body`)."""
     product.begin(machine)
-    decode = Decoder().decode
+    decode = (decoder or Decoder()).decode
     apply = machine.apply
     show = product.event
     effects: list[Effect] = []
-    for offsets, records in groups:
-        for offset, record in zip(offsets, records, strict=True):
+    for offsets, records, times in groups:
+        for offset, record, logged_ms in zip(offsets, records, times or repeat(None)):  # noqa: B905  repeat has no end
             try:
                 timestamp_ms, actor, event = decode(record, False, stripped)
             except UndecodableRecord as error:
+                machine.skip(offset)
                 product.undecodable(offset, str(error))
                 continue
+            if logged_ms is not None:
+                timestamp_ms = logged_ms
             if type(event) is Checkpointed:
                 product.before(offset, event)
             apply(offset, timestamp_ms, actor, event, effects)
@@ -79,30 +103,47 @@ def fold_events(
     yield from product.take(True)
 
 
-def fold_quietly(machine: Machine, groups: Iterable[Group]) -> None:
-    """Only the state at the end matters."""
-    decode = Decoder().decode
+def fold_quietly(
+    machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, until: int | None = None
+) -> Iterator[Group]:
+    """Only the state at offset `until` (None: at the end) matters. What lies behind it is given back."""
+    decode = (decoder or Decoder()).decode
     apply = machine.apply
     effects: list[Effect] = []
-    for offsets, records in groups:
-        for offset, record in zip(offsets, records, strict=True):
+    remaining = iter(groups)
+    for offsets, records, times in remaining:
+        take = len(offsets) if until is None else bisect_left(offsets, until)
+        for index in range(take):
             try:
-                timestamp_ms, actor, event = decode(record, False)
+                timestamp_ms, actor, event = decode(records[index], False)
             except UndecodableRecord:
+                machine.skip(offsets[index])
                 continue
-            apply(offset, timestamp_ms, actor, event, effects)
+            apply(offsets[index], timestamp_ms if times is None else times[index], actor, event, effects)
             if effects:
                 effects.clear()
-
-
-# -- over the log --------------------------------------------------------------------------------------------------
+        if take < len(offsets):
+            rest: Group = (offsets[take:], records[take:], None if times is None else times[take:])
+            return chain((rest,), remaining)
+    return iter(())
 
 
 def fold_log(
+    spark: "SparkSession", place: Place, stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
+    schema: "pa.Schema", fresh: bool = False, **settings: Any,
+) -> "DataFrame":  # fmt: skip
+    """What `task(feed, **settings)` yields for each stretch, in their order. `fresh`: each from the beginning of its
+    partition, trusting no snapshot. LogError when the beginning is gone."""
+    if isinstance(place, InKafka):
+        return _fold_topics(spark, place, stretches, partial(_topic_task, list(stretches), task, settings), schema)
+    return for_each(spark, stretches, _directory_task, schema, data=place, fold=task, fresh=fresh, settings=settings)
+
+
+def for_each(
     spark: "SparkSession", stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema", **settings: Any,
 ) -> "DataFrame":  # fmt: skip
-    """What `task(stretch, **settings)` yields for each stretch, in their order."""
+    """What `task(stretch, **settings)` yields for each stretch, in their order; a Spark task each."""
     if not stretches:
         return spark.createDataFrame([], columns.spark_schema(schema))
     plan = spark.range(0, len(stretches), 1, len(stretches))
@@ -115,37 +156,76 @@ def _tasks(stretches: list[Range], task: Any, settings: dict[str, Any], batches:
             yield from task(stretches[number], **settings)
 
 
+# -- over a data directory -----------------------------------------------------------------------------------------
+
+
+def _directory_task(
+    stretch: Range, data: str, fold: Any, fresh: bool, settings: dict[str, Any]
+) -> "Iterator[pa.RecordBatch]":
+    machine = Machine(stretch.partition) if fresh else from_snapshot(data, stretch.partition, stretch.start)
+    groups = log_groups(data, stretch.partition, machine.next_offset, stretch.end)
+    yield from fold(Feed(stretch, machine, groups, Decoder()), **settings)
+
+
 def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Group]:
     """A stretch of the log of a data directory. CorruptLog."""
-    for first, records in read_groups(data, Range(partition, start, end), GROUP_ROWS, GROUP_BYTES):
-        yield range(first, first + len(records)), records
+    return read_groups(data, Range(partition, start, end), GROUP_ROWS, GROUP_BYTES)
 
 
-def machine_at(data: str, partition: str, offset: int) -> Machine:
-    """The machine behind every event below `offset`, from the nearest sound snapshot. A snapshot saves time and decides
+def from_snapshot(data: str, partition: str, offset: int) -> Machine:
+    """The machine as the nearest sound snapshot at or before `offset` has it. A snapshot saves time and decides
     nothing: a damaged one is passed over."""
     snapshots = Snapshots(Path(data) / "snapshots")
-    machine = Machine(partition)
     path = snapshots.nearest(partition, offset)
     while path is not None:
         try:
-            machine = load(path)
-            break
+            return load(path)
         except SnapshotError:
             path = snapshots.nearest(partition, int(path.stem) - 1)
-    fold_quietly(machine, log_groups(data, partition, machine.next_offset, offset))
-    return machine
+    return Machine(partition)
 
 
-def cut_at_snapshots(data: str, stretches: Iterable[Range]) -> list[Range]:
-    """The same stretches, in as many pieces as can be folded at the same time."""
-    snapshots = Snapshots(Path(data) / "snapshots")
+def cut_at_snapshots(place: Place, stretches: Iterable[Range]) -> list[Range]:
+    """The same stretches, in as many pieces as can be folded at the same time. Of a Kafka partition there is one: it
+    has no snapshots here."""
+    if isinstance(place, InKafka):
+        return list(stretches)
+    snapshots = Snapshots(Path(place) / "snapshots")
     pieces = []
     for stretch in stretches:
         inside = [at for at in sorted(snapshots.offsets(stretch.partition)) if stretch.start < at < stretch.end]
         bounds = [stretch.start, *inside, stretch.end]
         pieces += [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]
     return pieces
+
+
+# -- over Kafka ----------------------------------------------------------------------------------------------------
+
+
+def _fold_topics(
+    spark: "SparkSession", topics: InKafka, stretches: Sequence[Range], tasks: Any, schema: "pa.Schema"
+) -> "DataFrame":
+    """Each partition from its beginning, as there is no snapshot of it here."""
+    from spark_replay.kafka_frame import records_frame
+
+    named = [stretch.partition for stretch in stretches]
+    for partition in open_log(topics).queues:
+        if partition.name in named and partition.start_offset:
+            raise LogError(f"{partition.name} begins at offset {partition.start_offset}: what lies before it is gone")
+    reading = [Range(stretch.partition, 0, stretch.end) for stretch in stretches if stretch.end]
+    if not reading:
+        return spark.createDataFrame([], columns.spark_schema(schema))
+    return records_frame(spark, topics, reading).mapInArrow(tasks, columns.spark_schema(schema))
+
+
+def _topic_task(
+    stretches: list[Range], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]"
+) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: the records of one partition."""
+    partition, groups = groups_of(batches)
+    for stretch in stretches:
+        if stretch.partition == partition:
+            yield from task(Feed(stretch, Machine(partition), groups, FramedDecoder()), **settings)
 
 
 # -- over a frame --------------------------------------------------------------------------------------------------
@@ -161,27 +241,33 @@ def fold_frame(
 
 
 def _fold_rows(product: Callable[[str], Product], batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    partition, groups = groups_of(batches)
+    if partition is not None:
+        yield from fold_events(product(partition), Machine(partition), groups, stripped=True)
+
+
+def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[Group]]:
+    """The partition that a task was given, None when it has no records, and these. They have the columns RECORDS and,
+    where the log says times, `timestamp_ms`."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
-        return
+        return None, iter(())
     partition = first.column("partition")[0].as_py()
-    groups = _frame_groups(partition, first, filled)
-    yield from fold_events(product(partition), Machine(partition), groups, stripped=True)
+    return partition, _frame_groups(partition, chain((first,), filled))
 
 
-def _frame_groups(partition: str, first: "pa.RecordBatch", rest: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
+def _frame_groups(partition: str, batches: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
     """Verified to be one partition and to ascend: mixed rows would make a fold wrong in silence."""
     expected = 0
-    batch: pa.RecordBatch | None = first
-    while batch is not None:
+    for batch in batches:
         offsets: list[int] = batch.column("offset").to_numpy().tolist()
-        found = batch.column("partition")[0].as_py()
-        if found != partition or offsets[0] < expected:
+        found = {batch.column("partition")[at].as_py() for at in (0, len(offsets) - 1)}
+        if found != {partition} or offsets[0] < expected:
             raise RuntimeError(f"a fold of {partition} at offset {expected} was given {found} offset {offsets[0]}")
         expected = offsets[-1] + 1
-        yield offsets, binary_values(batch.column("record"))
-        batch = next(rest, None)
+        times = batch.column("timestamp_ms").to_numpy().tolist() if "timestamp_ms" in batch.schema.names else None
+        yield offsets, binary_values(batch.column("record")), times
 
 
 def binary_values(column: Any) -> list[bytes]:

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from spark_replay import columns
-from spark_replay.fold import cut_at_snapshots, fold_events, fold_frame, fold_log, log_groups, machine_at
-from spark_replay.history_log import first_event_ms, open_log, selected
+from spark_replay.fold import Feed, cut_at_snapshots, fold_feed, fold_frame, fold_log
+from spark_replay.history_log import Place, first_event_ms, open_log, selected
 from spark_replay.outcomes import HistoryProduct, is_queue
 from spark_replay.ranges import BadRequest, Range, resolve
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 def history(
-    spark: "SparkSession", data: str, options: Mapping[str, str] | None = None, queue: str | None = None
+    spark: "SparkSession", place: Place, options: Mapping[str, str] | None = None, queue: str | None = None
 ) -> "DataFrame":
-    """The table HISTORY (columns.py) of the queue log in `data`. `options` choose the stretch (ranges.py); `queue`
-    ("vhost/name", or a name in "/") only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
-    return history_frame(spark, data, plan_history(data, options or {}), queue)
+    """The table HISTORY (columns.py) of the queue log at a place. `options` choose the stretch (ranges.py);
+    `queue` ("vhost/name", or a name in "/") only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
+    return history_frame(spark, place, plan_history(place, options or {}), queue)
 
 
-def plan_history(data: str, options: Mapping[str, str]) -> list[Range]:
+def plan_history(place: Place, options: Mapping[str, str]) -> list[Range]:
     """The stretches to fold, in order. Needs no Spark."""
-    log = open_log(data)
+    log = open_log(place)
     wanted = resolve(selected(log, "queues", options.get("partitions")), options, first_event_ms(log))
-    return cut_at_snapshots(data, wanted)
+    return cut_at_snapshots(place, wanted)
 
 
-def history_frame(spark: "SparkSession", data: str, stretches: list[Range], queue: str | None = None) -> "DataFrame":
-    return fold_log(spark, stretches, fold_history, columns.HISTORY, data=data, queue=queue)
+def history_frame(spark: "SparkSession", place: Place, stretches: list[Range], queue: str | None = None) -> "DataFrame":
+    return fold_log(spark, place, stretches, fold_history, columns.HISTORY, queue=queue)
 
 
 def history_of(records: "DataFrame") -> "DataFrame":
@@ -43,19 +43,17 @@ def history_of(records: "DataFrame") -> "DataFrame":
     return fold_frame(records, HistoryProduct, columns.HISTORY)
 
 
-def fold_history(stretch: Range, data: str, queue: str | None) -> "Iterator[pa.RecordBatch]":
+def fold_history(feed: Feed, queue: str | None) -> "Iterator[pa.RecordBatch]":
     """In a Spark task."""
-    machine = machine_at(data, stretch.partition, stretch.start)
-    groups = log_groups(data, stretch.partition, stretch.start, stretch.end)
-    return fold_events(HistoryProduct(stretch.partition, queue), machine, groups)
+    return fold_feed(HistoryProduct(feed.stretch.partition, queue), feed)
 
 
-def biography(spark: "SparkSession", data: str, message: str, queue: str | None = None) -> "DataFrame":
+def biography(spark: "SparkSession", place: Place, message: str, queue: str | None = None) -> "DataFrame":
     """Every row about one message, in order: from its publish to its end, and on through the queues that its dead
     letters went to. `message` is "queues-0:123" (partition and offset of its publish), or the number alone when
     `queue` or a single partition makes clear which is meant. BadRequest when there is no such message."""
     partition, message_id = parse_message(message)
-    rows = history(spark, data).where(f"message_id = {message_id} or origin is not null").collect()
+    rows = history(spark, place).where(f"message_id = {message_id} or origin is not null").collect()
     found = {
         _key(row)
         for row in rows
@@ -70,7 +68,7 @@ def biography(spark: "SparkSession", data: str, message: str, queue: str | None 
         raise BadRequest(f"message {message}: which partition? {which}")
     reached = _with_dead_letters(found, [row for row in rows if row.origin is not None])
     ids = ", ".join(sorted({str(key[3]) for key in reached}))
-    rows = [row for row in history(spark, data).where(f"message_id in ({ids})").collect() if _key(row) in reached]
+    rows = [row for row in history(spark, place).where(f"message_id in ({ids})").collect() if _key(row) in reached]
     rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset, row.ordinal))
     return spark.createDataFrame(rows, columns.spark_schema(columns.HISTORY))
 

@@ -1,30 +1,77 @@
-"""What Spark jobs need of the log of a data directory: its partitions, where a history begins, records in groups.
+"""What Spark jobs need of a history's log: its partitions, where it begins, records in groups.
+
+A history is named by its place: the path of a broker's data directory, or topics of a Kafka.
+
+    history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
 
 Everything here opens the log read-only, beside a running broker or without one. Only the driver decides how far to
-read; workers are given offsets.
+read; workers are given offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro
+single objects, and Kafka says their time (`engine.log.shared`).
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from engine.log.reader import EmbeddedLogReader, PartitionReader
-from projections.rewind import begin_ms
-from schemas.codec import Decoder
+from engine.log.kafka_reading import KafkaLogReader
+from engine.log.reader import EmbeddedLogReader
+from projections.replay import PartitionLog, decoder_for
 from schemas.events import Actor, Published
 from spark_replay.ranges import BadRequest, Range
+
+if TYPE_CHECKING:
+    from schemas.codec import Decoder
+
+# Offsets and records, in order; and their times, where the log says them
+Group = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
 
 # A gap of more records than this is jumped over, a smaller one read through
 _JUMP = 1_000
 
 
-def open_log(data: str) -> EmbeddedLogReader:
+@dataclass(frozen=True, slots=True)
+class InKafka:
+    """The topics `<prefix>.metadata` and `<prefix>.queues`. `bootstrap`: host:port, more than one comma separated."""
+
+    bootstrap: str
+    prefix: str = "rewindmq"
+
+    @property
+    def metadata(self) -> str:
+        return f"{self.prefix}.metadata"
+
+    @property
+    def queues(self) -> str:
+        return f"{self.prefix}.queues"
+
+
+# A data directory by its path, or topics of a Kafka
+Place = str | InKafka
+
+
+class HistoryLog(Protocol):
+    """Of either log, what is needed here. LogError where it cannot be read."""
+
+    @property
+    def metadata(self) -> PartitionLog: ...
+
+    @property
+    def queues(self) -> Sequence[PartitionLog]: ...
+
+
+def open_log(place: Place) -> HistoryLog:
     """LogError when there is no log."""
-    return EmbeddedLogReader(Path(data))
+    if isinstance(place, InKafka):
+        log = KafkaLogReader(place.bootstrap, place.prefix)
+        log.queues  # noqa: B018  which asks for the topics
+        return log
+    return EmbeddedLogReader(Path(place))
 
 
-def selected(log: EmbeddedLogReader, which: str, names: str | None) -> list[PartitionReader]:
+def selected(log: HistoryLog, which: str, names: str | None) -> list[PartitionLog]:
     """The partitions of `queues`, `metadata` or `all`; of these only `names` (comma separated), in the order given."""
-    logs = {"queues": log.queues, "metadata": [log.metadata], "all": log.partitions}
+    logs = {"queues": [*log.queues], "metadata": [log.metadata], "all": [log.metadata, *log.queues]}
     if which not in logs:
         raise BadRequest(f"log: {which!r} is neither queues, metadata nor all")
     found = {partition.name: partition for partition in logs[which]}
@@ -37,52 +84,77 @@ def selected(log: EmbeddedLogReader, which: str, names: str | None) -> list[Part
     return [found[name] for name in wanted]
 
 
-def first_event_ms(log: EmbeddedLogReader) -> int | None:
+def first_event_ms(log: HistoryLog) -> int | None:
     """When the history begins: the earliest timestamp of all partitions; None when there is no event."""
-    return min((begin for partition in log.partitions if (begin := begin_ms(partition)) is not None), default=None)
+    begins = [begin for partition in (log.metadata, *log.queues) if (begin := begin_ms(partition)) is not None]
+    return min(begins, default=None)
 
 
-def partition_of(data: str, name: str) -> PartitionReader:
-    return selected(open_log(data), "all", name)[0]
+def begin_ms(partition: PartitionLog) -> int | None:
+    """The time of the oldest record; None while there is none."""
+    for block in partition.read(partition.start_offset):
+        at = max(0, partition.start_offset - block.first_offset)
+        if block.timestamps_ms is not None:
+            return block.timestamps_ms[at]
+        return decoder_for(partition).timestamp_ms(block.records[at])
+    return None
 
 
-def read_groups(data: str, stretch: Range, rows: int, size: int) -> Iterator[tuple[int, Sequence[bytes]]]:
-    """The records of a stretch as (first offset, records), in order, about `rows` records or `size` bytes at a time.
-    CorruptLog."""
+def partition_of(place: Place, name: str) -> PartitionLog:
+    return selected(open_log(place), "all", name)[0]
+
+
+def read_groups(place: Place, stretch: Range, rows: int, size: int) -> Iterator[Group]:
+    """The records of a stretch in order, about `rows` records or `size` bytes at a time. CorruptLog."""
     if stretch.start >= stretch.end:
         return
-    first = stretch.start
-    group: list[bytes] = []
+    partition = partition_of(place, stretch.partition)
+    offsets: list[int] = []
+    records: list[bytes] = []
+    times: list[int] | None = [] if partition.framed else None
     weight = 0
-    for block in partition_of(data, stretch.partition).read(stretch.start, stretch.end):
-        skip = max(0, stretch.start - block.first_offset)
-        for record in block.records[skip : stretch.end - block.first_offset]:
-            group.append(record)
+    for block in partition.read(stretch.start, stretch.end):
+        first = block.first_offset
+        for at in range(max(0, stretch.start - first), min(len(block.records), stretch.end - first)):
+            record = block.records[at]
+            offsets.append(first + at)
+            records.append(record)
+            if times is not None and block.timestamps_ms is not None:
+                times.append(block.timestamps_ms[at])
             weight += len(record)
-            if len(group) >= rows or weight >= size:
-                yield first, group
-                first += len(group)
-                group, weight = [], 0
-    if group:
-        yield first, group
+            if len(records) >= rows or weight >= size:
+                yield offsets, records, times
+                offsets, records, times = [], [], None if times is None else []
+                weight = 0
+    if records:
+        yield offsets, records, times
 
 
-def read_messages(data: str, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
+def read_messages(place: Place, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
     """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id. Each block is read once when the
     ids ascend, as a queue's mostly do."""
-    log = partition_of(data, partition)
-    decode = Decoder().decode
+    log = partition_of(place, partition)
+    decoder = decoder_for(log)
     found: dict[int, tuple[int, Actor, Published]] = {}
     wanted = sorted(ids)
     at = 0
     while at < len(wanted):
+        before = at
         for block in log.read(wanted[at], wanted[-1] + 1):
-            end = block.first_offset + len(block.records)
+            first = block.first_offset
+            end = first + len(block.records)
             while at < len(wanted) and wanted[at] < end:
-                timestamp_ms, actor, event = decode(block.records[wanted[at] - block.first_offset], True)
-                assert isinstance(event, Published), f"{partition} offset {wanted[at]} is no publish"
-                found[wanted[at]] = (timestamp_ms, actor, event)
+                index = wanted[at] - first
+                logged_ms = None if block.timestamps_ms is None else block.timestamps_ms[index]
+                found[wanted[at]] = _published(decoder, block.records[index], logged_ms)
                 at += 1
             if at == len(wanted) or wanted[at] > end + _JUMP:
                 break
+        assert at > before, f"{partition} offset {wanted[at]} cannot be read"
     return found
+
+
+def _published(decoder: "Decoder", record: bytes, logged_ms: int | None) -> tuple[int, Actor, Published]:
+    timestamp_ms, actor, event = decoder.decode(record, True)
+    assert isinstance(event, Published), "a message's id is the offset of its publish"
+    return timestamp_ms if logged_ms is None else logged_ms, actor, event

@@ -7,10 +7,12 @@ many bytes, what expires when, how often something came back, all follows from w
 claim. So a message that vanishes, is counted twice, leaves for a reason that does not hold, or comes back from nowhere
 is found at the offset where it happens. An account costs about 150 bytes a message that is in the queue.
 
-`fail(check, message_id, detail)` reports; an account goes on as the outcome says, so that one defect is one finding.
+`report(check, queue, message_id, detail)` takes a finding; an account goes on as the outcome says, so that one defect
+is one finding. What an account believes is `beliefs`, so that an audit can be put down and taken up again.
 """
 
 from collections.abc import Callable
+from typing import Any
 
 from projections.machine.effects import (
     ACKED,
@@ -43,16 +45,16 @@ _CAUSES: dict[str, tuple[type, ...] | None] = {
 _FROM_CONSUMER = (ACKED, REJECTED, DELIVERY_LIMIT)
 _FROM_READY = (EXPIRED, MAXLEN, PURGED)
 
-Fail = Callable[[str, int | None, str], None]
+Report = Callable[[str, str, int | None, str], None]
 
 
 class Account:
     """One incarnation of a queue. `now_ms` is passed in: the largest timestamp of the partition so far."""
 
-    def __init__(self, queue: Queue, declared: QueueDeclared, fail: Fail) -> None:
+    def __init__(self, queue: Queue, declared: QueueDeclared, report: Report) -> None:
         self.queue = queue
+        self.report = report
         self.key = (declared.vhost, declared.queue)
-        self.fail = fail
         self.sizes: dict[int, int] = {}  # every message that is in the queue
         self.out: dict[int, int] = {}  # of these, which consumer holds it
         self.expires: dict[int, int] = {}  # of these, when it is due
@@ -60,10 +62,24 @@ class Account:
         self.bytes_ready = 0
         self.bytes_out = 0
         self.last_first = -1  # the highest id delivered for the first time
+        self.crashed = 0  # messages below it may have been delivered before a crash, without a trace
         self.counters: dict[str, int] = {}
         self.quorum = declared.type == "quorum"
         self.arguments = declared.arguments
         self.limits = read_limits(declared.type, declared.arguments, declared.policy, declared.operator_policy)
+
+    @classmethod
+    def believing(cls, beliefs: dict[str, Any], queue: Queue, report: Report) -> "Account":
+        account = cls.__new__(cls)
+        account.__dict__.update(beliefs, queue=queue, report=report)
+        return account
+
+    @property
+    def beliefs(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("queue", "report")}
+
+    def fail(self, check: str, message_id: int | None, detail: str) -> None:
+        self.report(check, "/".join(self.key), message_id, detail)
 
     def policy(self, event: PolicyApplied) -> None:
         self.limits = read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy)
@@ -109,7 +125,7 @@ class Account:
         if due is not None and due <= now_ms and cause != message_id:  # TTL 0 may pass straight through (S-039)
             self.fail(TTL, message_id, f"delivered at {now_ms}, expired at {due}")
         returned = self.returned.get(message_id, 0)
-        if redelivered != (returned > 0):
+        if redelivered != (returned > 0 or message_id < self.crashed):
             self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
         if not returned:
             if message_id < self.last_first:

@@ -28,6 +28,7 @@ from projections.machine.effects import (
 )  # fmt: skip
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
+from projections.machine.state import NODE_LOST
 from schemas.events import Actor, Checkpointed, Event, Policy, Published
 from spark_replay import columns
 
@@ -102,7 +103,10 @@ class HistoryProduct:
         self.rows = []
 
     def _published(self, offset: int, event: Published, effects: list[Effect]) -> None:
-        """The queues that took the message: those of its route that exist and neither refused nor had seen it."""
+        """The queues that took the message: those of its route that exist and neither refused nor had seen it. None did
+        when it came from a node that was lost."""
+        if effects and isinstance(effects[-1], Quarantine) and effects[-1].reason.startswith(NODE_LOST):
+            return
         kept_out = [e.queue for e in effects if isinstance(e, Refuse | Duplicate) and e.message_id == offset]
         route, origin = event.route, event.origin
         came_from: _Row | None = None

@@ -4,7 +4,7 @@ Of `limited` channels only: which consumers share the limit. A channel's limit b
 under it and, when it is set later, those that were there before, except at quorum queues (S-097).
 """
 
-from schemas.events import ConsumerAttached
+from schemas.events import EPOCH_SHIFT, ConsumerAttached
 
 Channel = tuple[int, int]  # session, number
 
@@ -38,7 +38,14 @@ class Prefetches:
 
     def closed(self, session: int, number: int) -> None:
         """A connection (`number` 0), or one channel."""
-        for channel in [each for each in self.channels if each[0] == session and number in (0, each[1])]:
+        self._gone([each for each in self.channels if each[0] == session and number in (0, each[1])])
+
+    def lost(self, epoch: int) -> None:
+        """A node, with all its connections."""
+        self._gone([each for each in self.channels if each[0] >> EPOCH_SHIFT == epoch])
+
+    def _gone(self, channels: list[Channel]) -> None:
+        for channel in channels:
             for consumer in self.channels.pop(channel):
                 self.own.pop(consumer, None)
                 self.limited.pop(consumer, None)

@@ -36,7 +36,7 @@ class ReadablePartition(Protocol):
     def start_offset(self) -> int: ...
 
     @property
-    def durable_offset(self) -> int: ...
+    def next_offset(self) -> int: ...
 
     def offset_at(self, timestamp_ms: int) -> int: ...
 
@@ -107,9 +107,9 @@ def _offset(partition: ReadablePartition, asked: int, option: str) -> int:
     if asked == EARLIEST:
         return partition.start_offset
     if asked == LATEST:
-        return partition.durable_offset
-    if not partition.start_offset <= asked <= partition.durable_offset:
-        there = f"{partition.start_offset} to {partition.durable_offset}"
+        return partition.next_offset
+    if not partition.start_offset <= asked <= partition.next_offset:
+        there = f"{partition.start_offset} to {partition.next_offset}"
         raise OutsideHistory(f"{option}: {partition.name} has offsets {there}, not {asked}")
     return asked
 

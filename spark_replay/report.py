@@ -11,9 +11,11 @@ from spark_replay.audit import CHAIN, STORE
 from spark_replay.audit_fold import CHECKS
 from spark_replay.audit_policies import POLICIES
 from spark_replay.findings import Finding
+from spark_replay.kept import KEPT
 from spark_replay.output import print_json
 
 _MEANING = CHECKS | {
+    KEPT: "Kafka has the whole history, from offset 0 on, and is set to keep it",
     CHAIN: "the bytes of the log are those that were written (hash chain over every block)",
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
     STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",

@@ -107,11 +107,11 @@ class LogReader(DataSourceReader):
         from spark_replay.history_log import read_groups
 
         schema = columns.RECORDS
-        for first, records in read_groups(self.data, stretch, BATCH_ROWS, BATCH_BYTES):
+        for offsets, records, _ in read_groups(self.data, stretch, BATCH_ROWS, BATCH_BYTES):
             stripped = [strip_body(record) for record in records]
             arrays = [
                 pa.repeat(pa.scalar(stretch.partition, schema[0].type), len(stripped)),
-                pa.array(range(first, first + len(stripped)), schema[1].type),
+                pa.array(offsets, schema[1].type),
                 pa.array(stripped, schema[2].type),
             ]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -123,8 +123,8 @@ class LogReader(DataSourceReader):
 
         decoder = Decoder()
         table = EventTable(columns.EVENTS_WITH_BODY if self.bodies else columns.EVENTS, stretch.partition)
-        for first, records in read_groups(self.data, stretch, BATCH_ROWS, BATCH_BYTES):
-            for offset, record in enumerate(records, first):
+        for offsets, records, _ in read_groups(self.data, stretch, BATCH_ROWS, BATCH_BYTES):
+            for offset, record in zip(offsets, records, strict=True):
                 try:
                     timestamp_ms, actor, event = decoder.decode(record, self.bodies)
                     table.add(offset, timestamp_ms, actor, event, strip_body(record))

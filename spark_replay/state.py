@@ -19,8 +19,8 @@ from projections.machine.queue import MessageView, Queue
 from schemas.events import Argument
 from spark_replay import columns
 from spark_replay.events import canonical_json
-from spark_replay.fold import fold_log, machine_at
-from spark_replay.history_log import first_event_ms, open_log, read_messages, selected
+from spark_replay.fold import Feed, fold_log, fold_quietly
+from spark_replay.history_log import Place, first_event_ms, open_log, read_messages, selected
 from spark_replay.outcomes import is_queue
 from spark_replay.ranges import BadRequest, Range, ending_time_ms, parse_offsets, resolve
 
@@ -49,7 +49,7 @@ class State:
 
 def state_at(
     spark: "SparkSession",
-    data: str,
+    place: Place,
     time: str | None = None,
     offsets: str | None = None,
     queue: str | None = None,
@@ -57,23 +57,23 @@ def state_at(
 ) -> State:
     """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets). `queue`: only that
     one ("vhost/name", or a name in "/"). Raises BadRequest, CorruptLog."""
-    return state_frame(spark, plan_state(data, time, offsets), queue, messages)
+    return state_frame(spark, plan_state(place, time, offsets), queue, messages)
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
     """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None."""
 
-    data: str
+    place: Place
     ends: tuple[Range, ...]
     clock_ms: int | None
 
 
-def plan_state(data: str, time: str | None = None, offsets: str | None = None) -> StatePlan:
+def plan_state(place: Place, time: str | None = None, offsets: str | None = None) -> StatePlan:
     """How far to fold each partition. Needs no Spark."""
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
-    log = open_log(data)
+    log = open_log(place)
     partitions = selected(log, "queues", None)
     first_ms = first_event_ms(log)
     clock_ms = None if time is None else ending_time_ms(time, first_ms, future=True)
@@ -84,16 +84,20 @@ def plan_state(data: str, time: str | None = None, offsets: str | None = None) -
         ends = resolve([p for p in partitions if p.name in named], {"endingOffsets": canonical_json(named)}, first_ms)
     else:
         ends = resolve(partitions, {}, first_ms)
-    return StatePlan(data, tuple(ends), clock_ms)
+    return StatePlan(place, tuple(ends), clock_ms)
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
-    return State(fold_log(spark, plan.ends, fold_state, columns.STATE, plan=plan, queue=queue, messages=messages))
+    ends = [Range(end.partition, end.end, end.end) for end in plan.ends]  # nothing is shown, all is folded
+    return State(
+        fold_log(spark, plan.place, ends, fold_state, columns.STATE, plan=plan, queue=queue, messages=messages)
+    )
 
 
-def fold_state(end: Range, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
+def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
     """In a Spark task."""
-    machine = machine_at(plan.data, end.partition, end.end)
+    machine, end = feed.machine, feed.stretch
+    fold_quietly(machine, feed.groups, feed.decoder)
     if plan.clock_ms is not None:
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):
@@ -101,7 +105,7 @@ def fold_state(end: Range, plan: StatePlan, queue: str | None, messages: bool) -
             row = queue_row(found, end, machine.clock_ms)
             yield _batch([{"queue": row, "message": None}])
             if messages:
-                yield from _message_batches(plan.data, end.partition, found)
+                yield from _message_batches(plan.place, end.partition, found)
 
 
 def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
@@ -143,7 +147,7 @@ def arguments_json(arguments: tuple[Argument, ...]) -> str:
     return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
 
 
-def _message_batches(data: str, partition: str, queue: Queue) -> "Iterator[pa.RecordBatch]":
+def _message_batches(place: Place, partition: str, queue: Queue) -> "Iterator[pa.RecordBatch]":
     """The messages of a queue in order, with properties and bodies read back from the log, a page at a time."""
     page: list[MessageView] = []
     weight = 0
@@ -151,14 +155,14 @@ def _message_batches(data: str, partition: str, queue: Queue) -> "Iterator[pa.Re
         page.append(view)
         weight += view.size
         if len(page) >= _PAGE or weight >= _PAGE_BYTES:
-            yield _batch(_message_rows(data, partition, queue, page))
+            yield _batch(_message_rows(place, partition, queue, page))
             page, weight = [], 0
     if page:
-        yield _batch(_message_rows(data, partition, queue, page))
+        yield _batch(_message_rows(place, partition, queue, page))
 
 
-def _message_rows(data: str, partition: str, queue: Queue, page: list[MessageView]) -> list[dict[str, Any]]:
-    published = read_messages(data, partition, [view.message_id for view in page])
+def _message_rows(place: Place, partition: str, queue: Queue, page: list[MessageView]) -> list[dict[str, Any]]:
+    published = read_messages(place, partition, [view.message_id for view in page])
     rows = []
     for view in page:
         timestamp_ms, actor, event = published[view.message_id]

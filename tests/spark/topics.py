@@ -1,0 +1,76 @@
+"""The topics of a history in a real Kafka, for tests: copied from an embedded log, or written event by event.
+
+They are as RewindMQ makes them, but that whoever writes says the time (CreateTime): so a history can have the same
+times in both logs.
+"""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from engine.log.reader import EmbeddedLogReader
+from schemas.codec import Decoder, Encoder
+from schemas.events import Actor, Event
+from schemas.single_object import wrap
+from spark_replay.history_log import InKafka
+
+SECONDS = 60
+FOR_EVER = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def make_topics(bootstrap: str, prefix: str, partitions: int) -> InKafka:
+    place = InKafka(bootstrap, prefix)
+    counts = {place.metadata: 1, place.queues: partitions, f"{prefix}.nodes": 1}
+    topics = [NewTopic(name, count, 1, config=FOR_EVER) for name, count in counts.items()]
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must live until the answers are there
+    for future in admin.create_topics(topics).values():
+        future.result(SECONDS)
+    return place
+
+
+class Writer:
+    """Appends to the topics; `offsets[number]` of the queue partitions are where the next record goes."""
+
+    def __init__(self, place: InKafka, **settings: str) -> None:
+        self.place = place
+        self.producer = Producer({"bootstrap.servers": place.bootstrap, "acks": "all", "linger.ms": 5, **settings})
+        self.encoder = Encoder()
+
+    def event(self, number: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        self.record(self.place.queues, number, timestamp_ms, self.encoder.encode(
+            self.encoder.prefix(timestamp_ms, actor), event
+        ))  # fmt: skip
+
+    def record(self, topic: str, number: int, timestamp_ms: int, record: bytes) -> None:
+        self.value(topic, number, timestamp_ms, wrap(record))
+
+    def value(self, topic: str, number: int, timestamp_ms: int, value: bytes) -> None:
+        while True:
+            try:
+                self.producer.produce(topic, value, b"", number, timestamp=timestamp_ms)
+                return
+            except BufferError:
+                self.producer.poll(0.1)
+
+    def flush(self) -> None:
+        assert self.producer.flush(SECONDS) == 0
+
+    def copy(self, data: Path, starts: Iterable[int] = ()) -> None:
+        """What stands in the embedded log, each record under the time of its envelope and (for a topic that was empty)
+        the same offset; of queue partitions only what lies from `starts` on."""
+        log = EmbeddedLogReader(data)
+        decode_time = Decoder().timestamp_ms
+        begins = dict(enumerate(starts))
+        if not begins:
+            self._copy(log.metadata, self.place.metadata, 0, 0, decode_time)
+        for number, partition in enumerate(log.queues):
+            self._copy(partition, self.place.queues, number, begins.get(number, 0), decode_time)
+        self.flush()
+
+    def _copy(self, partition, topic: str, number: int, start: int, decode_time) -> None:
+        for block in partition.read(start):
+            for offset, record in enumerate(block.records, block.first_offset):
+                if offset >= start:
+                    self.record(topic, number, decode_time(record), record)
