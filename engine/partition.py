@@ -320,6 +320,7 @@ class Partition:
         raise KeyError(message_id)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
+        self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
         count = self.quarantined.get(effect.event_type, 0)
         if count == 0:
             logger.warning(

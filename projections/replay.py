@@ -96,7 +96,7 @@ def replay(
             apply(offset, timestamp_ms, actor, event, effects)
             for effect in effects:
                 if type(effect) is Quarantine:
-                    quarantined.add(offset, effect.event_type, effect.reason)
+                    quarantined.add(effect.offset, effect.event_type, effect.reason)
             yield offset, timestamp_ms, actor, event, effects
             effects.clear()
 

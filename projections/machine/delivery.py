@@ -151,18 +151,18 @@ def resume(state: State, limiter: Limiter, effects: list[Effect]) -> None:
 def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
     if event.consumer in queue.holders:
-        quarantine(event, f"consumer {event.consumer} is attached to queue {event.queue!r} already", effects)
+        quarantine(state, event, f"consumer {event.consumer} is attached to queue {event.queue!r} already", effects)
         return
     if event.prefetch < 0 or event.credit < 0 or event.global_prefetch < 0:
-        quarantine(event, f"negative prefetch or credit of consumer {event.consumer}", effects)
+        quarantine(state, event, f"negative prefetch or credit of consumer {event.consumer}", effects)
         return
-    if is_locked(queue, actor, event, effects):
+    if is_locked(state, queue, actor, event, effects):
         return
     if queue.attached > 0 and (event.exclusive or is_in_exclusive_use(queue)):
-        quarantine(event, f"queue {event.queue!r} in vhost {event.vhost!r} {IN_EXCLUSIVE_USE}", effects)
+        quarantine(state, event, f"queue {event.queue!r} in vhost {event.vhost!r} {IN_EXCLUSIVE_USE}", effects)
         return
     state.touch(queue)
     consumer = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
@@ -217,7 +217,7 @@ def on_global_prefetch(
 ) -> None:
     """Of nobody attached it changes nothing: who attaches later says the limit anew."""
     if event.prefetch < 0:
-        quarantine(event, f"a negative prefetch of channel {event.channel}", effects)
+        quarantine(state, event, f"a negative prefetch of channel {event.channel}", effects)
         return
     holders = [h for h in state.sessions.get(event.session, {}).values() if h.channel == event.channel]
     if event.prefetch == 0:
@@ -286,7 +286,7 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
     queue = state.by_name.get((event.vhost, event.queue))
     consumer = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or consumer is None or not consumer.attached or not consumer.windowed or event.credit < 0:
-        quarantine(event, f"credit {event.credit} for consumer {event.consumer}, which takes none", effects)
+        quarantine(state, event, f"credit {event.credit} for consumer {event.consumer}, which takes none", effects)
         return
     state.touch(queue)
     consumer.credit += event.credit
@@ -297,13 +297,13 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
-    if is_locked(queue, actor, event, effects):
+    if is_locked(state, queue, actor, event, effects):
         return
     holder = queue.holders.get(event.consumer)
     if holder is not None and (holder.attached or holder.session != actor.session):
-        quarantine(event, f"{event.consumer} is a consumer, not a holder of basic.get", effects)
+        quarantine(state, event, f"{event.consumer} is a consumer, not a holder of basic.get", effects)
         return
     state.touch(queue)
     renew_lease(state, queue)

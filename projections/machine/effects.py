@@ -152,8 +152,9 @@ class Duplicate:
 @dataclass(slots=True)
 class Quarantine:
     """The event makes no sense here (unknown queue, ack of a message that is not out ...) and was skipped, the same way
-    by every fold. `reason` is one line for people."""
+    by every fold. `offset` is the event's; `reason` is one line for people."""
 
+    offset: int
     event_type: str
     reason: str
 

@@ -32,19 +32,20 @@ from schemas.events import (
 def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is not None:
-        if is_locked(queue, actor, event, effects):
+        if is_locked(state, queue, actor, event, effects):
             return
         state.touch(queue)
         if not queue.quorum:  # S-059
             renew_lease(state, queue)
         return
     if event.type not in QUEUE_TYPES:
-        quarantine(event, f"machine version {state.machine_version} knows no queues of type {event.type!r}", effects)
+        what = f"machine version {state.machine_version} knows no queues of type {event.type!r}"
+        quarantine(state, event, what, effects)
         return
     try:
         settings = resolve(event.type, event.arguments, event.policy, event.operator_policy)
     except ValueError as error:
-        quarantine(event, f"policy of queue {event.queue!r}: {error}", effects)
+        quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
     queue = Queue(event.vhost, event.queue, offset, event.type)
     queue.durable = event.durable
@@ -70,12 +71,12 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
     from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on 3.10.8)."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
     try:
         settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy)
     except ValueError as error:
-        quarantine(event, f"policy of queue {event.queue!r}: {error}", effects)
+        quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
     state.touch(queue)
     dropping = not queue.quorum and queue.overflow == DROP_HEAD
@@ -94,9 +95,9 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
 def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
-    if is_locked(queue, actor, event, effects):
+    if is_locked(state, queue, actor, event, effects):
         return
     state.touch(queue)
     queue.purged += queue.messages_ready
@@ -115,9 +116,9 @@ def _forget_ready(queue: Queue, reason: str, effects: list[Effect]) -> None:
 def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
-        quarantine(event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
-    if is_locked(queue, actor, event, effects):
+    if is_locked(state, queue, actor, event, effects):
         return
     if (event.if_unused and queue.attached > 0) or (event.if_empty and queue.messages_ready > 0):
         return
@@ -153,7 +154,7 @@ def delete(state: State, queue: Queue, reason: str, effects: list[Effect]) -> No
 def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForwarded, effects: list[Effect]) -> None:
     queue = state.by_id.get(event.queue_id)
     if queue is None or queue.name != event.queue or queue.vhost != event.vhost:
-        quarantine(event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
+        quarantine(state, event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
         return
     state.touch(queue)
     release_forwarded(state, queue, event.sequence, effects)
@@ -168,7 +169,7 @@ def on_cancelled(state: State, offset: int, actor: Actor, event: ConsumerCancell
     queue = state.by_name.get((event.vhost, event.queue))
     consumer = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or consumer is None or not consumer.attached:
-        quarantine(event, f"no consumer {event.consumer} at queue {event.queue!r}", effects)
+        quarantine(state, event, f"no consumer {event.consumer} at queue {event.queue!r}", effects)
         return
     state.touch(queue)
     leave_level(queue, consumer)
@@ -207,7 +208,7 @@ def on_node_lost(state: State, offset: int, actor: Actor, event: NodeLost, effec
     node go the transient queues that were declared through it, as from a RabbitMQ cluster. A second time, when two
     nodes have noticed, it changes nothing."""
     if event.epoch < 0:
-        quarantine(event, f"there is no epoch {event.epoch}", effects)
+        quarantine(state, event, f"there is no epoch {event.epoch}", effects)
         return
     state.lose_epoch(event.epoch)
     known = sorted(dict.fromkeys([*state.sessions, *state.owned]))

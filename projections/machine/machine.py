@@ -97,7 +97,7 @@ def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded,
     if 1 <= event.machine_version <= MACHINE_VERSION:
         state.machine_version = event.machine_version
     else:
-        quarantine(event, f"this code knows machine versions 1 to {MACHINE_VERSION}", effects)
+        quarantine(state, event, f"this code knows machine versions 1 to {MACHINE_VERSION}", effects)
 
 
 HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]] = {
@@ -137,12 +137,12 @@ class Machine(State):
         if self.lost_epochs and actor is not self.let_in:
             epoch = epoch_of(actor)
             if epoch in self.lost_epochs:
-                quarantine(event, f"{NODE_LOST}: epoch {epoch} is over", effects)
+                quarantine(self, event, f"{NODE_LOST}: epoch {epoch} is over", effects)
                 return
             self.let_in = actor
         handler = HANDLERS.get(type(event))
         if handler is None:
-            quarantine(event, "not an event of a queue partition", effects)
+            quarantine(self, event, "not an event of a queue partition", effects)
         else:
             handler(self, offset, actor, event, effects)
 

@@ -22,7 +22,7 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
     size = event.body_size
     expiration_ms = event.expiration_ms
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
-        quarantine(event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
+        quarantine(state, event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
         return
     queues = state.routes.get(event.route)
     if queues is None:
@@ -41,10 +41,10 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
     for name in route.queues:
         queue = state.by_name.get((route.vhost, name))
         if queue is None:
-            quarantine(event, f"no queue {name!r} in vhost {route.vhost!r}", effects)
+            quarantine(state, event, f"no queue {name!r} in vhost {route.vhost!r}", effects)
             sound = False
         elif queue in queues:
-            quarantine(event, f"queue {name!r} is named twice", effects)
+            quarantine(state, event, f"queue {name!r} is named twice", effects)
             sound = False
         else:
             queues.append(queue)

@@ -28,7 +28,7 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or holder is None:
-        quarantine(event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
+        quarantine(state, event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
         return
     state.touch(queue)
     held = holder.held
@@ -37,7 +37,7 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
     for first, last in event.messages:
         ids: Sequence[int] = range(first, last + 1)
         if last - first >= len(held) or first > last:
-            ids = _those_held(holder, event, first, last, effects)
+            ids = _those_held(state, holder, event, first, last, effects)
         missing: list[int] = []
         for message_id in ids:
             info = held.pop(message_id, -1)
@@ -48,7 +48,7 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
         if missing:
             absent = dict.fromkeys(missing)
             ids = [message_id for message_id in ids if message_id not in absent]
-            quarantine(event, f"consumer {event.consumer} does not hold {_some(missing)}", effects)
+            quarantine(state, event, f"consumer {event.consumer} does not hold {_some(missing)}", effects)
         if ids:
             count += len(ids)
             effects.append(Forget(queue, ids, ACKED, event.consumer, ""))
@@ -68,11 +68,11 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or holder is None:
-        quarantine(event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
+        quarantine(state, event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
         return
     ids: list[int] = []
     for first, last in event.messages:
-        ids.extend(_those_held(holder, event, first, last, effects))
+        ids.extend(_those_held(state, holder, event, first, last, effects))
     if not ids:
         return
     state.touch(queue)
@@ -85,7 +85,9 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     run(state, queue, effects)
 
 
-def _those_held(holder: Consumer, event: Acked | Nacked, first: int, last: int, effects: list[Effect]) -> list[int]:
+def _those_held(
+    state: State, holder: Consumer, event: Acked | Nacked, first: int, last: int, effects: list[Effect]
+) -> list[int]:
     """The ids of first..last that the holder has, ascending; the others are quarantined."""
     held = holder.held
     if last - first < len(held):
@@ -93,7 +95,8 @@ def _those_held(holder: Consumer, event: Acked | Nacked, first: int, last: int, 
     else:
         ids = sorted(message_id for message_id in held if first <= message_id <= last)
     if not ids or len(ids) <= last - first:
-        quarantine(event, f"consumer {holder.consumer} holds only {len(ids)} of messages {first} to {last}", effects)
+        what = f"consumer {holder.consumer} holds only {len(ids)} of messages {first} to {last}"
+        quarantine(state, event, what, effects)
     return ids
 
 

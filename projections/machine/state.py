@@ -133,8 +133,9 @@ class State:
                 del self.limiters[(limiter.session, limiter.channel)]
 
 
-def quarantine(event: Event, reason: str, effects: list[Effect]) -> None:
-    effects.append(Quarantine(type(event).__name__, reason))
+def quarantine(state: State, event: Event, reason: str, effects: list[Effect]) -> None:
+    """The event that is being applied makes no sense."""
+    effects.append(Quarantine(state.next_offset - 1, type(event).__name__, reason))
 
 
 def epoch_of(actor: Actor) -> int:
@@ -142,10 +143,10 @@ def epoch_of(actor: Actor) -> int:
     return actor.session >> EPOCH_SHIFT if actor.session != 0 else NO_EPOCH
 
 
-def is_locked(queue: Queue, actor: Actor, event: Event, effects: list[Effect]) -> bool:
+def is_locked(state: State, queue: Queue, actor: Actor, event: Event, effects: list[Effect]) -> bool:
     """Another session's exclusive queue is nobody's business but the broker's own: the event is quarantined. A broker
     asks beforehand; but with others that write the same log, the queue may become another's in the meantime."""
     if not queue.exclusive or actor.session in (queue.owner, 0):
         return False
-    quarantine(event, f"{LOCKED} queue {queue.name!r} in vhost {queue.vhost!r}", effects)
+    quarantine(state, event, f"{LOCKED} queue {queue.name!r} in vhost {queue.vhost!r}", effects)
     return True

@@ -62,7 +62,7 @@ def test_the_epoch_is_over_for_good_also_after_loading() -> None:
         effects: list[object] = []
         message = Published(route("q"), b"", None, None, True, None, None, b"", 1)
         machine.apply(bench.offset, bench.now_ms, Actor("guest", of(7)), message, effects)  # type: ignore[arg-type]
-        assert effects == [Quarantine("Published", "node lost: epoch 7 is over")]
+        assert effects == [Quarantine(bench.offset, "Published", "node lost: epoch 7 is over")]
         machine.apply(bench.offset + 1, bench.now_ms, Actor("guest", of(8)), message, [])
         assert machine.by_name[(VHOST, "q")].messages_ready == 1
 
