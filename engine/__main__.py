@@ -6,7 +6,8 @@ Rules of this file
 - One line on stdout when clients may come; everything else goes to the log on stderr.
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
 - What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
-  taken or another broker has the data directory, 78 the directory cannot be used.
+  taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used. The same when a
+  running node has to give up: 69 with Kafka, 70 when its own fold fails.
 """
 
 import asyncio
@@ -15,18 +16,20 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 import uvloop
 
-from engine.broker import Broker, Config
+from engine.broker import Broker, Config, wall_clock_ms
 from engine.config import VERSION
 from engine.http.app import make_app, serve
+from engine.joining import open_node
 from engine.log.base import CorruptLog, LogError
 from engine.server import AmqpServer
 from projections.store import StoreError
 from schemas.codec import UndecodableRecord
 
-DATA_ERROR, UNAVAILABLE, CONFIG_ERROR = 65, 69, 78
+DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 65, 69, 70, 78
 
 logger = logging.getLogger("rewindmq")
 
@@ -55,7 +58,13 @@ async def _main(config: Config) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = _open(config)
+    failures: list[Exception] = []
+
+    def failed(error: Exception) -> None:
+        failures.append(error)
+        stopping.set()
+
+    broker = await _open(config, failed)
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     try:
@@ -69,9 +78,10 @@ async def _main(config: Config) -> None:
             await asyncio.sleep(0)  # it binds its port
             if http.done():
                 _raise_http(config, http)
+            log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
             print(
                 f"RewindMQ {VERSION} is ready: amqp {config.host}:{server.port}, http {config.host}:{config.http_port},"
-                f" data {config.data}", flush=True,
+                f" data {config.data}{log}", flush=True,
             )  # fmt: skip
             await _until_stopped(stopping, http)
         finally:
@@ -82,12 +92,16 @@ async def _main(config: Config) -> None:
             _raise_http(config, http)
     finally:
         _close(broker)
+    if failures:
+        raise Failure(UNAVAILABLE if isinstance(failures[0], LogError) else SOFTWARE, f"stopped: {failures[0]}")
     logger.info("stopped")
 
 
-def _open(config: Config) -> Broker:
+async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
         config.data.mkdir(parents=True, exist_ok=True)
+        if config.kafka is not None:
+            return await open_node(config, wall_clock_ms, failed)
         return Broker.open(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error

@@ -82,14 +82,19 @@ class Administration:
     async def apply_policies(self, actor: Actor, vhost: str | None = None) -> None:
         """Tell every queue of the vhost (None: of all) whose effective policies are not those it has."""
         for partition, queue in self.all_queues(vhost):
-            if queue.gone:  # it expired with the event before
-                continue
-            policy = self.topology.effective_policy(queue.vhost, queue.name, queue.type)
-            operator_policy = self.topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
-            if policy != queue.policy or operator_policy != queue.operator_policy:
-                partition.append(actor, PolicyApplied(queue.vhost, queue.name, policy, operator_policy))
+            applied = None if queue.gone else self.other_policies(queue)  # gone: it expired with the event before
+            if applied is not None:
+                partition.append(actor, applied)
         for partition in self.partitions:
             await partition.folded()
+
+    def other_policies(self, queue: Queue) -> PolicyApplied | None:
+        """The policies that are in force for a queue, unless it has them."""
+        policy = self.topology.effective_policy(queue.vhost, queue.name, queue.type)
+        operator_policy = self.topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
+        if policy == queue.policy and operator_policy == queue.operator_policy:
+            return None
+        return PolicyApplied(queue.vhost, queue.name, policy, operator_policy)
 
     # -- virtual hosts ------------------------------------------------------------------------------------------------
 
@@ -101,9 +106,6 @@ class Administration:
     async def delete_vhost(self, user: str, vhost: str) -> None:
         """With its queues, exchanges, bindings, policies and permissions; its sessions are closed. NotFound."""
         self._check_vhost(vhost)
-        for session in list(self.sessions.values()):
-            if session.vhost == vhost and session.close is not None:
-                session.close(f"vhost '{vhost}' is deleted")
         await self.metadata.ask(Actor(user, 0), VhostDeleted(vhost))
         await self.delete_queues_of(Actor(user, 0), vhost)
 
@@ -132,9 +134,6 @@ class Administration:
         """NotFound when there is none. Its connections are closed."""
         self._check_user(name)
         await self.metadata.ask(Actor(user, 0), UserDeleted(name))
-        for session in list(self.sessions.values()):
-            if session.user == name and session.close is not None:
-                session.close(f"user '{name}' was deleted")
 
     async def set_permissions(self, user: str, vhost: str, name: str, configure: str, write: str, read: str) -> None:
         """NotFound for an unknown vhost or user, PreconditionFailed for a bad regular expression."""
@@ -174,7 +173,7 @@ class Administration:
             yield queue
 
 
-def first_user(metadata: Metadata, access: Access) -> None:
+async def first_user(metadata: Metadata, access: Access) -> None:
     """guest / guest, an administrator with all permissions in `/`, in a log that has no event yet."""
-    metadata.append(BROKER, UserSet("guest", access.hash("guest"), ("administrator",)))
-    metadata.append(BROKER, PermissionsSet("/", "guest", ".*", ".*", ".*"))
+    await metadata.ask(BROKER, UserSet("guest", access.hash("guest"), ("administrator",)))
+    await metadata.ask(BROKER, PermissionsSet("/", "guest", ".*", ".*", ".*"))

@@ -33,6 +33,7 @@ from engine.declarations import argument_of, resource
 from engine.errors import (
     AccessRefused,
     AmqpError,
+    ConnectionForced,
     NotAllowed,
     NotFound,
     NotImplementedByBroker,
@@ -66,6 +67,8 @@ from schemas.events import (
     QueueDeleted,
     SessionClosed,
     Unbound,
+    UserDeleted,
+    VhostDeleted,
 )
 
 __all__ = [
@@ -125,7 +128,10 @@ class Broker(Administration):
         return self.access.authenticate(user, password)
 
     def open_session(self, user: str, vhost: str, peer: str, client_properties: dict[str, object]) -> Session:
-        """NotAllowed when the vhost does not exist or the user may not enter it (530)."""
+        """NotAllowed when the vhost does not exist or the user may not enter it (530). ConnectionForced while the node
+        is joining again after it was lost (320)."""
+        if not self.keeper.joined:
+            raise ConnectionForced("the node was declared lost and is joining again")
         if vhost not in self.topology.vhosts:
             raise NotAllowed(f"vhost {vhost} not found")
         if not self.access.may_enter(user, vhost):
@@ -450,8 +456,8 @@ class Broker(Administration):
     async def fetch(
         self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool
     ) -> tuple[Partition, Queue, int]:
-        """basic.get: `consumer.fetched(...)` is called with the answer when its effects are carried out, at the latest at
-        `end_of_turn`. Returns the partition, the queue and the holder's id, under which the message is acked."""
+        """basic.get: `consumer.fetched(...)` is called with the answer when its effects are carried out, at the latest
+        at `end_of_turn`. Returns the partition, the queue and the holder's id, under which the message is acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._usable(session, queue)
         key = (channel, partition.index, found.queue_id)
@@ -488,6 +494,15 @@ class Broker(Administration):
         elif not isinstance(event, BrokerStarted):
             self.router.exchanges_changed()
             self.access.changed()
+        if isinstance(event, VhostDeleted):
+            self._close_sessions(f"vhost '{event.vhost}' is deleted", lambda session: session.vhost == event.vhost)
+        elif isinstance(event, UserDeleted):
+            self._close_sessions(f"user '{event.name}' was deleted", lambda session: session.user == event.name)
+
+    def _close_sessions(self, reason: str, which: Callable[[Session], bool]) -> None:
+        for session in list(self.sessions.values()):
+            if session.close is not None and which(session):
+                session.close(reason)
 
     # -- turns and durability -----------------------------------------------------------------------------------------
 

@@ -25,3 +25,10 @@ class Config:
     heartbeat_seconds: int = 60
     segment_bytes: int = 268_435_456
     snapshot_events: int = 1_000_000
+
+    # With `kafka` the log is there, and any number of nodes share it; each needs a `node` name and a `data` of its own.
+    kafka: str | None = None  # bootstrap servers, "host:port,host:port"; None: the embedded log, in `data`
+    kafka_prefix: str = "rewindmq"  # of the topics' names
+    kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
+    kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
+    node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost

@@ -21,6 +21,7 @@ class Members:
 class Keeper(Protocol):
     epoch: int  # ids of sessions and consumers begin with it; unique in the whole history
 
+    joined: bool  # clients may come
     reads_back: bool  # only what the log has made durable is folded
 
     def renew_epoch(self) -> None:

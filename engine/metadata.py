@@ -15,7 +15,7 @@ from projections.replay import PartitionLog as ReadableLog
 from projections.replay import decoder_for
 from projections.topology import Topology
 from schemas.codec import Encoder, UndecodableRecord
-from schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, Unbound
+from schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, NodeJoined, NodeLost, Unbound
 from schemas.single_object import FramedDecoder, FramedEncoder
 
 logger = logging.getLogger(__name__)
@@ -25,6 +25,7 @@ class Metadata:
     """`changed(event)` is called after each event that was folded."""
 
     def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
+        self.name = log.name
         self.topology = Topology()
         self.clock_ms = 0  # the largest timestamp in the log
         self.changed: Callable[[int, Event], None] = _nobody_cares
@@ -129,6 +130,7 @@ class ReadBackMetadata(Metadata):
 
     def __init__(self, log: SharedPartition, clock: Callable[[], int]) -> None:
         super().__init__(log, clock)
+        self.on_nodes: Callable[[], None] = _nobody_joins  # a node joined, or was lost
         self._log = log
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
@@ -170,6 +172,8 @@ class ReadBackMetadata(Metadata):
                 logger.error("%s: record %d is skipped: %s", self._readable.name, offset, error)
                 continue
             self._fold(offset, timestamp_ms, actor, event)
+            if isinstance(event, NodeJoined | NodeLost):
+                self.on_nodes()
             if answer is not None and not answer.done():
                 answer.set_result(offset)
 
@@ -182,3 +186,7 @@ def unbound(bound: Bound) -> Unbound:
 
 def _nobody_cares(offset: int, event: Event) -> None:
     """Until the broker stands, nothing is derived from the topology."""
+
+
+def _nobody_joins() -> None:
+    """Until the node stands, it is in nobody's list."""

@@ -52,6 +52,7 @@ class ReadBackPartition(Partition):
         self.owned = False
         self.on_checkpoint: Callable[[ReadBackPartition], None] = _nobody
         self.on_lost: Callable[[int], None] = _nobody
+        self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()
         self._appended = 0

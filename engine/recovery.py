@@ -5,7 +5,8 @@
             before is gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies,
             dead letters that still wait
     on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
-    stop    the same for every partition, RocksDB flushed, files closed
+    stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
+            event; where the next start finds another one, the broker crashed, and its BrokerStarted says so
 """
 
 import logging
@@ -16,7 +17,7 @@ from engine.administration import first_user
 from engine.config import VERSION, Config
 from engine.eager import at_once
 from engine.keeping import Members
-from engine.log.base import Log
+from engine.log.base import Log, LogPartition
 from engine.log.embedded import EmbeddedLog
 from engine.metadata import SoleWriterMetadata
 from engine.partition import Partition
@@ -26,7 +27,8 @@ from projections.machine.queue import Queue
 from projections.replay import recover
 from projections.snapshots import Snapshots
 from projections.store import StateStore
-from schemas.events import BROKER, BrokerStarted, MachineUpgraded
+from schemas.codec import Decoder, UndecodableRecord
+from schemas.events import BROKER, BrokerStarted, Checkpointed, MachineUpgraded
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -39,6 +41,7 @@ logger = logging.getLogger(__name__)
 class Alone:
     """A broker that is alone on an embedded log: its epoch, what is on disk beside the log, and its clean stop."""
 
+    joined = True
     reads_back = False
 
     def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
@@ -64,8 +67,8 @@ class Alone:
         self.log.on_durable = self._durable
         self.log.on_failure = self._commit_failed
 
-    def started(self) -> BrokerStarted:
-        return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION)
+    def started(self, after_crash: bool = False) -> BrokerStarted:
+        return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION, after_crash)
 
     def begin_epoch(self) -> None:
         self.epoch = self._metadata.append_now(BROKER, self.started())
@@ -120,9 +123,7 @@ class Alone:
         """Everything durable, told and persisted. LogError when the disk won't have it; what is confirmed is safe."""
         try:
             self._come_to_rest()
-            for partition in self._partitions:
-                partition.checkpoint()
-            self._come_to_rest()
+            self._say_last_words()
             for partition in self._partitions:
                 if partition.at_rest:
                     partition.persist_all()
@@ -131,6 +132,19 @@ class Alone:
             self._broker.turns.stop()
             self._store.close()
             self.log.close()
+
+    def _say_last_words(self) -> None:
+        """Time passes with this event as with any other: if something was due, dead letters may go to another
+        partition, behind its last word, and one more is said there."""
+        ends: dict[str, int] = {}
+        for _ in range(REST_ROUNDS):
+            unfinished = [each for each in self._partitions if each.next_offset != ends.get(each.name, 0)]
+            if not unfinished:
+                break
+            for partition in unfinished:
+                partition.checkpoint(final=True)
+                ends[partition.name] = partition.next_offset
+            self._come_to_rest()
 
     def _come_to_rest(self) -> None:
         """Carry out and commit until nothing follows any more. Dead letters that have to be tried again, or that go
@@ -175,15 +189,29 @@ def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[
     return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock)
 
 
+def _ended_cleanly(log: LogPartition) -> bool:
+    """The log is as a broker left it that stopped on purpose. All else may be less than what clients have seen."""
+    end = log.next_offset
+    if end == 0:
+        return True
+    for block in log.read(end - 1):
+        try:
+            last = Decoder().decode(block.records[end - 1 - block.first_offset], bodies=False)[2]
+        except UndecodableRecord:
+            return False
+        return isinstance(last, Checkpointed) and last.final
+    return False
+
+
 def _take_over(broker: "Broker", alone: Alone, partitions: list[SoleWriterPartition]) -> None:
     first = alone.log.metadata.next_offset == 0
     alone.begin_epoch()
     if first:
-        first_user(broker.metadata, broker.access)
+        at_once(first_user(broker.metadata, broker.access))
     for partition in partitions:
         for queue in list(partition.machine.by_id.values()):
             broker.forwarder.recover(partition, queue)
-        partition.append(BROKER, alone.started())
+        partition.append(BROKER, alone.started(after_crash=not _ended_cleanly(partition.log)))
         if partition.machine.machine_version != MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
         partition.carry_out()

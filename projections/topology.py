@@ -50,6 +50,7 @@ from schemas.events import (
 )  # fmt: skip
 
 DEFAULT_VHOST = "/"
+EPOCHS_REMEMBERED = 500
 SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
     ("amq.match", "headers"), ("amq.topic", "topic"),
@@ -109,6 +110,7 @@ class Topology:
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
     nodes: dict[int, NodeJoined]  # those alive, by epoch
+    ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -119,6 +121,7 @@ class Topology:
         self.policies = {}
         self.operator_policies = {}
         self.nodes = {}
+        self.ended = {}
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -212,13 +215,20 @@ class Topology:
     def on_node_joined(self, offset: int, event: NodeJoined) -> None:
         """Of the same node there can't be two: its life of before is over."""
         for epoch in [epoch for epoch, joined in self.nodes.items() if joined.node == event.node]:
-            del self.nodes[epoch]
+            self._end_epoch(epoch)
         if not self.nodes:
             self._end_what_is_not_durable()
         self.nodes[offset] = event
 
     def on_node_lost(self, offset: int, event: NodeLost) -> None:
-        self.nodes.pop(event.epoch, None)
+        self._end_epoch(event.epoch)
+
+    def _end_epoch(self, epoch: int) -> None:
+        joined = self.nodes.pop(epoch, None)
+        if joined is not None:
+            self.ended[epoch] = joined.node
+            if len(self.ended) > EPOCHS_REMEMBERED:
+                del self.ended[next(iter(self.ended))]
 
     def _end_what_is_not_durable(self) -> None:
         """Nothing is auto-deleted by this: durable exchanges come back as they were, bound or not."""

@@ -19,15 +19,34 @@ GIGABYTE = 1_000_000_000
 @click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
 @click.option("--http-port", type=click.IntRange(1, 65535), default=15672, show_default=True)
 @click.option("--partitions", type=click.IntRange(1, 1024),
-              help="Of the queue log; fixed for a data directory (default: as it is, 2 for a new one).")  # fmt: skip
+              help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one).")  # fmt: skip
 @click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
-def start(data: Path, host: str, amqp_port: int, http_port: int, partitions: int | None, node: str) -> None:
-    """Run a broker in the foreground, until SIGINT or SIGTERM."""
+@click.option("--kafka", metavar="HOST:PORT,...", envvar="REWINDMQ_KAFKA",
+              help="Bootstrap servers of a Kafka that is the log; else it is in the data directory.")
+@click.option("--kafka-prefix", default="rewindmq", show_default=True, help="Of the names of the topics.")
+@click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
+@click.option("--kafka-setting", metavar="KEY=VALUE", multiple=True,
+              help="One more setting of the Kafka clients (librdkafka's names), as for security.")  # fmt: skip
+@click.option("--node-timeout", type=click.IntRange(1, 600), default=10, show_default=True,
+              help="Seconds after which a node that was not heard of is lost; its messages go to others.")  # fmt: skip
+def start(
+    data: Path, host: str, amqp_port: int, http_port: int, partitions: int | None, node: str, kafka: str | None,
+    kafka_prefix: str, kafka_replication: int | None, kafka_setting: tuple[str, ...], node_timeout: int,
+) -> None:  # fmt: skip
+    """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.__main__ import run
 
+    settings = []
+    for setting in kafka_setting:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise click.BadParameter(f"'{setting}' is not KEY=VALUE", param_hint="--kafka-setting")
+        settings.append((key, value))
     config = Config(
-        data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, partitions=partitions, node=node
-    )
+        data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, partitions=partitions, node=node,
+        kafka=kafka, kafka_prefix=kafka_prefix, kafka_replication=kafka_replication, kafka_settings=tuple(settings),
+        node_timeout_ms=node_timeout * 1000,
+    )  # fmt: skip
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
         raise click.exceptions.Exit(code)

@@ -12,6 +12,7 @@ Whoever needs Kafka gets its clients here, so that addresses and security are sa
 
 import concurrent.futures
 import logging
+import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -26,6 +27,22 @@ T = TypeVar("T")
 # How long start, tools and rewinds wait for Kafka.
 TIMEOUT_SECONDS = 30.0
 ANSWER_MS = 6_000
+
+# How long an answer is taken for one that will change: a leader is being elected, a broker has just started, and a topic
+# that has just been made is not known to all brokers.
+UNKNOWN_SECONDS = 3.0
+_AGAIN_SECONDS = 0.05
+_PATIENCE_SECONDS: dict[int, float] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
+    KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
+    KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
+    **dict.fromkeys((
+        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER, KafkaError._TRANSPORT, KafkaError._TIMED_OUT,
+    ), TIMEOUT_SECONDS),
+}  # fmt: skip
 
 _EVERYBODY: dict[str, Any] = {
     "client.id": "rewindmq",
@@ -95,13 +112,17 @@ def _log_to(logger: logging.Logger | None) -> dict[str, Any]:
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:
-    """`ask()`, with Kafka's errors as a LogError that says `what` was wanted."""
-    try:
-        return ask()
-    except KafkaException as error:
-        raise LogError(f"Kafka: {what}: {text_of(error)}") from error
-    except concurrent.futures.TimeoutError as error:
-        raise LogError(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
+    """`ask()`, again while Kafka is not settled, with its errors as a LogError that says `what` was wanted."""
+    began = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if time.monotonic() - began >= _PATIENCE_SECONDS.get(code_of(error), 0):
+                raise LogError(f"Kafka: {what}: {text_of(error)}") from error
+        except concurrent.futures.TimeoutError as error:
+            raise LogError(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
+        time.sleep(_AGAIN_SECONDS)
 
 
 def text_of(error: KafkaException | KafkaError) -> str:

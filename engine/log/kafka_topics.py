@@ -8,15 +8,16 @@ An event's time is the log's (LogAppendTime), and history is kept for ever: a to
 that could lose its end to an out-of-sync leader, is refused.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Node, TopicCollection
-from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType, TopicDescription
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from engine.log.base import LogError
-from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, code_of, text_of
+from engine.log.kafka_clients import TIMEOUT_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of, text_of
 
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
@@ -94,17 +95,15 @@ class KafkaTopics:
             if len(descriptions[name].partitions) != 1:
                 raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is made anew")
         limit = MAX_MESSAGE_BYTES
-        resources = [ConfigResource(ResourceType.TOPIC, name) for name in self._names]
-        for resource, future in admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS).items():
-            config = asked(f"the settings of {resource.name}", partial(future.result, TIMEOUT_SECONDS + 1))
+        for name in self._names:
+            config = asked(f"the settings of {name}", partial(self._settings, admin, name))
             limit = min(limit, int(config["max.message.bytes"].value))
-            rules = _ALWAYS if resource.name == self.nodes else {**_ALWAYS, **_FOR_EVER}
+            rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
             for key, (value, why) in rules.items():
                 if config[key].value != value:
                     raise LogError(
-                        f"Kafka: the topic {resource.name} has {key}={config[key].value}, and has to have {value}"
-                        f" ({why}): set it with kafka-configs.sh --alter --topic {resource.name}"
-                        f" --add-config {key}={value}"
+                        f"Kafka: the topic {name} has {key}={config[key].value}, and has to have {value} ({why}):"
+                        f" set it with kafka-configs.sh --alter --topic {name} --add-config {key}={value}"
                     )
         return limit
 
@@ -116,8 +115,7 @@ class KafkaTopics:
         """What no other history in any other Kafka has."""
         admin = self._clients.admin()
         ids = [f"{name}={description.topic_id}" for name, description in self._described(admin).items()]
-        cluster = admin.describe_cluster(request_timeout=TIMEOUT_SECONDS)
-        cluster_id = asked("its id", partial(cluster.result, TIMEOUT_SECONDS + 1)).cluster_id
+        cluster_id = asked("its id", lambda: admin.cluster_id(TIMEOUT_SECONDS))
         return " ".join([f"cluster={cluster_id}", *ids])
 
     def replicas(self) -> list[Replicas]:
@@ -131,24 +129,38 @@ class KafkaTopics:
     def _described(self, admin: AdminClient) -> dict[str, TopicDescription]:
         descriptions = {}
         for name in self._names:
-            description = self._describe(admin, name)
-            if description is None:
-                raise LogError(
-                    f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node was started there with"
-                    " this prefix, or the topic was deleted"
-                )
+            deadline = time.monotonic() + UNKNOWN_SECONDS
+            while (description := self._describe(admin, name)) is None:
+                if time.monotonic() > deadline:
+                    raise LogError(
+                        f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node was started there with"
+                        " this prefix, or the topic was deleted"
+                    )
+                time.sleep(0.05)
             descriptions[name] = description
         return descriptions
 
     def _describe(self, admin: AdminClient, name: str) -> TopicDescription | None:
-        future = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)[name]
-        try:
-            description: TopicDescription = future.result(TIMEOUT_SECONDS + 1)
-            return description
-        except KafkaException as error:
-            if code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
-                return None
-            raise LogError(f"Kafka: the topic {name}: {text_of(error)}") from error
+        """None: the broker that was asked knows no such topic."""
+
+        def ask() -> TopicDescription | None:
+            future = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)[name]
+            try:
+                description: TopicDescription = future.result(TIMEOUT_SECONDS + 1)
+                return description
+            except KafkaException as error:
+                if code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return None
+                raise
+
+        return asked(f"the topic {name}", ask)
+
+    def _settings(self, admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
+        [future] = admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, name)], request_timeout=TIMEOUT_SECONDS
+        ).values()
+        settings: dict[str, ConfigEntry] = future.result(TIMEOUT_SECONDS + 1)
+        return settings
 
 
 def _address(node: Node | None) -> str:

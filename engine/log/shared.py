@@ -60,6 +60,22 @@ class SharedPartition(Protocol):
         """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
 
 
+class Placement(Protocol):
+    """Where a partition is: addresses of the log's own servers. `leader` is empty while there is none."""
+
+    @property
+    def partition(self) -> str: ...
+
+    @property
+    def leader(self) -> str: ...
+
+    @property
+    def replicas(self) -> tuple[str, ...]: ...
+
+    @property
+    def in_sync(self) -> tuple[str, ...]: ...
+
+
 class SharedLog(Protocol):
     @property
     def metadata(self) -> SharedPartition: ...
@@ -80,6 +96,9 @@ class SharedLog(Protocol):
         other nodes (Kafka's consumer group)."""
 
     def flush(self) -> None: ...
+
+    def placement(self) -> Sequence[Placement]:
+        """Of the queue partitions, in their order; as it was some seconds ago at the most."""
 
     def close(self) -> None:
         """What was appended and is not in the log yet is waited for, but not for ever: then LogError."""

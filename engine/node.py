@@ -1,0 +1,328 @@
+"""A broker as one of many nodes on a log that they share (Kafka).
+
+    arrived(batches) -> metadata, partitions fold them -> effects out -> confirms and answers for what was read back
+
+    NodeJoined  in the metadata log: this node begins; its offset is the epoch, by which all its sessions are named
+    NodeAlive   every second in the topic `nodes`: it lives
+    NodeLost    in the metadata log and in every queue partition: an epoch is over. The fold ends its sessions and
+                ignores what still comes from it
+
+Rules of this file
+- Nodes do not talk to each other. Who is alive is told by heartbeats, timed by the log's clock alone: while the log is
+  away nobody's heartbeat gets older, so its absence makes no node lost.
+- A node that reads that it is lost closes all its connections and joins again, under a new epoch.
+- Duties of a partition are its owner's (Kafka's consumer group says who); those of the metadata log belong to the owner
+  of the first queue partition. During a change two may think they are it, or nobody: so every duty is harmless when
+  done twice, and is found again from the state when it was not done (`_look_after`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from engine.config import VERSION, Config
+from engine.keeping import Members
+from engine.log.base import LogError
+from engine.log.shared import Arrived, SharedLog
+from engine.metadata import ReadBackMetadata
+from engine.partition import Partition
+from engine.read_back import ReadBackPartition
+from projections.machine.machine import MACHINE_VERSION
+from projections.machine.queue import Queue
+from projections.snapshots import Snapshots
+from projections.store import StateStore
+from schemas.codec import UndecodableRecord
+from schemas.events import (
+    BROKER,
+    CheckpointAsked,
+    MachineUpgraded,
+    NodeAlive,
+    NodeJoined,
+    NodeLost,
+    QueueDeleted,
+)
+from schemas.single_object import FramedDecoder, FramedEncoder
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+
+HEARTBEAT_SECONDS = 1.0
+# What one node does with two events (set a policy and apply it, delete a queue and its bindings) may be half done by a
+# node that died. The owner finishes it, once it has stood so for so many looks.
+LOOKS_BEFORE_MENDING = 3
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """The keeper of a broker on a shared log. `failed` is called when the node cannot go on and has to be stopped."""
+
+    reads_back = True
+
+    def __init__(
+        self, config: Config, log: SharedLog, metadata: ReadBackMetadata, partitions: list[ReadBackPartition],
+        store: StateStore, failed: Callable[[Exception], None],
+    ) -> None:  # fmt: skip
+        self.epoch = 0
+        self.joined = False
+        self.log = log
+        self.heard: dict[int, int] = {}  # by epoch: when its last heartbeat was, by the log's clock
+        self._now_ms = 0  # the newest heartbeat of all
+        self._config = config
+        self._metadata = metadata
+        self._partitions = partitions
+        self._by_name = {partition.name: partition for partition in partitions}
+        self._store = store
+        self._snapshots = Snapshots(config.data / "snapshots")
+        self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
+        self._failed = failed
+        self._encoder = FramedEncoder()
+        self._decoder = FramedDecoder()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._broken_looks: dict[str, int] = {}  # half-done things: how often they were seen so
+        self._looked_at = -1  # the routing version of the last look for them
+        self._stopped = False
+
+    def attend(self, broker: "Broker") -> None:
+        """From here on this broker's life is kept."""
+        self._broker = broker
+        broker.turns.kick = self.log.flush
+        for partition in self._partitions:
+            partition.on_lost = self._read_of_loss
+            partition.on_checkpoint = self._checkpoint
+        self._metadata.on_nodes = self._nodes_changed
+        self.log.on_arrival = self._arrived
+        self.log.on_owned = self._owned
+        self.log.on_trouble = lambda why: broker.turns.problem("log", why)
+        self.log.on_failure = self._fail
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    def _arrived(self, batches: list[Arrived]) -> None:
+        if self._stopped:
+            return
+        try:
+            for batch in batches:
+                partition = self._by_name.get(batch.partition)
+                if partition is not None:
+                    partition.read_back(batch)
+                elif batch.partition == self._metadata.name:
+                    self._metadata.read_back(batch)
+                else:
+                    self._hear(batch)
+        except Exception as error:  # this node's fold is broken: it must not act on it any longer
+            logger.exception("the fold failed")
+            self._fail(error)
+            return
+        turns = self._broker.turns
+        turns.end()
+        turns.landed()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._stopped:
+            self._failed(error)
+
+    # -- joining, and being lost ---------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Begin an epoch; clients may come when this returns."""
+        topology = self._metadata.topology
+        address = f"{self._config.host}:{self._config.amqp_port}"
+        self.epoch = await self._metadata.ask(
+            BROKER, NodeJoined(self._config.node, VERSION, MACHINE_VERSION, address)
+        )
+        for partition in self._partitions:
+            partition.epoch = self.epoch
+            self._tell_of_ended(partition)
+        self.joined = True
+        logger.info("node %s joined, epoch %d; nodes: %s", self._config.node, self.epoch,
+                    ", ".join(joined.node for joined in topology.nodes.values()))  # fmt: skip
+        self._beat()
+
+    def renew_epoch(self) -> None:
+        """All ids of this epoch are used up (16 million): end it as if the node had been lost, and join again."""
+        self._metadata.append(BROKER, NodeLost(self._config.node, self.epoch, "restarted"))
+
+    def _nodes_changed(self) -> None:
+        """NodeJoined or NodeLost was read in the metadata log."""
+        nodes = self._metadata.topology.nodes
+        if not self.joined or self.epoch in nodes:
+            return
+        if any(joined.node == self._config.node for joined in nodes.values()):
+            self._fail(LogError(f"another process joined as node {self._config.node}: names of nodes have to differ"))
+        self._read_of_loss(self.epoch)
+
+    def _read_of_loss(self, epoch: int) -> None:
+        """An epoch is over. If it is this node's, its clients have to go: what they hold is given to others already."""
+        if epoch != self.epoch or not self.joined:
+            return
+        logger.error("node %s was declared lost: its connections are closed, and it joins again", self._config.node)
+        self.joined = False
+        for session in list(self._broker.sessions.values()):
+            if session.close is not None:
+                session.close("the node was cut off from the log for too long, and was declared lost")
+            else:
+                self._broker.close_session(session)
+        self._begin(self.join())
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _beat(self) -> None:
+        if self._stopped or not self.joined:
+            return
+        now = self._broker.clock()
+        alive = NodeAlive(self._config.node, self.epoch)
+        self.log.nodes.append(b"", self._encoder.encode(self._encoder.prefix(now, BROKER), alive))
+        self._look_after()
+        self._broker.end_of_turn()
+        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
+
+    def _hear(self, batch: Arrived) -> None:
+        for timestamp_ms, value in zip(batch.timestamps_ms, batch.values, strict=True):
+            try:
+                event = self._decoder.decode(value)[2]
+            except UndecodableRecord:
+                continue
+            if isinstance(event, NodeAlive):
+                self.heard[event.epoch] = timestamp_ms
+                self._now_ms = max(self._now_ms, timestamp_ms)
+
+    # -- duties -------------------------------------------------------------------------------------------------------
+
+    def _owned(self, names: frozenset[str]) -> None:
+        """The duties of these partitions are this node's now."""
+        for partition in self._partitions:
+            owned = partition.name in names
+            if owned and not partition.owned:
+                logger.info("%s: its duties are this node's now", partition.name)
+                partition.owned = True
+                for queue in list(partition.machine.outboxes()):
+                    self._broker.forwarder.recover(partition, queue)
+                if partition.machine.machine_version < MACHINE_VERSION:
+                    partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
+            elif partition.owned and not owned:
+                logger.info("%s: its duties are another node's now", partition.name)
+                partition.owned = False
+                self._broker.forwarder.drop(partition)
+        if not self._stopped:
+            self._broker.end_of_turn()
+
+    def _look_after(self) -> None:
+        """Once a heartbeat: what an owner has to see to."""
+        if self._partitions[0].owned:
+            self._miss()
+        broken: dict[str, Callable[[], object]] = {}
+        version = self._broker.routing_version
+        changed = version != self._looked_at or bool(self._broken_looks)
+        self._looked_at = version
+        for partition in self._partitions:
+            if partition.owned:
+                self._tell_of_ended(partition)
+                if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
+                    self._asked[partition.name] = partition.machine.next_offset
+                    partition.append(BROKER, CheckpointAsked())
+                if changed:
+                    self._find_broken(partition, broken)
+        self._broken_looks = {what: self._broken_looks.get(what, 0) + 1 for what in broken}
+        for what, mend in broken.items():
+            if self._broken_looks[what] >= LOOKS_BEFORE_MENDING:
+                logger.warning("%s: mended", what)
+                mend()
+
+    def _miss(self) -> None:
+        """Nodes that were not heard of for too long are lost."""
+        for epoch, joined in list(self._metadata.topology.nodes.items()):
+            last = self.heard.setdefault(epoch, self._now_ms)
+            if epoch != self.epoch and self._now_ms - last > self._config.node_timeout_ms:
+                logger.warning("node %s was not heard of for %d ms: it is lost", joined.node, self._now_ms - last)
+                self._metadata.append(BROKER, NodeLost(joined.node, epoch, "lapsed"))
+                self.heard[epoch] = self._now_ms
+
+    def _tell_of_ended(self, partition: ReadBackPartition) -> None:
+        """Epochs that are over by the metadata log end in the partition, too."""
+        known = partition.machine.lost_epochs
+        for epoch, node in self._metadata.topology.ended.items():
+            if epoch not in known and epoch not in partition.told_lost:
+                partition.told_lost[epoch] = None
+                reason = "restarted" if node == self._config.node else "lapsed"
+                partition.append(BROKER, NodeLost(node, epoch, reason))
+
+    def _find_broken(self, partition: ReadBackPartition, broken: dict[str, Callable[[], object]]) -> None:
+        """What a node began with one event and did not end with another."""
+        topology = self._metadata.topology
+        for queue in partition.machine.queues():
+            where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+            if queue.vhost not in topology.vhosts:
+                gone = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
+                broken[f"{where} of a deleted vhost"] = partial(partition.append, BROKER, gone)
+                continue
+            applied = self._broker.other_policies(queue)
+            if applied is not None:
+                broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)
+        for vhost, name in topology.bound_queues():
+            if self._broker.partition_for(vhost, name) is partition and partition.machine.queue(vhost, name) is None:
+                unbind = partial(self._metadata.unbind_queue, BROKER, vhost, name)
+                broken[f"bindings of the deleted queue '{name}' in vhost '{vhost}'"] = unbind
+
+    def queue_gone(self, partition: Partition, queue: Queue) -> None:
+        if partition.owned:
+            self._metadata.unbind_queue(BROKER, queue.vhost, queue.name)
+
+    def _checkpoint(self, partition: ReadBackPartition) -> None:
+        """Every node was asked for its digest at this offset, and keeps a snapshot of it."""
+        self._asked[partition.name] = partition.machine.next_offset
+        try:
+            self._snapshots.take(partition.machine)
+        except OSError as error:
+            logger.error("%s: no snapshot could be written: %s", partition.name, error)
+
+    def members(self, partition: Partition) -> Members:
+        for found in self.log.placement():
+            if found.partition == partition.name:
+                return Members(found.leader, found.replicas, found.in_sync)
+        return Members("", (), ())
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The node's sessions are closed already. Say good-bye, so that nobody has to miss it."""
+        turns = self._broker.turns
+        if self.joined:
+            lost = NodeLost(self._config.node, self.epoch, "stopped")
+            for partition in self._partitions:
+                partition.append(BROKER, lost)
+            self._metadata.append(BROKER, lost)
+        self._stopped = True
+        self.joined = False
+        turns.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        try:
+            self.log.close()
+        finally:
+            for partition in self._partitions:
+                partition.carry_out()
+                partition.persist_all()
+            self._store.close()
+
+
+def state_belongs_to(config: Config, identity: str) -> None:
+    """The state directory is a fold of one history. LogError when it is of another than this Kafka's."""
+    path = config.data / "kafka"
+    known = path.read_text().strip() if path.exists() else None
+    if known is None:
+        path.write_text(identity + "\n")
+    elif known != identity:
+        raise LogError(
+            f"{config.data}: holds the state of another history than {config.kafka_prefix}.* at {config.kafka}"
+            f" ({known}; here {identity}): give the node another data directory, or delete this one"
+        )
