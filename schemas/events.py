@@ -281,8 +281,9 @@ class CheckpointAsked:
 @dataclass(frozen=True, slots=True)
 class BrokerStarted:
     """A broker took the log over. In a queue partition every session before it is gone; transient queues and
-    messages are lost (S-074, S-075). In the metadata log its offset is the broker's epoch. `after_crash`: the broker
-    before did not stop cleanly, so it may have delivered messages by events that never became durable."""
+    messages are lost (S-074, S-075). In the metadata log its offset is the broker's epoch. `after_crash` (in a queue
+    partition): the broker before did not stop cleanly, so it may have delivered messages by events that never became
+    durable."""
 
     node: str
     version: str

@@ -99,6 +99,7 @@ def test_a_clean_stop_leaves_nothing_to_fold_and_a_snapshot(h: Harness) -> None:
     events = events_of(h.config.data, 0)
     claims = [event for event in events if isinstance(event, Checkpointed)]
     assert len(claims) == 1
+    assert claims[0].final
     machine = Machine("queues-0")
     log = EmbeddedLogReader(h.config.data).queues[0]
     fold(machine, log, claims[0].offset + 1)
@@ -109,7 +110,68 @@ def test_a_clean_stop_leaves_nothing_to_fold_and_a_snapshot(h: Harness) -> None:
     path = snapshots.nearest("queues-0", offset)
     assert path is not None
     assert load(path).digest() == claims[0].digest
-    assert isinstance(events[offset], BrokerStarted)
+    started = events[offset]
+    assert isinstance(started, BrokerStarted)
+    assert not started.after_crash
+
+
+def test_the_last_word_is_the_very_last_event(tmp_path: Path) -> None:
+    """Even if it brings the time at which dead letters go behind it, to the other partition too."""
+    with Harness(tmp_path, partitions=2) as h:
+        session = h.session()
+        names = [f"q{number}" for number in range(8)]
+        for number, name in enumerate(names):
+            target = names[(number + 1) % len(names)]
+            given = args(x_message_ttl=5, x_dead_letter_exchange="", x_dead_letter_routing_key=target)
+            h.declare(session, name, given)
+            h.publish(session, "", name, b"m")
+        assert len({h.broker.partition_for("/", name).name for name in names}) == 2
+        h.settle()
+        h.now_ms += 5
+    for partition in (0, 1):
+        events = events_of(tmp_path, partition)
+        last = events[-1]
+        assert isinstance(last, Checkpointed)
+        assert last.final
+        machine = Machine(f"queues-{partition}")
+        fold(machine, EmbeddedLogReader(tmp_path).queues[partition], last.offset + 1)
+        assert machine.digest() == last.digest
+    with Harness(tmp_path, partitions=2):
+        pass
+    for partition in (0, 1):
+        started = [event for event in events_of(tmp_path, partition) if isinstance(event, BrokerStarted)]
+        assert [event.after_crash for event in started] == [False, False]
+
+
+def deliveries(h: Harness) -> list[tuple[bytes, bool]]:
+    """Body and redelivered flag of all that a new consumer of `q` is given."""
+    client = Client()
+    h.consume(h.session(), "q", client, prefetch=10)
+    h.settle()
+    return [(body, redelivered) for _, _, body, redelivered, _ in client.deliveries]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_after_a_crash_what_may_have_been_delivered_is_marked(h: Harness, tmp_path: Path, kind: str) -> None:
+    """The consumer's ConsumerAttached is not durable when the broker is killed, so history knows of no delivery."""
+    session = h.session()
+    h.declare(session, "q", args(x_queue_type=kind))
+    h.publish(session, "", "q", b"old")
+    h.settle()
+    with h.killed_copy(tmp_path / "copy") as copy:
+        session = copy.session()
+        copy.publish(session, "", "q", b"new")
+        assert deliveries(copy) == [(b"old", True), (b"new", False)]
+        copy.restart()
+        assert deliveries(copy) == [(b"old", True), (b"new", True)], "held when the broker stopped"
+        copy.restart()
+        copy.publish(copy.session(), "", "q", b"newer")
+        copy.restart()
+        assert deliveries(copy) == [(b"old", True), (b"new", True), (b"newer", False)]
+        partition = copy.broker.partition_for("/", "q").index
+    events = events_of(tmp_path / "copy", partition)
+    started = [event for event in events if isinstance(event, BrokerStarted)]
+    assert [event.after_crash for event in started] == [False, True, False, False, False]
 
 
 def test_snapshots_and_claims_come_at_intervals(tmp_path: Path) -> None:

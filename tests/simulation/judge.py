@@ -5,6 +5,7 @@ What must hold, however often the broker was killed:
 - each message is in one place at a time: every effect finds it where it says, comes from there once, and what is left
   in the end is what the machine says is left (conservation, kept by counting and not by the machine's counters);
 - nothing is delivered after its time, nothing dies before it; a message comes again only after a requeue and flagged;
+- what anybody was given in one life comes in a later one flagged, also if the log knows nothing of it any more;
 - digests claimed live, by snapshots, checkpoints and RocksDB are those of the refold at the same offset;
 - the effects carried out in a life are, from its first on, the refold's: fewer only if it was killed with some to do,
   more only if it was killed before the log had them; the same for what each consumer received; bodies are right;
@@ -35,7 +36,7 @@ from projections.machine.queue import Queue
 from projections.quarantine import QuarantineReport
 from projections.replay import blocks_of, replay
 from schemas.codec import Decoder
-from schemas.events import Checkpointed, ConsumerAttached, DeadLettersForwarded, Event, Published
+from schemas.events import BrokerStarted, Checkpointed, ConsumerAttached, DeadLettersForwarded, Event, Published
 from tests.simulation.witness import Claim, EffectRow, Witness, row_of
 
 READY = "ready"
@@ -55,6 +56,7 @@ class Account:
         self.received: dict[int, list[EffectRow]] = defaultdict(list)  # by consumer
         self.place: dict[Message, str | int] = {}  # READY, or the holder's id
         self.returns: Counter[Message] = Counter()
+        self.crashed_at = 0  # offset of the last BrokerStarted after a crash: what is below may have been delivered
         self.dies_at: dict[Message, int] = {}
         self.born_at: dict[Message, int] = {}
         self.outboxes: dict[int, dict[int, DeadLetter]] = defaultdict(dict)  # by queue id, sequence: not released
@@ -81,6 +83,8 @@ class Account:
                 now = self.machine.clock_ms
                 if any(at == now and f"no queue {name!r}" in effect.reason for name, at in self.expired_at.items()):
                     self.late.add(offset)
+        if isinstance(event, BrokerStarted) and event.after_crash:
+            self.crashed_at = offset
         if isinstance(event, ConsumerAttached):
             assert event.consumer not in self.holders, f"consumer id {event.consumer} was there before"
             self.holders.add(event.consumer)
@@ -150,7 +154,8 @@ class Account:
         queue, message = effect.queue, (effect.queue.queue_id, effect.message_id)
         assert self.place.get(message) == READY, f"{message} is delivered, but it is at {self.place.get(message)}"
         returns = self.returns[message]
-        assert effect.redelivered == (returns > 0), f"{message} returned {returns} times: redelivered?"
+        again = returns > 0 or effect.message_id < self.crashed_at
+        assert effect.redelivered == again, f"{message} returned {returns} times: redelivered?"
         assert not queue.quorum or effect.delivery_count == returns, f"{message} returned {returns} times"
         dies_at, now = self.dies_at.get(message), self.machine.clock_ms
         if dies_at is not None:
@@ -234,6 +239,7 @@ def judge(log: MemoryLog, witness: Witness, dead: str, validate: bool) -> list[A
     check_publishes(accounts, witness)
     check_performed(accounts, witness)
     check_receipts(accounts, witness)
+    check_flags(witness)
     check_letters(accounts, dead)
     return accounts
 
@@ -322,6 +328,21 @@ def check_receipts(accounts: list[Account], witness: Witness) -> None:
             if message_id < end:
                 found = account.published[message_id].body
                 assert found == body, f"{where} got {body!r} as {message_id}, by the log {found!r}"
+
+
+def check_flags(witness: Witness) -> None:
+    """By what the clients saw alone."""
+    given: dict[tuple[int, int, int], int] = {}  # partition, queue id, message id -> in which life
+    for (index, consumer, number), receipt in sorted(witness.receipts.items(), key=lambda item: item[0][2]):
+        ended = witness.lives[number].ended
+        for queue_id, message_id, redelivered, *_ in receipt.rows:
+            if message_id < 0:  # an empty basic.get
+                continue
+            before = given.get((index, queue_id, message_id), number)
+            where = f"message {index}/{message_id}, to consumer {consumer} of life {number}"
+            assert redelivered or before == number, f"{where}: as new, and was given in life {before}"
+            if ended is None or message_id < ended[index]:  # else the next message may have this id
+                given.setdefault((index, queue_id, message_id), number)
 
 
 def check_letters(accounts: list[Account], dead: str) -> None:

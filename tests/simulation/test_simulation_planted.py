@@ -71,6 +71,8 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         "projections.machine.lifecycle.give_back", forget_a_requeue, LOST),
     "the redelivered flag is left out": (
         "projections.machine.lifecycle.give_back", leave_the_flag_out, r"returned 1 times: redelivered\?"),
+    "a crash is taken for a clean stop": (
+        "engine.recovery._ended_cleanly", lambda log: True, r"as new, and was given in life"),
     "dead messages are delivered": (
         "projections.machine.delivery.expire_heads", lambda state, queue, effects: None,
         r"is delivered at .* died at|a dead message"),
