@@ -98,6 +98,8 @@ CONSUMER: dict[str, Column] = {
 
 VHOST: dict[str, Column] = fields("name", "description", "tags", "default_queue_type", "tracing", "cluster_state")
 
+QUARANTINED: dict[str, Column] = fields("partition", "topic", "offset", "event", "reason")
+
 
 def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column]) -> list[str]:
     """The columns to show. Like rabbitmqctl, also takes them separated by commas. Usage error for an unknown one."""

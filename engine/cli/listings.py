@@ -1,4 +1,4 @@
-"""What there is: queues, exchanges, bindings, connections, channels, consumers, vhosts."""
+"""What there is: queues, exchanges, bindings, connections, channels, consumers, vhosts, quarantined records."""
 
 from collections.abc import Sequence
 
@@ -96,6 +96,21 @@ def list_vhosts(settings: Settings, column: tuple[str, ...]) -> None:
     show(settings, names, columns.VHOST, settings.client().get("vhosts"))
 
 
+@click.command("list_quarantined")
+@click.option("--partition", metavar="NAME", help="Only of this partition of the log, e.g. queues-0.")
+@click.option("--count", type=click.IntRange(0, 10_000), default=100, show_default=True,
+              help="The newest so many of each partition.")  # fmt: skip
+@click.argument("column", nargs=-1)
+@common
+def list_quarantined(settings: Settings, partition: str | None, count: int, column: tuple[str, ...]) -> None:
+    """List records of the log that made no sense and were skipped (default: partition offset event reason)."""
+    names = chosen(column, ("partition", "offset", "event", "reason"), columns.QUARANTINED)
+    settings.banner("Listing quarantined records ...")
+    query = {"count": str(count)} | ({} if partition is None else {"partition": partition})
+    show(settings, names, columns.QUARANTINED, settings.client().get("quarantine", **query))
+
+
 COMMANDS = (
     list_queues, list_exchanges, list_bindings, list_connections, list_channels, list_consumers, list_vhosts,
+    list_quarantined,
 )  # fmt: skip

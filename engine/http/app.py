@@ -23,7 +23,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.errors import AmqpError
-from engine.http import access, bindings, clients, exchanges, metrics, overview, past, policies, queues, web
+from engine.http import access, bindings, clients, exchanges, metrics, overview, past, policies, quarantine, queues, web
 from engine.http.authentication import authenticate
 from engine.http.call import ApiError, Call, api_error, reply
 
@@ -60,6 +60,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/{vhost}/{queue}/get": {"POST": queues.get},
     "/queues/{vhost}/{queue}/bindings": {"GET": bindings.of_queue},
     "/queues/{vhost}/{queue}/at": {"GET": past.at},
+    "/quarantine": {"GET": quarantine.list_quarantined},
     "/exchanges": {"GET": exchanges.list_all},
     "/exchanges/{vhost}": {"GET": exchanges.list_vhost},
     "/exchanges/{vhost}/{exchange}": {

@@ -1,8 +1,8 @@
 """Prometheus: RabbitMQ's names, for its dashboards (BEHAVIOURS section 20), and only those that we know exactly.
 
 Aggregated as on RabbitMQ's /metrics: queue gauges are sums over all queues. Counters come from the broker by the
-metric's name, `{labels}` included where it has some, and count from the broker's start, except the outcomes of
-messages, which are the machine's and count over the life of each queue.
+metric's name, `{labels}` included where it has some, and count from the broker's start. Except two that follow from the
+history: the outcomes of messages count over the life of each queue, quarantined records over that of the log.
 """
 
 import shutil
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Sample = tuple[str, str, str, float]  # name without rabbitmq_ (ours have rewindmq_), labels, help, value
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
+QUARANTINED_HELP = "Records that made no sense and were skipped, since the beginning of the log"
 
 
 def metrics(broker: "Broker") -> Response:
@@ -82,6 +83,9 @@ def counters(broker: "Broker") -> Iterator[Sample]:
     for name in sorted(broker.counters):
         metric, brace, labels = name.partition("{")
         yield metric, brace + labels, metric.replace("_", " "), broker.counters[name]
+    for partition in broker.partitions:
+        labels = labelled(partition=partition.name)
+        yield "rewindmq_quarantined_events_total", labels, QUARANTINED_HELP, partition.projector.quarantine_count
     outcomes: dict[tuple[str, str], int] = {}
     for partition in broker.partitions:
         for queue in partition.machine.queues():

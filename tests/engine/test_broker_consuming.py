@@ -239,6 +239,13 @@ def test_a_wrong_ack_is_quarantined_counted_and_harmless(h: Harness, caplog: pyt
     h.settle()
     assert partition.quarantined == {"Acked": 3}
     assert len([record for record in caplog.records if "quarantined" in record.message]) == 1
+    listed = partition.projector.quarantine.newest()
+    last = partition.machine.next_offset - 1
+    assert [(each.offset, each.event_type) for each in listed] == [(last - n, "Acked") for n in (2, 1, 0)]
+    assert listed[0].reason == "consumer 12345 holds nothing of queue 'q'"
+    h.restart()
+    again = h.broker.partition_for("/", "q").projector
+    assert (again.quarantine_count, again.quarantine.newest()) == (3, listed)
 
 
 def test_a_body_missing_in_the_store_is_read_from_the_log(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
