@@ -7,6 +7,7 @@ comes back after a minute folds a minute. Only when it has caught up does it joi
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from engine.administration import first_user
 from engine.broker import Broker
@@ -21,6 +22,7 @@ from projections.replay import recover
 from projections.store import StateStore
 
 JOIN_SECONDS = 60.0
+AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: properties, names of many queues
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
     )
     try:
         state_belongs_to(config, log.identity)
+        config = replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - AROUND_A_BODY))
         store = StateStore.open(config.data / "state")
         try:
             metadata = ReadBackMetadata(log.metadata, clock)

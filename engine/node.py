@@ -8,8 +8,9 @@
                 ignores what still comes from it
 
 Rules of this file
-- Nodes do not talk to each other. Who is alive is told by heartbeats, timed by the log's clock alone: while the log is
-  away nobody's heartbeat gets older, so its absence makes no node lost.
+- Nodes do not talk to each other. Who is alive is told by heartbeats. A node is lost when so many beats of another came
+  back from the log, each after the one before, and none of its own between: while the log is away nothing is counted,
+  so its absence makes no node lost, and clocks play no part.
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group says who); those of the metadata log belong to the owner
   of the first queue partition. During a change two may think they are it, or nobody: so every duty is harmless when
@@ -68,8 +69,8 @@ class Node:
         self.epoch = 0
         self.joined = False
         self.log = log
-        self.heard: dict[int, int] = {}  # by epoch: when its last heartbeat was, by the log's clock
-        self._now_ms = 0  # the newest heartbeat of all
+        self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
+        self._beating = False  # a beat of ours is on its way
         self._config = config
         self._metadata = metadata
         self._partitions = partitions
@@ -139,6 +140,9 @@ class Node:
             partition.epoch = self.epoch
             self._tell_of_ended(partition)
         self.joined = True
+        self._beating = False
+        if self._timer is not None:
+            self._timer.cancel()
         logger.info("node %s joined, epoch %d; nodes: %s", self._config.node, self.epoch,
                     ", ".join(joined.node for joined in topology.nodes.values()))  # fmt: skip
         self._beat()
@@ -153,21 +157,25 @@ class Node:
         if not self.joined or self.epoch in nodes:
             return
         if any(joined.node == self._config.node for joined in nodes.values()):
+            self._drop_clients("another process is this node now")
             self._fail(LogError(f"another process joined as node {self._config.node}: names of nodes have to differ"))
-        self._read_of_loss(self.epoch)
+        else:
+            self._read_of_loss(self.epoch)
 
     def _read_of_loss(self, epoch: int) -> None:
         """An epoch is over. If it is this node's, its clients have to go: what they hold is given to others already."""
-        if epoch != self.epoch or not self.joined:
-            return
-        logger.error("node %s was declared lost: its connections are closed, and it joins again", self._config.node)
+        if epoch == self.epoch and self.joined:
+            logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
+            self._drop_clients("the node was cut off from the log for too long, and was declared lost")
+            self._begin(self.join())
+
+    def _drop_clients(self, reason: str) -> None:
         self.joined = False
         for session in list(self._broker.sessions.values()):
             if session.close is not None:
-                session.close("the node was cut off from the log for too long, and was declared lost")
+                session.close(reason)
             else:
                 self._broker.close_session(session)
-        self._begin(self.join())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
@@ -177,22 +185,27 @@ class Node:
     def _beat(self) -> None:
         if self._stopped or not self.joined:
             return
-        now = self._broker.clock()
-        alive = NodeAlive(self._config.node, self.epoch)
-        self.log.nodes.append(b"", self._encoder.encode(self._encoder.prefix(now, BROKER), alive))
+        if not self._beating:
+            self._beating = True
+            prefix = self._encoder.prefix(self._broker.clock(), BROKER)
+            alive = NodeAlive(self._config.node, self.epoch)
+            self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
         self._look_after()
         self._broker.end_of_turn()
         self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
 
     def _hear(self, batch: Arrived) -> None:
-        for timestamp_ms, value in zip(batch.timestamps_ms, batch.values, strict=True):
+        alive = self._metadata.topology.nodes
+        for value in batch.values:
             try:
                 event = self._decoder.decode(value)[2]
             except UndecodableRecord:
                 continue
             if isinstance(event, NodeAlive):
-                self.heard[event.epoch] = timestamp_ms
-                self._now_ms = max(self._now_ms, timestamp_ms)
+                if event.epoch == self.epoch:
+                    self._beating = False
+                    self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
+                self.missed[event.epoch] = 0
 
     # -- duties -------------------------------------------------------------------------------------------------------
 
@@ -238,12 +251,12 @@ class Node:
 
     def _miss(self) -> None:
         """Nodes that were not heard of for too long are lost."""
+        limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
         for epoch, joined in list(self._metadata.topology.nodes.items()):
-            last = self.heard.setdefault(epoch, self._now_ms)
-            if epoch != self.epoch and self._now_ms - last > self._config.node_timeout_ms:
-                logger.warning("node %s was not heard of for %d ms: it is lost", joined.node, self._now_ms - last)
+            if epoch != self.epoch and self.missed.get(epoch, 0) > limit:
+                logger.warning("node %s was not heard of for %d beats: it is lost", joined.node, self.missed[epoch])
                 self._metadata.append(BROKER, NodeLost(joined.node, epoch, "lapsed"))
-                self.heard[epoch] = self._now_ms
+                self.missed[epoch] = 0
 
     def _tell_of_ended(self, partition: ReadBackPartition) -> None:
         """Epochs that are over by the metadata log end in the partition, too."""

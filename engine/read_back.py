@@ -100,8 +100,8 @@ class ReadBackPartition(Partition):
         if message.route is not self._key_route:
             self._key_route = message.route
             self._key = key_of(message.route.vhost, message.route.queues[0])
-        self._sent.append((value, actor, message, None))
         self.log.append(self._key, value)
+        self._sent.append((value, actor, message, None))
         mark = self._appended
         self._appended = mark + 1
         return mark
@@ -111,8 +111,8 @@ class ReadBackPartition(Partition):
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
         value = self.encoder.encode(self._prefix, event)
-        self._sent.append((value, actor, event, folded))
         self.log.append(event_key(event), value)
+        self._sent.append((value, actor, event, folded))
         mark = self._appended
         self._appended = mark + 1
         return mark

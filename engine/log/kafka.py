@@ -7,7 +7,7 @@ What the topics are is in `kafka_topics.py`, reading by offsets in `kafka_readin
 
 - Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
   queue is full, what is appended waits here in order.
-- There are no delivery reports for each message: what came back is in the log. One message at a time of each
+- A message that came back is in the log; deliveries are not reported, only failures. One message at a time of each
   partition is watched (a probe). When it is not back within `PATIENCE_SECONDS` there is trouble, until it is.
 """
 
@@ -39,13 +39,13 @@ OVERHEAD_BYTES = 512
 
 
 class Probe:
-    """A message on its way. `offset`: where it is in the log, when Kafka has said so; then it has to be read back."""
+    """A message on its way there and back, known by its bytes: any other of the same bytes does as well."""
 
-    __slots__ = ("offset", "since")
+    __slots__ = ("since", "value")
 
-    def __init__(self, since: float) -> None:
-        self.since = since
-        self.offset: int | None = None
+    def __init__(self, value: bytes) -> None:
+        self.value = value
+        self.since = time.monotonic()
 
 
 class SharedKafkaPartition(KafkaPartition):
@@ -58,7 +58,6 @@ class SharedKafkaPartition(KafkaPartition):
         self._backlog = log.backlog
         self._produce = log.producer.produce
         self._most = log.max_record_bytes
-        self._last_read = -1
 
     def append(self, key: bytes, value: bytes) -> None:
         if len(value) + len(key) > self._most:
@@ -72,12 +71,10 @@ class SharedKafkaPartition(KafkaPartition):
     def sent(self, key: bytes, value: bytes) -> bool:
         """Whether the producer took it; its queue may be full."""
         probing = self.probe is None
+        if probing:
+            self.probe = Probe(value)
         try:
-            if probing:
-                self.probe = Probe(time.monotonic())
-                self._produce(self.topic, value, key, self.number, self._delivered)
-            else:
-                self._produce(self.topic, value, key, self.number)
+            self._produce(self.topic, value, key, self.number)
         except BufferError:
             if probing:
                 self.probe = None
@@ -86,26 +83,15 @@ class SharedKafkaPartition(KafkaPartition):
             self._log.failed(LogError(f"Kafka: {self.name} takes no more events: {text_of(error)}"))
         return True
 
-    def read_back(self, offset: int) -> None:
-        """Called in the thread that reads back: everything up to `offset` was read."""
-        self._last_read = offset
+    def read_back(self, values: list[bytes]) -> None:
+        """Called in the thread that reads back."""
         probe = self.probe
-        if probe is None or probe.offset is None:
+        if probe is None:
             return
-        if offset >= probe.offset:
+        if probe.value in values:
             self.probe = None
-        else:
-            probe.since = time.monotonic()  # on its way there
-
-    def _delivered(self, error: KafkaError | None, message: Message) -> None:
-        probe = self.probe
-        assert probe is not None
-        if error is not None:
-            self._log.failed(LogError(f"Kafka: {self.name} lost an event: {text_of(error)}"))
-        elif self._last_read >= (message.offset() or 0):
-            self.probe = None
-        else:
-            probe.since, probe.offset = time.monotonic(), message.offset()
+        elif not len(self._log.producer):
+            probe.since = time.monotonic()  # Kafka has it; reading is on its way there
 
 
 class KafkaLog:
@@ -118,7 +104,9 @@ class KafkaLog:
         self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
         self.max_record_bytes = most - OVERHEAD_BYTES
         self.identity = topics.identity()
-        self.producer: Producer = clients.producer({"message.max.bytes": most, "error_cb": self._error}, logger)
+        self.producer: Producer = clients.producer(
+            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._lost}
+        )
         # What did not fit into the producer's queue, in order.
         self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
         self._prefix, self._topics, self._clients = prefix, topics, clients
@@ -190,11 +178,9 @@ class KafkaLog:
         for thread in (self._owners, self._following):
             if thread is not None:
                 thread.stop()
-        left = len(self.producer)
-        while (left or self.backlog) and self._failure is None and time.monotonic() < deadline:
+        flush_until = deadline if self._failure is None else time.monotonic() + 1.0
+        while (left := self.producer.flush(0.05) + len(self.backlog)) and time.monotonic() < flush_until:
             self.flush()
-            left = self.producer.flush(min(0.1, max(0.0, deadline - time.monotonic())))
-        left += len(self.backlog)
         self.producer.purge()
         for thread in (self._owners, self._following):
             if thread is not None:
@@ -223,7 +209,7 @@ class KafkaLog:
 
     def _read(self, batches: list[Arrived]) -> None:
         for batch in batches:
-            self._all[batch.partition].read_back(batch.offsets[-1])
+            self._all[batch.partition].read_back(batch.values)
 
     def _each(self) -> None:
         self.producer.poll(0)
@@ -274,6 +260,10 @@ class KafkaLog:
     def _error(self, error: KafkaError) -> None:
         if error.fatal():
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
+
+    def _lost(self, error: KafkaError, message: Message) -> None:
+        """Only what cannot be delivered is reported."""
+        self.failed(LogError(f"Kafka: {message.topic()}-{message.partition()} refused an event: {text_of(error)}"))
 
     def _ask_replicas(self) -> None:
         try:

@@ -24,12 +24,16 @@ from engine.log.base import LogError
 
 T = TypeVar("T")
 
+logger = logging.getLogger(__name__)
+# librdkafka warns of a setting that it calls experimental (gapless).
+logger.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
+
 # How long start, tools and rewinds wait for Kafka.
 TIMEOUT_SECONDS = 30.0
 ANSWER_MS = 6_000
 
-# How long an answer is taken for one that will change: a leader is being elected, a broker has just started, and a topic
-# that has just been made is not known to all brokers.
+# How long an answer is taken for one that will change: a leader is being elected, a broker has just started, and a
+# topic that has just been made is not known to all brokers.
 UNKNOWN_SECONDS = 3.0
 _AGAIN_SECONDS = 0.05
 _PATIENCE_SECONDS: dict[int, float] = {
@@ -69,7 +73,7 @@ _CONSUMERS: dict[str, Any] = {
     "fetch.error.backoff.ms": 50,
     "queued.max.messages.kbytes": 32 * 1024,
 }
-# In order, once each, for as long as it takes; and when that cannot be, not at all (gapless).
+# In order, once each, for as long as it takes. When one event is refused for good, none follows it (gapless).
 _PRODUCERS: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -77,6 +81,8 @@ _PRODUCERS: dict[str, Any] = {
     "max.in.flight.requests.per.connection": 5,
     "message.timeout.ms": 0,
     "message.send.max.retries": 2_147_483_647,
+    "topic.metadata.propagation.max.ms": 10_000,
+    "delivery.report.only.error": True,
     "queue.buffering.max.messages": 1_000_000,
     "queue.buffering.max.kbytes": 1024 * 1024,
     "compression.type": "none",
@@ -99,16 +105,13 @@ class KafkaClients:
         """For questions about offsets, in any thread."""
         return self.consumer({})
 
-    def consumer(self, settings: Mapping[str, Any], logger: logging.Logger | None = None) -> Consumer:
-        """Without `logger` it logs nothing: a consumer that is asked a question and closed."""
-        return Consumer({**self._settings, **_CONSUMERS, "group.id": "rewindmq-unused", **settings, **_log_to(logger)})
+    def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
+        """It logs only when it is polled, so those that are asked a question and closed do not."""
+        log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
+        return Consumer({**self._settings, **_CONSUMERS, "group.id": "rewindmq-unused", **settings, **log_to})
 
-    def producer(self, settings: Mapping[str, Any], logger: logging.Logger) -> Producer:
-        return Producer({**self._settings, **_PRODUCERS, **settings, **_log_to(logger)})
-
-
-def _log_to(logger: logging.Logger | None) -> dict[str, Any]:
-    return {"log_level": 0} if logger is None else {"logger": logger}
+    def producer(self, settings: Mapping[str, Any]) -> Producer:
+        return Producer({**self._settings, **_PRODUCERS, **settings, "logger": logger})
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:

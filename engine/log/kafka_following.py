@@ -47,7 +47,7 @@ class KafkaFollowing:
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
         self._ahead = threading.Semaphore(BATCHES_AHEAD)
         self._stopping = False
-        self._consumer = clients.consumer({"error_cb": self._error}, logger)
+        self._consumer = clients.consumer({"error_cb": self._error}, logs=True)
         self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
 
     def start(self) -> None:

@@ -5,7 +5,6 @@ A node that dies is out of the group after `SESSION_MS`; one that cannot reach K
 itself. The assignment is cooperative: who keeps a partition is not told otherwise while others come and go.
 """
 
-import logging
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -13,8 +12,6 @@ from typing import Any
 from confluent_kafka import OFFSET_END, Consumer, TopicPartition
 
 from engine.log.kafka_clients import KafkaClients
-
-logger = logging.getLogger(__name__)
 
 SESSION_MS = 6_000
 _SETTINGS: dict[str, Any] = {
@@ -51,7 +48,7 @@ class KafkaOwners:
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        consumer = self._clients.consumer({**_SETTINGS, "group.id": self._group}, logger)
+        consumer = self._clients.consumer({**_SETTINGS, "group.id": self._group}, logs=True)
         consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
         while not self._stopping.is_set():
             consumer.poll(_POLL_SECONDS)

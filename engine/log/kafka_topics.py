@@ -97,7 +97,7 @@ class KafkaTopics:
         limit = MAX_MESSAGE_BYTES
         for name in self._names:
             config = asked(f"the settings of {name}", partial(self._settings, admin, name))
-            limit = min(limit, int(config["max.message.bytes"].value))
+            limit = min(limit, int(config["max.message.bytes"].value or 0))
             rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
             for key, (value, why) in rules.items():
                 if config[key].value != value:
