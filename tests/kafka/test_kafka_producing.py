@@ -4,8 +4,13 @@ import re
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import httpx
+import pika
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -18,7 +23,7 @@ from schemas.events import Actor, ConsumerAttached, Published, QueueDeclared
 from schemas.producer import Publisher
 from schemas.single_object import FramedDecoder, FramedEncoder
 from tests.kafka.cluster import KafkaCluster
-from tests.running import ROOT
+from tests.running import ROOT, RunningBroker
 
 DOC = ROOT / "docs" / "producing.md"
 PARTITIONS = 5
@@ -161,3 +166,59 @@ def test_librdkafkas_murmur2_is_the_brokers(kafka: KafkaCluster, partitions: int
         assert message.partition() == partition_of(*name, partitions), name
         seen.append(name)
     assert sorted(seen) == sorted(NAMES)
+
+
+@pytest.mark.timeout(300)
+def test_nodes_deliver_what_services_produced_and_quarantine_alike(
+    kafka: KafkaCluster, tmp_path: Path, start_broker: Callable[..., RunningBroker]
+) -> None:
+    """What makes no sense has offset and reason, the same on both nodes and on one that begins anew."""
+    prefix, topic = "served", "served.queues"
+    options = ("--kafka", kafka.bootstrap, "--kafka-prefix", prefix, "--partitions", str(PARTITIONS))
+    nodes = [start_broker(tmp_path / name, *options, "--node", f"rewindmq@{name}") for name in ("a", "b")]
+    with pika.BlockingConnection(pika.URLParameters(nodes[0].amqp_url)) as connection:
+        channel = connection.channel()
+        channel.queue_declare("orders", durable=True)
+        run(examples()[0], kafka, tmp_path, prefix, path=str(ROOT))
+        home = partition_of("/", "orders", PARTITIONS)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2"})
+        nowhere = Publisher("billing", prefix).record("/", "nowhere", b"lost")
+        producer.produce(topic, key=nowhere.key, value=nowhere.value, partition=home)
+        producer.produce(topic, key=nowhere.key, value=b"not Avro", partition=home)
+        producer.produce(topic, key=nowhere.key, value=nowhere.value[:-4], partition=home)
+        assert producer.flush(SECONDS) == 0
+        channel.basic_consume("orders", lambda *message: given.append(message), auto_ack=True)
+        given: list[Any] = []
+        until(lambda: connection.process_data_events(0.05) or given)
+    _, _, properties, body = given[0]
+    assert body == b'{"order": 7, "amount": 12.5}'
+    assert (properties.content_type, properties.message_id) == ("application/json", "order-7")
+    assert (properties.headers, properties.expiration) == ({"source": "web", "attempt": 1}, "600000")
+    until(lambda: len(quarantined(nodes[0])) >= 3)
+    listed = quarantined(nodes[0])
+    assert [(each["partition"], each["topic"], each["event"]) for each in listed] == [
+        (f"queues-{home}", topic, "Published"), (f"queues-{home}", topic, None), (f"queues-{home}", topic, None),
+    ]  # fmt: skip
+    assert [each["reason"] for each in listed[:2]] == [
+        "no queue 'nowhere' in vhost '/'", "byte 0 of 8: not a single-object encoding, which begins with C3 01",
+    ]  # fmt: skip
+    assert "body is 4 bytes long, but the record ends after 0" in listed[2]["reason"]
+    until(lambda: quarantined(nodes[1]) == listed)
+    nodes[1].kill()
+    nodes.append(start_broker(tmp_path / "c", *options, "--node", "rewindmq@c"))
+    nodes.append(start_broker(tmp_path / "b", *options, "--node", "rewindmq@b"))
+    for node in nodes[2:]:
+        until(lambda node=node: quarantined(node) == listed)
+
+
+def quarantined(node: RunningBroker) -> list[dict[str, Any]]:
+    answer = httpx.get(f"{node.http_url}/api/quarantine", auth=("guest", "guest"), trust_env=False)
+    found: list[dict[str, Any]] = answer.json()
+    return found
+
+
+def until(true: Callable[[], object]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not true():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.05)
