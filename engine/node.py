@@ -12,9 +12,9 @@ Rules of this file
   back from the log, each after the one before, and none of its own between: while the log is away nothing is counted,
   so its absence makes no node lost, and clocks play no part.
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
-- Duties of a partition are its owner's (Kafka's consumer group says who); those of the metadata log belong to the owner
-  of the first queue partition. During a change two may think they are it, or nobody: so every duty is harmless when
-  done twice, and is found again from the state when it was not done (`_look_after`).
+- Duties of a partition are its owner's (Kafka's consumer group says who). During a change two may think they are it, or
+  nobody: so every duty is harmless when done twice, and is found again from the state when it was not done
+  (`_look_after`).
 """
 
 import asyncio
@@ -229,8 +229,7 @@ class Node:
 
     def _look_after(self) -> None:
         """Once a heartbeat: what an owner has to see to."""
-        if self._partitions[0].owned:
-            self._miss()
+        self._miss()
         broken: dict[str, Callable[[], object]] = {}
         version = self._broker.routing_version
         changed = version != self._looked_at or bool(self._broken_looks)
@@ -250,13 +249,20 @@ class Node:
                 mend()
 
     def _miss(self) -> None:
-        """Nodes that were not heard of for too long are lost."""
+        """Nodes that were not heard of for too long are lost: so says the oldest of those that are heard of."""
         limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
-        for epoch, joined in list(self._metadata.topology.nodes.items()):
-            if epoch != self.epoch and self.missed.get(epoch, 0) > limit:
-                logger.warning("node %s was not heard of for %d beats: it is lost", joined.node, self.missed[epoch])
-                self._metadata.append(BROKER, NodeLost(joined.node, epoch, "lapsed"))
-                self.missed[epoch] = 0
+        nodes = self._metadata.topology.nodes
+        lapsed = [epoch for epoch in nodes if epoch != self.epoch and self.missed.get(epoch, 0) > limit]
+        if not lapsed or min(epoch for epoch in nodes if epoch not in lapsed) != self.epoch:
+            return
+        for epoch in lapsed:
+            logger.warning("node %s was not heard of for %d beats: it is lost", nodes[epoch].node, self.missed[epoch])
+            lost = NodeLost(nodes[epoch].node, epoch, "lapsed")
+            self._metadata.append(BROKER, lost)
+            for partition in self._partitions:  # at once: their owner may be the one that is lost
+                partition.told_lost[epoch] = None
+                partition.append(BROKER, lost)
+            self.missed[epoch] = 0
 
     def _tell_of_ended(self, partition: ReadBackPartition) -> None:
         """Epochs that are over by the metadata log end in the partition, too."""
