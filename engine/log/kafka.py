@@ -125,6 +125,7 @@ class KafkaLog:
         self._following: KafkaFollowing | None = None
         self._owners: KafkaOwners | None = None
         self._failure: LogError | None = None
+        self._lost_events = False
         self._closed = False
         self._in_trouble = False
         self._away_since: float | None = None
@@ -148,8 +149,9 @@ class KafkaLog:
         self._loop = asyncio.get_running_loop()
         start = {self.nodes.name: self._nodes_from, **offsets}
         self._following = KafkaFollowing(
-            self._clients, {each: start[name] for name, each in self._all.items()}, self._loop, failed=self.failed,
+            self._clients, {each: start[name] for name, each in self._all.items()}, self._loop,
             arrived=lambda batches: self.on_arrival(batches), read=self._read, each=self._each, gone=self._gone,
+            failed=lambda error: self.failed(error, lost_events=False),
         )  # fmt: skip
         self._owners = KafkaOwners(self._clients, f"{self._prefix}.owners", self._topics.queues, self._owned)
         self._following.start()
@@ -179,22 +181,32 @@ class KafkaLog:
             if thread is not None:
                 thread.stop()
         flush_until = deadline if self._failure is None else time.monotonic() + 1.0
-        while (left := self.producer.flush(0.05) + len(self.backlog)) and time.monotonic() < flush_until:
+        while (left := self._waited()) and time.monotonic() < flush_until:
             self.flush()
         self.producer.purge()
         for thread in (self._owners, self._following):
             if thread is not None:
                 thread.join(max(1.0, deadline - time.monotonic()))
         if left:
-            why = f" ({self._failure})" if self._failure is not None else ""
-            raise LogError(f"Kafka: {left} events were appended and are not in the log{why}")
+            raise LogError(f"Kafka: {left} events were appended and are not in the log")
+        if self._lost_events and self._failure is not None:
+            raise self._failure
 
-    def failed(self, error: LogError) -> None:
+    def failed(self, error: LogError, lost_events: bool = True) -> None:
         """Called in any thread."""
+        self._lost_events |= lost_events
         if self._failure is None:
             self._failure = error
             logger.error("%s", error)
             self._call(lambda: self.on_failure(error))
+
+    def _waited(self) -> int:
+        """How many events are still not in the log, after a little wait."""
+        try:
+            return self.producer.flush(0.05) + len(self.backlog)
+        except KafkaException as error:
+            self.failed(LogError(f"Kafka: {text_of(error)}"))
+            return len(self.producer) + len(self.backlog)
 
     def _call(self, what: Callable[[], None]) -> None:
         """In the loop, as long as there is one and the log is open."""

@@ -73,6 +73,8 @@ class KafkaFollowing:
                 self._each()
         except LogError as error:
             self._failed(error)
+        except KafkaException as error:
+            self._failed(LogError(f"Kafka: {text_of(error)}"))
         except Exception as error:  # nobody else would hear of it
             logger.exception("the thread that reads back from Kafka ended")
             self._failed(LogError(f"Kafka: {error}"))

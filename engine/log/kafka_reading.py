@@ -8,17 +8,19 @@ does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ende
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from engine.log.base import Block, LogError
 from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from engine.log.kafka_topics import KafkaTopics
 
 BLOCK_RECORDS = 1_000
+_JUMPING = {"fetch.message.max.bytes": 256 * 1024, "queued.min.messages": 1}
 
 
 class KafkaPartition:
@@ -57,12 +59,20 @@ class KafkaPartition:
         low, high = self._watermarks()
         end = high if end is None else min(end, high)
         offset = max(offset, low)
-        if offset >= end:
-            return
-        consumer = self._clients.consumer({"enable.partition.eof": True})
+        if offset < end:
+            yield from self._consume([(offset, end)], {})
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """Of many short ranges (first offset, end), all of which are in the log: one consumer jumps from one to the
+        next, and does not fetch much ahead of it."""
+        yield from self._consume(ranges, _JUMPING)
+
+    def _consume(self, ranges: Iterable[tuple[int, int]], settings: Mapping[str, Any]) -> Iterator[Block]:
+        consumer = self._clients.consumer({"enable.partition.eof": True, **settings})
         try:
-            consumer.assign([TopicPartition(self.topic, self.number, offset)])
-            yield from self._blocks(consumer, end)
+            for offset, end in ranges:
+                consumer.assign([TopicPartition(self.topic, self.number, offset)])
+                yield from self._blocks(consumer, end)
         finally:
             consumer.close()
 
@@ -140,6 +150,13 @@ class KafkaLogReader:
     def queues(self) -> list[KafkaPartition]:
         topic = self._topics.queues
         return [KafkaPartition(self._clients, topic, n, f"queues-{n}") for n in range(self._topics.partitions())]
+
+    def require_answer(self, seconds: float) -> None:
+        """LogError when no broker says anything for so long."""
+        try:
+            self._clients.asking.list_topics(self._topics.metadata, timeout=seconds)
+        except KafkaException as error:
+            raise LogError(f"Kafka: nothing is heard from {self._clients.bootstrap}: {text_of(error)}") from error
 
     @cached_property
     def identity(self) -> str:

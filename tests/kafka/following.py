@@ -1,0 +1,57 @@
+"""What a log in Kafka hands over, kept for tests to look at."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+
+from engine.log.kafka import KafkaLog
+from engine.log.shared import Arrived
+
+SECONDS = 90
+
+
+class Following:
+    """Follows a log from the beginning (or from `offsets`) in the running loop."""
+
+    def __init__(self, log: KafkaLog, offsets: Mapping[str, int] | None = None) -> None:
+        self.log = log
+        self.values: dict[str, list[bytes]] = defaultdict(list)
+        self.offsets: dict[str, list[int]] = defaultdict(list)
+        self.times: dict[str, list[int]] = defaultdict(list)
+        self.troubles: list[str | None] = []
+        self.failures: list[Exception] = []
+        self.owned: frozenset[str] = frozenset()
+        self._happened = asyncio.Event()
+        log.on_arrival, log.on_trouble, log.on_failure, log.on_owned = (
+            self._arrived, self._trouble, self._failure, self._owned
+        )  # fmt: skip
+        log.follow({log.metadata.name: 0, **{each.name: 0 for each in log.queues}, **(offsets or {})})
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not true():
+                await self._happened.wait()
+                self._happened.clear()
+
+    async def until_read(self, counts: Mapping[str, int]) -> None:
+        await self.until(lambda: all(len(self.values[name]) >= count for name, count in counts.items()))
+
+    def _arrived(self, batches: list[Arrived]) -> None:
+        for batch in batches:
+            assert len(batch.offsets) == len(batch.timestamps_ms) == len(batch.values) > 0
+            self.values[batch.partition] += batch.values
+            self.offsets[batch.partition] += batch.offsets
+            self.times[batch.partition] += batch.timestamps_ms
+        self._happened.set()
+
+    def _trouble(self, why: str | None) -> None:
+        self.troubles.append(why)
+        self._happened.set()
+
+    def _failure(self, error: Exception) -> None:
+        self.failures.append(error)
+        self._happened.set()
+
+    def _owned(self, partitions: frozenset[str]) -> None:
+        self.owned = partitions
+        self._happened.set()
