@@ -1,25 +1,29 @@
 """One queue as it was at a moment, from the history alone: for the management API, and for the command line beside a
 stopped broker.
 
-    past = queue_at(data_dir, "/", "orders", At(time_ms=...), first=0, count=100)
+    past = queue_at(History(data_dir), "/", "orders", At(time_ms=...), first=0, count=100)
 
-The fold starts from the nearest snapshot of the queue's partition; bodies are read from the log by offset. Nothing
-here writes, and nothing touches the live broker, so it may run in a thread beside it.
+The fold starts from the nearest snapshot of the queue's partition that is in the data directory; the rest, and the
+bodies by their offsets, are read from the log, wherever that is. Nothing here writes, and nothing touches the live
+broker.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 
+from engine.log.history import History
+from engine.log.kafka_reading import KafkaPartition
 from engine.log.placement import partition_of
-from engine.log.reader import EmbeddedLogReader, PartitionReader
+from engine.log.reader import PartitionReader
 from projections.machine.queue import MessageView, Queue
-from projections.replay import PartitionLog
+from projections.replay import decoder_for
 from projections.rewind import At, OutsideHistory, format_time, require_in_history, state_at
 from projections.snapshots import Snapshots
-from schemas.codec import Decoder
 from schemas.events import Published
+
+# Two bodies that have no more than so many records between them are read with what is between them.
+NEIGHBOURS = 1_000
 
 
 class NoSuchQueue(Exception):
@@ -46,16 +50,15 @@ class PastQueue:
     messages: list[PastMessage]
 
 
-def queue_at(data: Path, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:
+def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
-    Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block)."""
-    reader = EmbeddedLogReader(data)
+    Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
+    reader = history.open()
     number = partition_of(vhost, queue, len(reader.queues))
     log = reader.queues[number]
     if at.time_ms is not None:
-        logs: list[PartitionLog] = [reader.metadata, *reader.queues]
-        require_in_history(logs, at.time_ms)
-    machine = state_at(log, Snapshots(data / "snapshots"), at)
+        require_in_history([reader.metadata, *reader.queues], at.time_ms)
+    machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
     found = machine.queue(vhost, queue)
     if found is None:
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
@@ -66,16 +69,38 @@ def queue_at(data: Path, vhost: str, queue: str, at: At, first: int, count: int)
     return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
 
 
-def published_at(log: PartitionReader, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
-    """(id, (timestamp, event)) of each message, in the order of the log. Neighbours share the reading of a block."""
-    decoder = Decoder()
-    first, records = 0, ()  # type: int, tuple[bytes, ...]
-    for message_id in sorted(message_ids):
-        if not first <= message_id < first + len(records):
-            block = next(log.read(message_id, message_id + 1), None)
-            if block is None:
-                raise OutsideHistory(f"{log.name}: message {message_id} is no longer kept")
-            first, records = block.first_offset, tuple(block.records)
-        timestamp_ms, _, event = decoder.decode(records[message_id - first])
-        assert isinstance(event, Published), f"{log.name}: the event at {message_id} is no publish"
-        yield message_id, (timestamp_ms, event)
+def published_at(
+    log: PartitionReader | KafkaPartition, message_ids: Iterable[int]
+) -> Iterator[tuple[int, tuple[int, Published]]]:
+    """(id, (timestamp, event)) of each message, in the order of the log."""
+    wanted = sorted(message_ids)
+    decoder = decoder_for(log)
+    at = 0
+    for block in log.read_ranges(neighbourhoods(wanted)):
+        behind = block.first_offset + len(block.records)
+        while at < len(wanted) and wanted[at] < behind:
+            message_id = wanted[at]
+            index = message_id - block.first_offset
+            if index < 0:
+                break
+            timestamp_ms, _, event = decoder.decode(block.records[index])
+            assert isinstance(event, Published), f"{log.name}: the event at {message_id} is no publish"
+            yield message_id, (timestamp_ms if block.timestamps_ms is None else block.timestamps_ms[index], event)
+            at += 1
+    if at < len(wanted):
+        raise OutsideHistory(f"{log.name}: message {wanted[at]} is no longer kept")
+
+
+def neighbourhoods(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending offsets as ranges (first, end) of neighbours."""
+    first: int | None = None
+    last = 0
+    for offset in offsets:
+        if first is None:
+            first = offset
+        elif offset - last > NEIGHBOURS:
+            yield first, last + 1
+            first = offset
+        last = offset
+    if first is not None:
+        yield first, last + 1

@@ -11,14 +11,14 @@ a snapshot saves time and decides nothing.
 
 import logging
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from projections.machine.effects import Effect
 from projections.machine.machine import Machine
-from projections.replay import PartitionLog, fold
+from projections.replay import PartitionLog, decoder_for, fold
 from projections.snapshots import SnapshotError, Snapshots, load
-from schemas.codec import Decoder
 
 logger = logging.getLogger(__name__)
 
@@ -70,22 +70,31 @@ def format_time(time_ms: int) -> str:
 
 def begin_ms(log: PartitionLog) -> int | None:
     """When the partition's history begins: the timestamp of its oldest record. None while it is empty."""
-    for block in log.read(log.start_offset, log.start_offset + 1):
-        return Decoder().timestamp_ms(block.records[log.start_offset - block.first_offset])
+    start = log.start_offset
+    for block in log.read(start):
+        oldest = max(0, start - block.first_offset)
+        if block.timestamps_ms is not None:
+            return block.timestamps_ms[oldest]
+        return decoder_for(log).timestamp_ms(block.records[oldest])
     return None
 
 
-def require_in_history(logs: list[PartitionLog], time_ms: int) -> None:
+def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:
     """OutsideHistory when `time_ms` lies before the oldest record of all these partitions. A partition that begins
     later than that was empty at the time, which is an answer and no error."""
-    begins = [begin for log in logs if (begin := begin_ms(log)) is not None]
+    begins = []
+    for log in logs:
+        begin = begin_ms(log)
+        if begin is not None:
+            if begin <= time_ms:
+                return
+            begins.append(begin)
     if not begins:
         raise OutsideHistory("the history is empty")
-    if time_ms < min(begins):
-        raise OutsideHistory(f"{format_time(time_ms)} lies before the history, which begins {format_time(min(begins))}")
+    raise OutsideHistory(f"{format_time(time_ms)} lies before the history, which begins {format_time(min(begins))}")
 
 
-def state_at(log: PartitionLog, snapshots: Snapshots, at: At) -> Machine:
+def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
     """The partition's machine at a moment. OutsideHistory for an offset that the log does not reach or no longer has;
     whether a time lies before the whole history is `require_in_history`'s to say. CorruptLog from the log."""
     if at.time_ms is not None:
@@ -95,7 +104,7 @@ def state_at(log: PartitionLog, snapshots: Snapshots, at: At) -> Machine:
         offset = at.offset
     if not 0 <= offset <= log.next_offset:
         raise OutsideHistory(f"{log.name} has offsets {log.start_offset} to {log.next_offset}, not {offset}")
-    machine = _nearest(snapshots, log.name, offset)
+    machine = Machine(log.name) if snapshots is None else _nearest(snapshots, log.name, offset)
     if machine.next_offset < log.start_offset:
         raise OutsideHistory(f"{log.name}: what lies below offset {log.start_offset} is no longer kept")
     fold(machine, log, offset)

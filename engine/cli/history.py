@@ -2,15 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import click
 
 from engine.cli.client import Refused
-from engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
+from engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value, json_line
 from projections.rewind import At, RewindError, UnreadableTime, parse_time
+
+if TYPE_CHECKING:
+    from engine.log.base import LogError
+    from engine.log.history import History
 
 BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
 COLUMNS = (
@@ -23,14 +28,16 @@ COLUMNS = (
 @click.option("--at", "time", metavar="TIME", help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00.")
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Read this data directory, and ask no broker.")  # fmt: skip
+              help="Read this data directory, and ask no broker. With --kafka: of a node, whose snapshots save time.")
+@with_kafka
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
 @click.argument("queue")
 @common
 def rewind(
-    settings: Settings, queue: str, time: str | None, offset: int | None, data: Path | None, first: int, count: int
-) -> None:
+    settings: Settings, queue: str, time: str | None, offset: int | None, data: Path | None, kafka: Kafka, first: int,
+    count: int,
+) -> None:  # fmt: skip
     """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
     if (time is None) == (offset is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
@@ -39,8 +46,8 @@ def rewind(
             parse_time(time)
         except UnreadableTime as error:
             raise CliError(USAGE, str(error)) from None
-    if data is not None:
-        past = past_offline(data, settings.home, queue, time, offset, first, count)
+    if data is not None or kafka.asked_for:
+        past = past_offline(kafka.history(data), settings.home, queue, time, offset, first, count)
     else:
         past = past_online(settings, queue, time, offset, first, count)
     moment = cast(dict[str, object], past["at"])
@@ -83,7 +90,7 @@ def past_online(
 
 
 def past_offline(
-    data: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
+    history: "History", vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
 ) -> dict[str, object]:
     from engine.http.past import MAX_BODY_SHOWN, past_item
     from engine.log.base import LogError
@@ -91,45 +98,67 @@ def past_offline(
 
     try:
         at = At(offset=offset) if time is None else At(time_ms=parse_time(time))
-        return past_item(queue_at(data, vhost, queue, at, first, count), MAX_BODY_SHOWN)
-    except (LogError, NoSuchQueue, RewindError) as error:
+        return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN)
+    except (NoSuchQueue, RewindError) as error:
         raise CliError(DATA, str(error)) from None
+    except LogError as error:
+        raise CliError(not_there(history, error), str(error)) from None
 
 
 @click.command("verify")
 @click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Data directory.")  # fmt: skip
+@with_kafka
 @common
-def verify(settings: Settings, data: Path) -> None:
-    """Prove the log block by block, fold it afresh, and compare the result with the stored state, body by body.
+def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
+    """Fold the log afresh and compare the result with the stored state, body by body. A log that is in the data
+    directory is proved before, block by block.
 
     Needs no broker, and may run beside one. Exit code 0 when all is as it should be, else 1."""
     from engine.log.base import LogError
-    from engine.log.directory import METADATA, partition_directory
-    from engine.log.reader import EmbeddedLogReader
-    from engine.log.verify import verify_chain
     from projections import verify as projection
     from projections.store import StoreError
 
+    history = kafka.history(data)
     try:
-        reader = EmbeddedLogReader(data)
+        reader = history.open()
     except LogError as error:
-        raise CliError(DATA, str(error)) from None
+        raise CliError(not_there(history, error), str(error)) from None
     settings.banner(f"Verifying {data} ...")
-    rows: list[dict[str, Value]] = []
     try:
-        for name in (METADATA, *(log.name for log in reader.queues)):
-            segments = list(verify_chain(partition_directory(data, name)))
-            rows.append({
-                "partition": name, "check": "log", "events": sum(each.records for each in segments), "queues": None,
-                "messages": None, "result": "whole", "chain": segments[-1].chain.hex(),
-            })  # fmt: skip
+        rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
         reports = projection.verify(reader.queues, data / "state")
-    except (LogError, StoreError) as error:
+    except StoreError as error:
         raise CliError(DIFFERENT, str(error)) from None
+    except LogError as error:
+        away = not_there(history, error) == UNAVAILABLE
+        raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
     rows += [state_row(report) for report in reports]
     settings.show(("partition", "check", "events", "queues", "messages", "result", "chain"), rows)
     report_differences(reports)
+
+
+def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
+    """The embedded log, proved."""
+    from engine.log.directory import METADATA, partition_directory
+    from engine.log.verify import verify_chain
+
+    rows: list[dict[str, Value]] = []
+    for name in (METADATA, *queues):
+        segments = list(verify_chain(partition_directory(data, name)))
+        rows.append({
+            "partition": name, "check": "log", "events": sum(each.records for each in segments), "queues": None,
+            "messages": None, "result": "whole", "chain": segments[-1].chain.hex(),
+        })  # fmt: skip
+    return rows
+
+
+def not_there(history: "History", error: "LogError") -> int:
+    """The exit code when a history cannot be opened, or not be read on."""
+    from engine.log.base import CorruptLog
+    from engine.log.history import OtherHistory
+
+    return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
 
 
 def state_row(report: "object") -> dict[str, Value]:

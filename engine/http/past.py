@@ -8,74 +8,125 @@ take the broker's time. It reads the log as any other reader does.
 """
 
 import asyncio
+import logging
 import multiprocessing
 import signal
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from pathlib import Path
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import cast
 
 from starlette.responses import Response
 
+from engine.config import Config
 from engine.http.arguments import table_of
 from engine.http.call import ApiError, Call, bad_request, not_found, reply
 from engine.http.listing import Item
 from engine.http.properties import properties_of
 from engine.http.queues import shown
-from engine.log.base import LogError
+from engine.log.base import CorruptLog, LogError
+from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, queue_at
 from projections.rewind import At, RewindError, format_time, parse_time
+
+logger = logging.getLogger(__name__)
 
 MAX_COUNT = 10_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the reading process is asked."""
+
+    history: History
+    vhost: str
+    queue: str
+    at: At
+    first: int
+    count: int
+    truncate: int
+
+
 class Reader:
-    """The process that folds."""
+    """The process that folds. One question at a time: others wait for their turn."""
 
     def __init__(self) -> None:
-        self.pool: ProcessPoolExecutor | None = None
+        self._turn = asyncio.Lock()
+        self._running: tuple[SpawnProcess, Connection] | None = None
 
-    async def read(self, data: Path, vhost: str, queue: str, at: At, first: int, count: int, truncate: int) -> Item:
-        if self.pool is None:
-            spawn = multiprocessing.get_context("spawn")
-            self.pool = ProcessPoolExecutor(1, mp_context=spawn, initializer=leave_signals_to_the_broker)
-        loop = asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self.pool, read_past, data, vhost, queue, at, first, count, truncate)
-        except BrokenProcessPool:
-            self.close()
-            raise ApiError(503, "service_unavailable", "the process that reads the past ended: ask again") from None
+    async def read(self, question: Question) -> Item:
+        async with self._turn:
+            if self._running is None:
+                self._running = started()
+            try:
+                found = await asyncio.to_thread(ask, self._running[1], question)
+            except (EOFError, OSError):
+                self.close()
+                raise ApiError(503, "service_unavailable", "the process that reads the past ended: ask again") from None
+            except asyncio.CancelledError:  # nobody waits for this answer, and it must not be taken for the next one's
+                self.close()
+                raise
         if isinstance(found, ApiError):
             raise found
         return found
 
     def close(self) -> None:
         """What is being read is given up."""
-        if self.pool is not None:
-            for process in list((self.pool._processes or {}).values()):  # there is no other way to end a fold under way
-                process.terminate()
-            self.pool.shutdown(wait=True, cancel_futures=True)
-            self.pool = None
+        if self._running is not None:
+            process, _ = self._running  # who waits for its answer learns that there is none, and lets the pipe go
+            self._running = None
+            process.terminate()
+            process.join()
 
 
 reader = Reader()
 
 
-def leave_signals_to_the_broker() -> None:
-    """Ctrl-C goes to the whole process group; the broker ends its reader."""
+def started() -> tuple[SpawnProcess, Connection]:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=answer_questions, args=(theirs,), name="past", daemon=True)
+    process.start()
+    theirs.close()  # so that its end is seen here
+    return process, ours
+
+
+def ask(connection: Connection, question: Question) -> Item | ApiError:
+    connection.send(question)
+    return cast(Item | ApiError, connection.recv())
+
+
+def answer_questions(connection: Connection) -> None:
+    """In the reading process, as long as the broker lives. Ctrl-C goes to the whole process group; the broker ends its
+    reader."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    while True:
+        try:
+            question = connection.recv()
+            connection.send(read_past(question))
+        except (EOFError, BrokenPipeError):
+            return
 
 
-def read_past(data: Path, vhost: str, queue: str, at: At, first: int, count: int, truncate: int) -> Item | ApiError:
-    """In the reading process: the answer, or the refusal (as a value: not every exception survives the way back)."""
+def read_past(question: Question) -> Item | ApiError:
+    """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
-        return past_item(queue_at(data, vhost, queue, at, first, count), truncate)
+        past = queue_at(
+            question.history, question.vhost, question.queue, question.at, question.first, question.count
+        )
+        return past_item(past, question.truncate)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
     except RewindError as error:
         return bad_request(str(error))
     except LogError as error:
+        if question.history.kafka is not None and not isinstance(error, CorruptLog):
+            return ApiError(503, "service_unavailable", str(error))
         return ApiError(500, "log_error", str(error))
+    except Exception as error:  # a defect of ours: the process lives on
+        logger.exception("reading the past failed")
+        return ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log")
 
 
 async def at(call: Call) -> Response:
@@ -88,8 +139,12 @@ async def at(call: Call) -> Response:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if moment.offset is None or moment.offset > durable_offset(call, vhost, name):
         await call.durable()  # the reader sees what is written
-    data = call.broker.config.data
-    return reply(await reader.read(data, vhost, name, moment, first, count, truncate))
+    history = history_of(call.broker.config)
+    return reply(await reader.read(Question(history, vhost, name, moment, first, count, truncate)))
+
+
+def history_of(config: Config) -> History:
+    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings)
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:

@@ -11,7 +11,7 @@ torn by a crash, and ends the reading; anywhere else it is CorruptLog.
 import functools
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
@@ -265,6 +265,11 @@ class PartitionReader:
                 before = segment.place
             finally:
                 segment.close()
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """Of many short ranges (first offset, end)."""
+        for offset, end in ranges:
+            yield from self.read(offset, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
         """As `LogPartition.offset_at`."""
