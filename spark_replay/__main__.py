@@ -7,6 +7,7 @@ The checks that need no Spark come before Spark is started, so that a typo costs
 """
 
 import functools
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -116,6 +117,46 @@ def audit(place: Place, form: str) -> int:
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+@main.command("watch")
+@click.option("--kafka", required=True, help="The Kafka that the log is in, host:port (more are comma separated).")
+@click.option("--prefix", default="rewindmq", show_default=True, help="Of the names of its topics.")
+@click.option(
+    "--checkpoint", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="A directory of this watch's own: it goes on from there.",
+)  # fmt: skip
+@click.option("--interval", default=10.0, type=click.FloatRange(0.1), show_default=True, help="Seconds.")
+@click.option("--batch-events", default=1_000_000, type=click.IntRange(1), show_default=True, help="About so many.")
+@click.option("--fail-fast", is_flag=True, help="End with status 1 when something is found.")
+@click.option("--once", is_flag=True, help="End when all there is now is audited; status 1 if something was found.")
+@click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
+def watch_command(
+    kafka: str, prefix: str, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool,
+    form: str,
+) -> int:  # fmt: skip
+    """Audit a history in Kafka as it goes on, until SIGTERM or SIGINT; a line for each batch with events."""
+    from spark_replay.report import print_batch
+    from spark_replay.watch import Watch, watch
+
+    place = _existing(None, kafka, prefix)
+    assert isinstance(place, InKafka)
+
+    before: dict[int, Any] = {}
+
+    def stop_on_signals(watching: Watch) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda *_: watching.stop())
+
+    try:
+        done = watch(
+            _spark(), place, checkpoint, interval, batch_events, fail_fast, once,
+            functools.partial(print_batch, form=form), stop_on_signals,
+        )  # fmt: skip
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 1 if done.violations and (fail_fast or once) else 0
 
 
 def _existing(data: Path | None, kafka: str | None, prefix: str) -> Place:

@@ -6,7 +6,7 @@ everything behind the break, and the first findings are those that tell where.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from projections.machine.effects import (
     DELETED,
@@ -92,14 +92,41 @@ class AuditProduct:
         self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
+        self.at_end = False
+        self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
+        self.unlisted = dict.fromkeys(CHECKS, 0)
 
     def begin(self, machine: Machine) -> None:
-        assert machine.next_offset == 0, "an audit begins at the beginning"
+        assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
         self.machine = machine
+
+    @property
+    def beliefs(self) -> dict[str, Any]:
+        """All but the machine, of values that can be stored."""
+        apart = ("partition", "machine", "rows", "owed", "accounts")
+        found = {name: value for name, value in self.__dict__.items() if name not in apart}
+        return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
+
+    @classmethod
+    def believing(cls, machine: Machine, beliefs: dict[str, Any]) -> "AuditProduct":
+        """As it was put down beside this machine."""
+        product = cls(machine.partition)
+        accounts = beliefs.pop("accounts")
+        product.__dict__.update(beliefs, machine=machine)
+        for believed in accounts:
+            vhost, name = believed["key"]
+            queue = machine.queue(vhost, name)
+            assert queue is not None, f"there is an account of {vhost}/{name}, but no queue"
+            product.accounts[vhost, name] = Account.believing(believed, queue, product.fail)
+        return product
 
     # -- findings ---------------------------------------------------------------------------------------------------
 
     def fail(self, check: str, queue: str | None, message_id: int | None, detail: str) -> None:
+        if self.at_end:
+            if (check, queue, message_id) in self.told:
+                return
+            self.told.add((check, queue, message_id))
         self.failures[check] += 1
         if self.failures[check] <= LISTED:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
@@ -323,6 +350,8 @@ class AuditProduct:
             yield batch_of(rows, columns.AUDIT)
 
     def _end(self) -> None:
+        """The end of the log as it is now. An audit that goes on comes to it again, and says everything once."""
+        self.at_end = True
         shown = {(queue.vhost, queue.name) for queue in self.machine.queues()}
         for key in sorted(shown ^ self.accounts.keys()):
             where = "fold" if key in shown else "history"
@@ -332,9 +361,11 @@ class AuditProduct:
         for check, count in self.failures.items():
             if not count:
                 self.rows.append((check, True, self.partition, None, None, None, self._looked_at(check)))
-            elif count > LISTED:
+            elif count - LISTED > self.unlisted[check]:
+                self.unlisted[check] = count - LISTED
                 detail = f"and {count - LISTED} more like these"
                 self.rows.append((check, False, self.partition, None, None, None, detail))
+        self.at_end = False
 
     def _looked_at(self, check: str) -> str:
         if check == CLAIMS:

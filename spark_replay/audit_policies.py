@@ -26,8 +26,7 @@ from schemas.events import (
 from spark_replay.audit_fold import AuditProduct
 from spark_replay.events import canonical_json
 from spark_replay.findings import Finding
-from spark_replay.history_log import InKafka, Place, open_log, read_groups
-from spark_replay.ranges import Range
+from spark_replay.history_log import InKafka, Place, groups_in, open_log
 
 POLICIES = "policies"
 APPLIED_WITHIN_MS = 60_000
@@ -58,8 +57,9 @@ class PolicyBook:
     """The metadata log so far: which policies were set where, and the topology that they make."""
 
     def __init__(self, place: Place) -> None:
-        self.place = place
-        self.partition = open_log(place).metadata.name
+        self.log = open_log(place).metadata
+        self.partition = self.log.name
+        self.late_ms = APPLIED_WITHIN_MS if isinstance(place, InKafka) else 0
         self.topology = Topology()
         self.set_at: dict[int, tuple[str, str, str]] = {}
         self.last_change_ms = 0
@@ -67,11 +67,8 @@ class PolicyBook:
 
     def read_on(self) -> None:
         """All there is now: what is in force in a queue was set before."""
-        log = open_log(self.place).metadata
-        decode = decoder_for(log).decode
-        for offsets, records, times in read_groups(
-            self.place, Range(self.partition, self.read_to, log.next_offset), 10_000, 1 << 23
-        ):
+        decode = decoder_for(self.log).decode
+        for offsets, records, times in groups_in(self.log, self.read_to, self.log.next_offset, 10_000, 1 << 23):
             for index, offset in enumerate(offsets):
                 self.read_to = offset + 1
                 try:
@@ -88,13 +85,12 @@ class PolicyBook:
 
     def check(self, rows: Sequence[Any]) -> list[Finding]:
         """What does not hold of the rows of partitions."""
-        late = APPLIED_WITHIN_MS if isinstance(self.place, InKafka) else 0
         findings = []
         for row in rows:
             told = json.loads(row.detail)
             if row.check == WAS_IN_FORCE:
                 findings += self._was_set(row, told)
-            elif told["clock_ms"] > self.last_change_ms + late:
+            elif told["clock_ms"] > self.last_change_ms + self.late_ms:
                 findings += self._is_applied(row, told)
         return findings
 

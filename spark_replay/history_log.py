@@ -106,16 +106,19 @@ def partition_of(place: Place, name: str) -> PartitionLog:
 
 def read_groups(place: Place, stretch: Range, rows: int, size: int) -> Iterator[Group]:
     """The records of a stretch in order, about `rows` records or `size` bytes at a time. CorruptLog."""
-    if stretch.start >= stretch.end:
-        return
-    partition = partition_of(place, stretch.partition)
+    if stretch.start < stretch.end:
+        yield from groups_in(partition_of(place, stretch.partition), stretch.start, stretch.end, rows, size)
+
+
+def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[Group]:
+    """`read_groups` of a partition that is open."""
     offsets: list[int] = []
     records: list[bytes] = []
     times: list[int] | None = [] if partition.framed else None
     weight = 0
-    for block in partition.read(stretch.start, stretch.end):
+    for block in partition.read(start, end):
         first = block.first_offset
-        for at in range(max(0, stretch.start - first), min(len(block.records), stretch.end - first)):
+        for at in range(max(0, start - first), min(len(block.records), end - first)):
             record = block.records[at]
             offsets.append(first + at)
             records.append(record)

@@ -1,5 +1,6 @@
 """An audit's findings for a person: what was checked, what it means, and what did not hold."""
 
+import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -13,6 +14,7 @@ from spark_replay.audit_policies import POLICIES
 from spark_replay.findings import Finding
 from spark_replay.kept import KEPT
 from spark_replay.output import print_json
+from spark_replay.watch import BatchReport
 
 _MEANING = CHECKS | {
     KEPT: "Kafka has the whole history, from offset 0 on, and is set to keep it",
@@ -42,6 +44,15 @@ def print_report(findings: Sequence[Finding], form: str) -> None:
     for finding in bad:
         console.print(_line(finding), markup=False, soft_wrap=True)
     console.print("audit passed" if not bad else f"audit FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
+
+
+def print_batch(report: BatchReport, form: str) -> None:
+    """A line a batch, as it is done, and below it what was found."""
+    if form == "json":
+        print(json.dumps(asdict(report), ensure_ascii=False), flush=True)
+        return
+    lines = [report.line(), *(f"  {_line(finding)}" for finding in report.violations)]
+    print("\n".join(lines), flush=True)
 
 
 def _in_order(findings: Sequence[Finding]) -> list[str]:

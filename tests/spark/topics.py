@@ -4,7 +4,6 @@ They are as RewindMQ makes them, but that whoever writes says the time (CreateTi
 times in both logs.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -31,12 +30,13 @@ def make_topics(bootstrap: str, prefix: str, partitions: int) -> InKafka:
 
 
 class Writer:
-    """Appends to the topics; `offsets[number]` of the queue partitions are where the next record goes."""
+    """Appends to the topics. `settings` are librdkafka's."""
 
     def __init__(self, place: InKafka, **settings: str) -> None:
         self.place = place
         self.producer = Producer({"bootstrap.servers": place.bootstrap, "acks": "all", "linger.ms": 5, **settings})
         self.encoder = Encoder()
+        self.copied: dict[str, int] = {}
 
     def event(self, number: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
         self.record(self.place.queues, number, timestamp_ms, self.encoder.encode(
@@ -57,20 +57,17 @@ class Writer:
     def flush(self) -> None:
         assert self.producer.flush(SECONDS) == 0
 
-    def copy(self, data: Path, starts: Iterable[int] = ()) -> None:
-        """What stands in the embedded log, each record under the time of its envelope and (for a topic that was empty)
-        the same offset; of queue partitions only what lies from `starts` on."""
+    def copy(self, data: Path, share: float = 1.0) -> None:
+        """What stands in the embedded log, up to this share of each partition, and is not copied yet: each record under
+        the time of its envelope and (in topics that were empty) the same offset."""
         log = EmbeddedLogReader(data)
-        decode_time = Decoder().timestamp_ms
-        begins = dict(enumerate(starts))
-        if not begins:
-            self._copy(log.metadata, self.place.metadata, 0, 0, decode_time)
-        for number, partition in enumerate(log.queues):
-            self._copy(partition, self.place.queues, number, begins.get(number, 0), decode_time)
+        time_of = Decoder().timestamp_ms
+        for partition in log.partitions:
+            topic = self.place.metadata if partition.name == log.metadata.name else self.place.queues
+            start, end = self.copied.get(partition.name, 0), int(partition.next_offset * share)
+            for block in partition.read(start, end):
+                for offset, record in enumerate(block.records, block.first_offset):
+                    if start <= offset < end:
+                        self.record(topic, int(partition.name.rpartition("-")[2]), time_of(record), record)
+            self.copied[partition.name] = end
         self.flush()
-
-    def _copy(self, partition, topic: str, number: int, start: int, decode_time) -> None:
-        for block in partition.read(start):
-            for offset, record in enumerate(block.records, block.first_offset):
-                if offset >= start:
-                    self.record(topic, number, decode_time(record), record)
