@@ -59,13 +59,8 @@ _EVERYBODY: dict[str, Any] = {
     "retry.backoff.ms": 50,
     "retry.backoff.max.ms": 500,
 }
-# A consumer here knows itself where it begins; a service's open transaction must not hold up the nodes.
 _CONSUMERS: dict[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
-    "isolation.level": "read_uncommitted",
-    "allow.auto.create.topics": False,
+    "group.id": "rewindmq-unused",
     "fetch.wait.max.ms": 500,
     "fetch.message.max.bytes": 4 * 1024 * 1024,
     # When its queue is full librdkafka looks again after a second, otherwise.
@@ -73,32 +68,46 @@ _CONSUMERS: dict[str, Any] = {
     "fetch.error.backoff.ms": 50,
     "queued.max.messages.kbytes": 32 * 1024,
 }
-# In order, once each, for as long as it takes. When one event is refused for good, none follows it (gapless).
+# A consumer here knows itself where it begins; a service's open transaction must not hold up the nodes.
+_CONSUMERS_MUST: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+}
+# Without a linger an append is back in a millisecond instead of two or three. It costs CPU only where there is enough:
+# the more there is to do, the more gathers behind the requests that are on their way. Compression costs more CPU than
+# it saves here.
 _PRODUCERS: dict[str, Any] = {
+    "linger.ms": 0,
+    "compression.type": "none",
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 1024 * 1024,
+    "topic.metadata.propagation.max.ms": 10_000,
+}
+# In order, once each, for as long as it takes. When one event is refused for good, none follows it (gapless).
+_PRODUCERS_MUST: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "enable.gapless.guarantee": True,
     "max.in.flight.requests.per.connection": 5,
     "message.timeout.ms": 0,
     "message.send.max.retries": 2_147_483_647,
-    "topic.metadata.propagation.max.ms": 10_000,
     "delivery.report.only.error": True,
-    "queue.buffering.max.messages": 1_000_000,
-    "queue.buffering.max.kbytes": 1024 * 1024,
-    "compression.type": "none",
 }
 
 
 class KafkaClients:
-    """`settings` are librdkafka's, for all clients (security, above all); those that the log depends on stay."""
+    """`settings` are librdkafka's, for all clients (security, above all). What the log promises they cannot change."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
         self.bootstrap = bootstrap
-        self._settings = {**_EVERYBODY, **(settings or {}), "bootstrap.servers": bootstrap}
+        self._settings = {**(settings or {}), "bootstrap.servers": bootstrap}
 
     def admin(self) -> AdminClient:
         # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
-        return AdminClient({**self._settings, "log_level": 0})
+        return AdminClient({**_EVERYBODY, **self._settings, "log_level": 0})
 
     @cached_property
     def asking(self) -> Consumer:
@@ -108,10 +117,11 @@ class KafkaClients:
     def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
         """It logs only when it is polled, so those that are asked a question and closed do not."""
         log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
-        return Consumer({**self._settings, **_CONSUMERS, "group.id": "rewindmq-unused", **settings, **log_to})
+        return Consumer({**_EVERYBODY, **_CONSUMERS, **self._settings, **_CONSUMERS_MUST, **settings, **log_to})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        return Producer({**self._settings, **_PRODUCERS, **settings, "logger": logger})
+        must = {**_PRODUCERS_MUST, **settings, "logger": logger}
+        return Producer({**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -9,7 +10,6 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from engine.log import kafka_clients
 from engine.log.base import LogError
 from engine.log.kafka import KafkaLog
 from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
@@ -93,11 +93,8 @@ def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix
             assert own == [b"%d %d" % (at, number) for number in range(count)]
 
 
-def test_what_the_producer_has_no_room_for_waits_in_order(
-    kafka: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(kafka_clients._PRODUCERS, "queue.buffering.max.messages", 10)
-    log = KafkaLog.open(kafka.bootstrap, prefix)
+def test_what_the_producer_has_no_room_for_waits_in_order(kafka: KafkaCluster, prefix: str) -> None:
+    log = KafkaLog.open(kafka.bootstrap, prefix, settings={"queue.buffering.max.messages": "10"})
 
     async def run() -> Following:
         following = Following(log)
@@ -338,7 +335,7 @@ def test_a_node_that_is_ahead_of_the_log_fails(log: KafkaLog) -> None:
 def settings_of(kafka: KafkaCluster, topic: str) -> dict[str, str | None]:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     [future] = admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]).values()
-    return {key: entry.value for key, entry in future.result(SECONDS).items() if key != "confluent.topic"}
+    return {key: entry.value for key, entry in future.result(SECONDS).items()}
 
 
 def change(kafka: KafkaCluster, topic: str, key: str, value: str) -> None:
@@ -347,6 +344,10 @@ def change(kafka: KafkaCluster, topic: str, key: str, value: str) -> None:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
     [future] = admin.incremental_alter_configs([resource]).values()
     future.result(SECONDS)
+    deadline = time.monotonic() + SECONDS
+    while settings_of(kafka, topic)[key] != value:  # a broker applies it a little later
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def delete(kafka: KafkaCluster, topic: str) -> None:

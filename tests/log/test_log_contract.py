@@ -1,14 +1,25 @@
-"""The contract of engine/log/base.py, held against every implementation."""
+"""The contracts of engine/log/base.py and shared.py, held against every implementation.
+
+What all logs have in common (partitions, order, reading by offsets and times, records as they were) is held against
+`History`, which appends and waits until it can be read; how a log that is the node's own numbers and commits, against
+`Log`.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterator
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
 
-from engine.log.base import Log
+from engine.log.base import Block, Log
 from engine.log.embedded import EmbeddedLog
+from engine.log.kafka import KafkaLog
 from engine.log.memory import Faults, MemoryLog
+from projections.replay import PartitionLog, decoder_for
+from schemas.single_object import wrap
 from tests.log.records import START_MS, contents, expected, fill, record
 
 LOGS: dict[str, Callable[[Path], Log]] = {
@@ -17,6 +28,166 @@ LOGS: dict[str, Callable[[Path], Log]] = {
     "memory": lambda data: MemoryLog(2),
     "memory-slow": lambda data: MemoryLog(2, Faults(seed=1, commit_delay_seconds=0.002)),
 }
+SECONDS = 60
+
+
+class History(Protocol):
+    """A log, to append to and to read. Partitions are metadata-0, queues-0, queues-1."""
+
+    @property
+    def partitions(self) -> Sequence[PartitionLog]: ...
+
+    def append(self, partition: int, records: Sequence[bytes]) -> None:
+        """Returns when they can be read."""
+
+    def reopen(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class OwnHistory:
+    """A log of this node alone."""
+
+    def __init__(self, open_log: Callable[[], Log]) -> None:
+        self._open = open_log
+        self._log = open_log()
+
+    @property
+    def partitions(self) -> Sequence[PartitionLog]:
+        return [self._log.metadata, *self._log.queues]
+
+    def append(self, partition: int, records: Sequence[bytes]) -> None:
+        for each in records:
+            [self._log.metadata, *self._log.queues][partition].append(int(time.time() * 1000), each)
+        self._log.commit_and_wait()
+
+    def reopen(self) -> None:
+        self._log.close()
+        self._log = self._open()
+
+    def close(self) -> None:
+        self._log.close()
+
+
+class KafkaHistory:
+    """A log in Kafka, whose records are Avro single objects."""
+
+    def __init__(self, bootstrap: str) -> None:
+        prefix = f"contract-{uuid.uuid4().hex[:12]}"
+        self._open = lambda: KafkaLog.open(bootstrap, prefix)
+        self._log = self._open()
+
+    @property
+    def partitions(self) -> Sequence[PartitionLog]:
+        return [self._log.metadata, *self._log.queues]
+
+    def append(self, partition: int, records: Sequence[bytes]) -> None:
+        to = [self._log.metadata, *self._log.queues][partition]
+        end = to.next_offset + len(records)
+        for each in records:
+            to.append(b"/orders", wrap(each))
+        self._log.flush()
+        deadline = time.monotonic() + SECONDS
+        while to.next_offset < end:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+
+    def reopen(self) -> None:
+        self._log.close()
+        self._log = self._open()
+
+    def close(self) -> None:
+        self._log.close()
+
+
+@pytest.fixture(params=[*LOGS, "kafka"])
+def history(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[History]:
+    opened: History
+    if request.param == "kafka":
+        opened = KafkaHistory(request.getfixturevalue("kafka").bootstrap)
+    else:
+        opened = OwnHistory(lambda: LOGS[request.param](tmp_path))
+    yield opened
+    opened.close()
+
+
+def in_range(partition: PartitionLog, start: int = 0, end: int | None = None) -> list[tuple[int, bytes]]:
+    """Offsets and bare records. The first and the last block may hold more than was asked for."""
+    found = []
+    for block in partition.read(start, end):
+        for at, each in enumerate(block.records):
+            if start <= block.first_offset + at and (end is None or block.first_offset + at < end):
+                found.append((block.first_offset + at, each))
+    return [(offset, each[len(wrap(b"")) :] if partition.framed else each) for offset, each in found]
+
+
+def timestamps(partition: PartitionLog, blocks: Iterator[Block]) -> list[int]:
+    """The log's own, where it gives them."""
+    decode = decoder_for(partition).timestamp_ms
+    times: list[int] = []
+    for block in blocks:
+        times += [decode(each) for each in block.records] if block.timestamps_ms is None else block.timestamps_ms
+    return times
+
+
+def test_all_partitions_are_there_and_empty(history: History) -> None:
+    assert [partition.name for partition in history.partitions] == ["metadata-0", "queues-0", "queues-1"]
+    for partition in history.partitions:
+        assert (partition.start_offset, partition.next_offset) == (0, 0)
+        assert list(partition.read()) == []
+        assert partition.offset_at(START_MS) == 0
+
+
+def test_records_are_read_as_they_were_in_order_in_their_partition(history: History) -> None:
+    numbers = [range(number, 300, 3) for number in range(3)]
+    for start in range(0, 100, 20):
+        for at in range(3):
+            history.append(at, [record(number) for number in numbers[at][start : start + 20]])
+    for partition, own in zip(history.partitions, numbers, strict=True):
+        assert in_range(partition) == list(enumerate(record(number) for number in own))
+        assert (partition.start_offset, partition.next_offset) == (0, 100)
+
+
+def test_any_range_is_read(history: History) -> None:
+    queue = history.partitions[1]
+    for group in range(10):
+        history.append(1, [record(number) for number in range(group * 10, group * 10 + 10)])
+    everything = list(enumerate(expected(100)))
+    for start, end in ((0, 1), (9, 11), (35, 36), (40, 50), (95, 999), (99, 100), (0, 100), (55, None), (0, None)):
+        assert in_range(queue, start, end) == everything[start:end], (start, end)
+    assert [list(queue.read(start, end)) for start, end in ((100, None), (100, 200), (50, 50), (50, 0))] == [[]] * 4
+
+
+def test_a_time_leads_to_the_first_later_offset(history: History) -> None:
+    """State at T is the fold of everything below `offset_at(T)`; what happened at T belongs to it."""
+    queue = history.partitions[2]
+    for group in range(4):
+        history.append(2, [record(number, int(time.time() * 1000)) for number in range(group * 5, group * 5 + 5)])
+        time.sleep(0.003)
+    times = timestamps(queue, queue.read())
+    assert times == sorted(times)
+    assert len(times) == 20
+    for moment in {one + more for one in times for more in (-1, 0, 1)} | {0, times[-1] + 10**6}:
+        assert queue.offset_at(moment) == sum(1 for other in times if other <= moment), moment
+
+
+@pytest.mark.parametrize("history", ["embedded", "embedded-small-segments", "kafka"], indirect=True)
+def test_what_was_appended_is_there_when_the_log_is_opened_again(history: History) -> None:
+    """A log in memory ends with its process."""
+    history.append(0, expected(3))
+    history.append(1, expected(10))
+    times = timestamps(history.partitions[1], history.partitions[1].read())
+    history.reopen()
+    history.append(1, [record(number) for number in range(10, 15)])
+    assert [in_range(partition) for partition in history.partitions] == [
+        list(enumerate(expected(count))) for count in (3, 15, 0)
+    ]
+    assert timestamps(history.partitions[1], history.partitions[1].read(0, 10))[:10] == times
+    history.reopen()
+    assert in_range(history.partitions[1]) == list(enumerate(expected(15)))
+
+
+# A log that is the node's own numbers what is appended at once, and commits it in groups.
 
 
 @pytest.fixture(params=LOGS)
@@ -66,23 +237,23 @@ def test_offset_at_finds_the_first_later_record(log: Log) -> None:
     """State at T is the fold of everything below `offset_at(T)`; equal timestamps belong to it."""
     queue = log.queues[0]
     times = [10, 10, 20, 20, 20, 30, 30, 40, 60, 60]
-    for at, time in enumerate(times):
-        queue.append(time, record(at, time))
+    for at, time_ms in enumerate(times):
+        queue.append(time_ms, record(at, time_ms))
         if at % 3 == 2:
             log.commit_and_wait()
     log.commit_and_wait()
-    for time in range(0, 70):
-        assert queue.offset_at(time) == sum(1 for other in times if other <= time), time
+    for moment in range(0, 70):
+        assert queue.offset_at(moment) == sum(1 for other in times if other <= moment), moment
 
 
 def test_offset_at_when_the_clock_ran_backwards(log: Log) -> None:
     """The largest time so far counts, so the answer is the first record later than T, wherever it stands."""
     queue = log.queues[0]
     times = [10, 50, 20, 30, 50, 55, 40, 60]
-    for at, time in enumerate(times):
-        queue.append(time, record(at, time))
+    for at, time_ms in enumerate(times):
+        queue.append(time_ms, record(at, time_ms))
         log.commit_and_wait()
-    assert [queue.offset_at(time) for time in (9, 10, 20, 49, 50, 55, 59, 60)] == [0, 1, 1, 1, 5, 7, 7, 8]
+    assert [queue.offset_at(moment) for moment in (9, 10, 20, 49, 50, 55, 59, 60)] == [0, 1, 1, 1, 5, 7, 7, 8]
 
 
 def test_commit_calls_back_in_the_loop_and_later_groups_follow(log: Log) -> None:
