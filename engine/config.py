@@ -32,3 +32,13 @@ class Config:
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
+
+    @property
+    def cluster_name(self) -> str:
+        """Of all nodes on the same log."""
+        return self.node if self.kafka is None else self.kafka_prefix
+
+    @property
+    def queues_topic(self) -> str | None:
+        """Kafka's name for the queue partitions; None for the embedded log."""
+        return None if self.kafka is None else f"{self.kafka_prefix}.queues"

@@ -43,12 +43,20 @@ def queue_pid(item: Item) -> str:
 
 def owner_pid(item: Item) -> Value:
     owner = item.get("owner_pid_details")
-    return f"<{owner.get('name')}>" if isinstance(owner, dict) else None
+    return f"<{owner.get('name', session(owner))}>" if isinstance(owner, dict) else None
 
 
 def channel_pid(item: Item) -> Value:
     details = item.get("channel_details")
-    return f"<{details.get('name', details.get('number'))}>" if isinstance(details, dict) else None
+    if not isinstance(details, dict):
+        return None
+    elsewhere = f"{session(details)}.{details.get('number')}"
+    return f"<{details.get('name', elsewhere)}>"
+
+
+def session(details: dict[str, object]) -> str:
+    """What is known of a connection of another node."""
+    return f"{details.get('node')}.{details.get('session_id')}"
 
 
 QUEUE: dict[str, Column] = fields(

@@ -1,5 +1,7 @@
 """Connections, channels and consumers: what is connected now. All of it is read from the broker's open sessions and
 from the queues' consumers in the machine, so nothing is counted twice.
+
+Where many nodes share a log, a node knows its own connections and their channels, and the consumers of all.
 """
 
 from typing import TYPE_CHECKING
@@ -9,6 +11,7 @@ from starlette.responses import Response
 from engine.http.call import Call, not_found, reply
 from engine.http.listing import Item, listed
 from engine.http.properties import plain
+from schemas.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from engine.broker import Broker, ChannelStatus, Session
@@ -27,6 +30,13 @@ def peer_details(broker: "Broker", session: "Session") -> Item:
         "name": connection_name(broker, session), "peer_host": host or session.peer,
         "peer_port": int(port) if port.isdigit() else 0,
     }  # fmt: skip
+
+
+def elsewhere(broker: "Broker", session_id: int) -> Item:
+    """What is known of a session that is not of this node, or is just going: the events of all nodes name it, and who
+    has connected is known only to its node (None: to none that is alive)."""
+    joined = broker.topology.nodes.get(session_id >> EPOCH_SHIFT)
+    return {"node": None if joined is None else joined.node, "session_id": session_id}
 
 
 def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
@@ -117,8 +127,8 @@ def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus",
 
 def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
     session = broker.sessions.get(session_id)
-    if session is None:  # its connection is just going
-        return {"number": number}
+    if session is None:
+        return {"number": number, **elsewhere(broker, session_id)}
     connection = peer_details(broker, session)
     return {
         "connection_name": connection["name"], "name": f"{connection['name']} ({number})", "number": number,

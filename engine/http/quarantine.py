@@ -20,8 +20,7 @@ async def list_quarantined(call: Call) -> Response:
     only = query.get("partition")
     if only is not None and only not in partitions:
         raise bad_request(f"there is no partition {only}; there are {', '.join(partitions)}")
-    config = call.broker.config
-    topic = None if config.kafka is None else f"{config.kafka_prefix}.queues"
+    topic = call.broker.config.queues_topic
     items: list[Item] = [
         {
             "partition": name, "topic": topic, "offset": each.offset, "event": each.event_type or None,

@@ -165,6 +165,9 @@ class KafkaLog:
                 return
             self.backlog.popleft()
 
+    def ends(self) -> Mapping[str, int]:
+        return {} if self._following is None else self._following.ends
+
     def placement(self) -> list[Replicas]:
         """Where the queue partitions were a few seconds ago. Never waits."""
         now = time.monotonic()

@@ -31,7 +31,8 @@ _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError
 class KafkaFollowing:
     """`arrived` is called in the loop; the others in this thread: `read(batch)` before a batch is handed over,
     `each()` many times a second, `gone()` when a topic seems to be gone, `failed(error)` at the end of the thread.
-    `away` says that no broker can be reached, `waiting` that the loop has enough to do."""
+    `away` says that no broker can be reached, `waiting` that the loop has enough to do, `ends` where each partition was
+    said to end when something was last read of it."""
 
     def __init__(
         self, clients: KafkaClients, partitions: Mapping[KafkaPartition, int], loop: asyncio.AbstractEventLoop, *,
@@ -43,6 +44,8 @@ class KafkaFollowing:
         self._partitions = dict(partitions)
         self._names: dict[tuple[str | None, int | None], str]
         self._names = {(each.topic, each.number): each.name for each in partitions}
+        self._places = {each.name: TopicPartition(each.topic, each.number) for each in partitions}
+        self.ends: dict[str, int] = {}
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
         self._ahead = threading.Semaphore(BATCHES_AHEAD)
@@ -104,10 +107,12 @@ class KafkaFollowing:
 
     def _hand_over(self, batches: list[Arrived]) -> None:
         self._read(batches)
+        self._look_ahead(batches)
         self.waiting = not self._ahead.acquire(blocking=False)
         if self.waiting:
             while not self._ahead.acquire(timeout=_POLL_SECONDS):
                 self._each()
+                self._look_ahead(batches)
                 if self._stopping:
                     return
             self.waiting = False
@@ -115,6 +120,12 @@ class KafkaFollowing:
             self._loop.call_soon_threadsafe(self._in_loop, batches)
         except RuntimeError:  # the loop is closed
             self._stopping = True
+
+    def _look_ahead(self, batches: list[Arrived]) -> None:
+        """Kafka says with all that it gives where the partition ends."""
+        for batch in batches:
+            at = self._places[batch.partition]
+            self.ends[batch.partition] = self._consumer.get_watermark_offsets(at, cached=True)[1]
 
     def _in_loop(self, batches: list[Arrived]) -> None:
         self._ahead.release()

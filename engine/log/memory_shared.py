@@ -215,6 +215,7 @@ class MemorySharedLog:
     """Implements `engine.log.shared.SharedLog`."""
 
     identity = "memory"
+    max_record_bytes = 1 << 20
 
     def __init__(self, shared: SharedHistory, node: str) -> None:
         self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
@@ -256,6 +257,9 @@ class MemorySharedLog:
 
     def flush(self) -> None:
         """What was appended is on its way already."""
+
+    def ends(self) -> Mapping[str, int]:
+        return {partition.name: partition.next_offset for partition in self.shared.partitions}
 
     def placement(self) -> Sequence[Placement]:
         return ()

@@ -97,6 +97,9 @@ class SharedLog(Protocol):
 
     def flush(self) -> None: ...
 
+    def ends(self) -> Mapping[str, int]:
+        """How far each partition is, by name, as the log said when it last gave something to read. Never waits."""
+
     def placement(self) -> Sequence[Placement]:
         """Of the queue partitions, in their order; as it was some seconds ago at the most."""
 
