@@ -134,7 +134,7 @@ class Connection(FrameReader):
             return False
         self.state = "starting"
         properties = tables.encode({
-            "capabilities": CAPABILITIES, "cluster_name": self.broker.config.node, "product": "RabbitMQ",
+            "capabilities": CAPABILITIES, "cluster_name": self.broker.config.cluster_name, "product": "RabbitMQ",
             "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
             "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
         })  # fmt: skip

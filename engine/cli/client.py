@@ -11,13 +11,14 @@ Json = dict[str, object]
 
 
 class Refused(CliError):
-    """The API's answer was an error: its HTTP `status` and `reason`."""
+    """The API's answer was an error: its HTTP `status` and `reason`, and the whole of it."""
 
-    def __init__(self, status: int, reason: str) -> None:
+    def __init__(self, status: int, reason: str, answer: Json) -> None:
         code = NO_PERMISSION if status == 401 else DATA if status < 500 else UNAVAILABLE if status == 503 else SOFTWARE
         super().__init__(code, reason)
         self.status = status
         self.reason = reason
+        self.answer = answer
 
 
 def path(*segments: str) -> str:
@@ -80,6 +81,7 @@ class Client:
                            " start --data DIR', or say where it is with --url or REWINDMQ_URL") from None  # fmt: skip
         if response.is_success:
             return response
+        answer: Json = {}
         try:
             answer = response.json()
             reason = str(answer["reason"])
@@ -87,4 +89,4 @@ class Client:
             reason = f"{self.address} answered {response.status_code} to {method} {url}: is that a RewindMQ broker?"
         if response.status_code == 401 and reason == "Login failed":
             raise CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
-        raise Refused(response.status_code, reason)
+        raise Refused(response.status_code, reason, answer)

@@ -9,13 +9,14 @@ import sys
 
 import click
 
-from engine.cli import access, history, listings, node, policies, queues
+from engine.cli import access, history, listings, node, policies, queues, quorum
 from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": node.COMMANDS, "History": history.COMMANDS, "Policies": policies.COMMANDS,
-    "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Access control": access.COMMANDS,
+    "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,
+    "Access control": access.COMMANDS,
 }  # fmt: skip
 
 

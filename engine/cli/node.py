@@ -5,7 +5,8 @@ from typing import cast
 
 import click
 
-from engine.cli.client import Client
+from engine.cli.client import Client, Json
+from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value
 from engine.config import VERSION, Config
@@ -21,31 +22,21 @@ GIGABYTE = 1_000_000_000
 @click.option("--partitions", type=click.IntRange(1, 1024),
               help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one).")  # fmt: skip
 @click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
-@click.option("--kafka", metavar="HOST:PORT,...", envvar="REWINDMQ_KAFKA",
-              help="Bootstrap servers of a Kafka that is the log; else it is in the data directory.")
-@click.option("--kafka-prefix", default="rewindmq", show_default=True, help="Of the names of the topics.")
+@with_kafka
 @click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
-@click.option("--kafka-setting", metavar="KEY=VALUE", multiple=True,
-              help="One more setting of the Kafka clients (librdkafka's names), as for security.")  # fmt: skip
 @click.option("--node-timeout", type=click.IntRange(1, 600), default=10, show_default=True,
               help="Seconds after which a node that was not heard of is lost; its messages go to others.")  # fmt: skip
 def start(
-    data: Path, host: str, amqp_port: int, http_port: int, partitions: int | None, node: str, kafka: str | None,
-    kafka_prefix: str, kafka_replication: int | None, kafka_setting: tuple[str, ...], node_timeout: int,
+    data: Path, host: str, amqp_port: int, http_port: int, partitions: int | None, node: str, kafka: Kafka,
+    kafka_replication: int | None, node_timeout: int,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.__main__ import run
 
-    settings = []
-    for setting in kafka_setting:
-        key, separator, value = setting.partition("=")
-        if not separator:
-            raise click.BadParameter(f"'{setting}' is not KEY=VALUE", param_hint="--kafka-setting")
-        settings.append((key, value))
     config = Config(
         data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, partitions=partitions, node=node,
-        kafka=kafka, kafka_prefix=kafka_prefix, kafka_replication=kafka_replication, kafka_settings=tuple(settings),
-        node_timeout_ms=node_timeout * 1000,
+        kafka=kafka.servers, kafka_prefix=kafka.prefix, kafka_replication=kafka_replication,
+        kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
     )  # fmt: skip
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
@@ -73,7 +64,8 @@ def version() -> None:
 def status(settings: Settings) -> None:
     """How the broker is: memory, disk, alarms, totals, listeners."""
     client = settings.client()
-    overview, node = client.get_one("overview"), client.get("nodes")[0]
+    overview = client.get_one("overview")
+    node = client.get_one("nodes", str(overview["node"]))
     if settings.formatter in ("json", "csv"):
         report = facts(overview, node)
         settings.show(list(report), [report])
@@ -135,4 +127,57 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
     ]  # fmt: skip
 
 
-COMMANDS = (start, ping, version, status)
+@click.command("cluster_status")
+@common
+def cluster_status(settings: Settings) -> None:
+    """The nodes that share the log, and where the partitions of the log are."""
+    client = settings.client()
+    overview, nodes = client.get_one("overview"), client.get("nodes")
+    if settings.formatter in ("json", "csv"):
+        report = cluster_facts(overview, nodes)
+        settings.show(list(report), [report])
+        return
+    settings.banner(f"Cluster status of node {overview['node']} ...")
+    for line in cluster_lines(overview, nodes):
+        click.echo(line)
+
+
+def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
+    names = [node["name"] for node in nodes]
+    return {
+        "cluster_name": overview["cluster_name"], "disk_nodes": names,
+        "running_nodes": [node["name"] for node in nodes if node["running"]],
+        "versions": {str(node["name"]): node_version(node) for node in nodes}, "alarms": alarms(overview),
+        "partitions": {}, "listeners": {str(node["name"]): node["address"] for node in nodes}, "log": overview["log"],
+    }  # fmt: skip
+
+
+def node_version(node: Json) -> object:
+    return cast(list[Json], node["applications"])[0]["version"]
+
+
+def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
+    log = cast(list[dict[str, list[str]]], overview["log"])
+    return [
+        "Basics", "",
+        f"Cluster name: {overview['cluster_name']}", "",
+        "Disk Nodes", "",
+        *(str(node["name"]) for node in nodes), "",
+        "Running Nodes", "",
+        *(str(node["name"]) for node in nodes if node["running"]), "",
+        "Versions", "",
+        *(f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes), "",
+        "Alarms", "",
+        *([str(alarm) for alarm in alarms(overview)] or ["(none)"]), "",
+        "Network Partitions", "",
+        "(none)", "",
+        "Listeners", "",
+        *(f"Node: {node['name']}, address: {node['address']}, protocol: amqp, purpose: AMQP 0-9-1"
+          for node in nodes), "",
+        "Log", "",
+        *(f"{each['partition']}: leader {each['leader'] or '(none)'}, members {', '.join(each['members'])}, online"
+          f" {', '.join(each['online'])}" for each in log),
+    ]  # fmt: skip
+
+
+COMMANDS = (start, ping, version, status, cluster_status)

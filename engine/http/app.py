@@ -23,7 +23,20 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.errors import AmqpError
-from engine.http import access, bindings, clients, exchanges, metrics, overview, past, policies, quarantine, queues, web
+from engine.http import (
+    access,
+    bindings,
+    clients,
+    exchanges,
+    metrics,
+    overview,
+    past,
+    policies,
+    quarantine,
+    queues,
+    quorum,
+    web,
+)
 from engine.http.authentication import authenticate
 from engine.http.call import ApiError, Call, api_error, reply
 
@@ -42,7 +55,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/health/checks/alarms": {"GET": overview.alarms},
     "/health/checks/local-alarms": {"GET": overview.alarms},
     "/health/checks/virtual-hosts": {"GET": overview.healthy},
-    "/health/checks/ready-to-serve-clients": {"GET": overview.healthy},
+    "/health/checks/ready-to-serve-clients": {"GET": overview.ready},
+    "/health/checks/node-is-quorum-critical": {"GET": quorum.critical},
     "/vhosts": {"GET": access.list_vhosts},
     "/vhosts/{vhost}": {"GET": access.show_vhost, "PUT": access.put_vhost, "DELETE": access.delete_vhost},
     "/vhosts/{vhost}/permissions": {"GET": access.vhost_permissions},
@@ -60,6 +74,13 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/{vhost}/{queue}/get": {"POST": queues.get},
     "/queues/{vhost}/{queue}/bindings": {"GET": bindings.of_queue},
     "/queues/{vhost}/{queue}/at": {"GET": past.at},
+    "/queues/quorum/{vhost}/{queue}/status": {"GET": quorum.status},
+    "/queues/quorum/{vhost}/{queue}/leader": {"POST": quorum.transfer},
+    "/queues/quorum/{vhost}/{queue}/replicas/add": {"POST": quorum.add},
+    "/queues/quorum/{vhost}/{queue}/replicas/delete": {"DELETE": quorum.delete},
+    "/queues/quorum/replicas/on/{node}/grow": {"POST": quorum.grow},
+    "/queues/quorum/replicas/on/{node}/shrink": {"DELETE": quorum.shrink},
+    "/rebalance/queues": {"POST": quorum.rebalance},
     "/quarantine": {"GET": quarantine.list_quarantined},
     "/exchanges": {"GET": exchanges.list_all},
     "/exchanges/{vhost}": {"GET": exchanges.list_vhost},

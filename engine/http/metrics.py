@@ -54,7 +54,8 @@ def gauges(broker: "Broker") -> Iterator[Sample]:
     used, most = open_descriptors()
     disk = shutil.disk_usage(broker.config.data)
     build = labelled(rabbitmq_version=RABBITMQ_VERSION, product_name="RewindMQ", product_version=VERSION)
-    identity = labelled(rabbitmq_node=node, rabbitmq_cluster=node, rabbitmq_cluster_permanent_id=node)
+    cluster = broker.config.cluster_name
+    identity = labelled(rabbitmq_node=node, rabbitmq_cluster=cluster, rabbitmq_cluster_permanent_id=cluster)
     ready_bytes = sum(queue.message_bytes_ready for queue in queues)
     unacked_bytes = sum(queue.message_bytes_unacked for queue in queues)
     yield "build_info", build, "RabbitMQ version whose semantics hold, and RewindMQ's own", 1

@@ -16,6 +16,7 @@ from engine.http.listing import Item, listed
 
 if TYPE_CHECKING:
     from engine.broker import Broker
+    from engine.partition import Partition
 
 STARTED = time.monotonic()
 EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
@@ -65,7 +66,7 @@ async def overview(call: Call) -> Response:
     item: Item = {
         "product_name": "RewindMQ", "product_version": VERSION, "rabbitmq_version": RABBITMQ_VERSION,
         "management_version": RABBITMQ_VERSION, "python_version": sys.version.split()[0], "node": config.node,
-        "cluster_name": config.node, "rates_mode": "none", "exchange_types": exchange_types,
+        "cluster_name": config.cluster_name, "rates_mode": "none", "exchange_types": exchange_types,
         "queue_totals": {key: now[key] for key in ("messages", "messages_ready", "messages_unacknowledged")},
         "object_totals": {key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")},
         "message_stats": {}, "churn_rates": {}, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
@@ -73,14 +74,20 @@ async def overview(call: Call) -> Response:
             {"node": config.node, "protocol": protocol, "ip_address": config.host, "port": port}
             for protocol, port in (("amqp", config.amqp_port), ("http", config.http_port))
         ],
-        "log": [
-            {"partition": partition.name, "next_offset": partition.next_offset,
-             "durable_offset": partition.durable_offset, "state_offset": partition.machine.next_offset}
-            for partition in broker.partitions
-        ],
+        "log": [log_item(broker, partition) for partition in broker.partitions],
         "publishing_blocked": broker.blocked,
     }  # fmt: skip
     return reply(item)
+
+
+def log_item(broker: "Broker", partition: "Partition") -> Item:
+    """`leader`, `members`, `online`: Kafka's brokers, or this node."""
+    members = broker.keeper.members(partition)
+    return {
+        "partition": partition.name, "next_offset": partition.next_offset, "durable_offset": partition.durable_offset,
+        "state_offset": partition.machine.next_offset, "leader": members.leader, "members": list(members.members),
+        "online": list(members.online), "owned": partition.owned,
+    }  # fmt: skip
 
 
 async def whoami(call: Call) -> Response:
@@ -91,14 +98,31 @@ async def version(call: Call) -> Response:
     return reply(RABBITMQ_VERSION)
 
 
+def node_items(broker: "Broker") -> list[Item]:
+    """All nodes that share the log and are alive, by name. Of the others it is known what they said when they joined.
+    `owned_partitions`: whose duties (timers, dead letters) the node has; null: that only the node itself can tell."""
+    own = broker.keeper.epoch
+    others: list[Item] = [
+        {"name": joined.node, "type": "disc", "running": True, "address": joined.address, "epoch": epoch,
+         "owned_partitions": None, "partitions": [],
+         "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": joined.version}]}
+        for epoch, joined in broker.topology.nodes.items()
+        if epoch != own
+    ]  # fmt: skip
+    return sorted([node_item(broker), *others], key=lambda item: str(item["name"]))
+
+
 def node_item(broker: "Broker") -> Item:
     used, most = open_descriptors()
+    config = broker.config
     return {
-        "name": broker.config.node, "type": "disc", "running": True, "os_pid": str(os.getpid()),
+        "name": config.node, "type": "disc", "running": broker.keeper.joined, "os_pid": str(os.getpid()),
+        "address": f"{config.host}:{config.amqp_port}", "epoch": broker.keeper.epoch,
+        "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
         "uptime": int(uptime_seconds() * 1000), "mem_used": resident_bytes(), "mem_alarm": False,
-        "disk_free": shutil.disk_usage(broker.config.data).free, "disk_free_alarm": broker.blocked is not None,
+        "disk_free": shutil.disk_usage(config.data).free, "disk_free_alarm": broker.blocked is not None,
         "fd_used": used, "fd_total": most, "sockets_used": len(broker.sessions), "partitions": [],
-        "processors": os.cpu_count() or 1, "db_dir": str(broker.config.data), "rates_mode": "none",
+        "processors": os.cpu_count() or 1, "db_dir": str(config.data), "rates_mode": "none",
         "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": VERSION},
                          {"name": "uvicorn", "description": "ASGI server", "version": installed_version("uvicorn")}],
     }  # fmt: skip
@@ -106,14 +130,15 @@ def node_item(broker: "Broker") -> Item:
 
 async def nodes(call: Call) -> Response:
     call.require("monitoring")
-    return listed(call, [node_item(call.broker)])
+    return listed(call, node_items(call.broker))
 
 
 async def node(call: Call) -> Response:
     call.require("monitoring")
-    if call.segment("node") != call.broker.config.node:
-        raise not_found()
-    return reply(node_item(call.broker))
+    for item in node_items(call.broker):
+        if item["name"] == call.segment("node"):
+            return reply(item)
+    raise not_found()
 
 
 async def alarms(call: Call) -> Response:
@@ -124,4 +149,11 @@ async def alarms(call: Call) -> Response:
 
 
 async def healthy(call: Call) -> Response:
+    return reply({"status": "ok"})
+
+
+async def ready(call: Call) -> Response:
+    """503 while a node that was declared lost has not joined again: it turns clients away."""
+    if not call.broker.keeper.joined:
+        raise ApiError(503, "failed", "the node was declared lost and joins again")
     return reply({"status": "ok"})

@@ -13,7 +13,7 @@ from engine.http.call import Call, Json, bad_request, boolean, done, integer, re
 from engine.http.clients import consumer_item, peer_details
 from engine.http.listing import Item, columns_of, listed
 from engine.http.properties import properties_of
-from schemas.events import Nacked, Published
+from schemas.events import EPOCH_SHIFT, Nacked, Published
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -66,7 +66,7 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     item: Item = {
         "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
         "auto_delete": queue.auto_delete, "exclusive": queue.exclusive, "arguments": table_of(queue.arguments),
-        "argument_types": dict(types_of(queue.arguments)), "node": broker.config.node, "state": "running",
+        "argument_types": dict(types_of(queue.arguments)), "node": node_of(broker, queue), "state": "running",
         "policy": queue.policy.name if queue.policy else None,
         "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
         "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
@@ -80,11 +80,18 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
         "queue_id": queue.queue_id, "partition": partition.name, "outcomes": dict(queue.counters),
     }  # fmt: skip
     if queue.type == "quorum":
-        item |= {"leader": broker.config.node, "members": [broker.config.node], "online": [broker.config.node]}
+        members = broker.keeper.members(partition)
+        item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
     owner = broker.sessions.get(queue.owner) if queue.exclusive else None
     if owner is not None:
         item["owner_pid_details"] = peer_details(broker, owner)
     return item
+
+
+def node_of(broker: "Broker", queue: "Queue") -> str:
+    """An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
+    joined = broker.topology.nodes.get(queue.owner >> EPOCH_SHIFT) if queue.exclusive else None
+    return broker.config.node if joined is None else joined.node
 
 
 def head_timestamp(partition: "Partition", queue: "Queue") -> Json:

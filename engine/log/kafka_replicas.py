@@ -1,0 +1,91 @@
+"""Which of Kafka's brokers hold which partitions of a history: what is, what is wanted, and moving leaders.
+
+A quorum queue's members are the replicas of its partition, so the queues of a partition have them in common. A leader
+can be moved from here (Kafka elects the preferred one, the first of the replicas). A change of the replicas themselves
+cannot: librdkafka has no such request. It is written down instead, as kafka-reassign-partitions.sh takes it.
+
+Everything here asks Kafka and waits; LogError when it does not answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import ElectionType, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from engine.log.base import LogError
+from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, code_of, text_of
+from engine.log.kafka_topics import KafkaTopics
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A partition's replicas, as ids of Kafka's brokers, the preferred leader first. `leader` -1: there is none."""
+
+    name: str  # ours: queues-0
+    topic: str
+    number: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    least_in_sync: int  # with fewer of them Kafka takes nothing (min.insync.replicas)
+
+    def with_replicas(self, replicas: Sequence[int]) -> dict[str, object]:
+        """As an entry of a reassignment."""
+        return {"topic": self.topic, "partition": self.number, "replicas": list(replicas)}
+
+
+def reassignment(partitions: Sequence[dict[str, object]]) -> dict[str, object]:
+    """The file that kafka-reassign-partitions.sh reads."""
+    return {"version": 1, "partitions": list(partitions)}
+
+
+class KafkaReplicas:
+    """Of the three topics with this prefix."""
+
+    def __init__(self, clients: KafkaClients, prefix: str) -> None:
+        self._clients = clients
+        self._topics = KafkaTopics(clients, prefix)
+
+    def brokers(self) -> dict[int, str]:
+        """The addresses of those that are up, by id."""
+        admin = self._clients.admin()
+        found = asked("the brokers", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).brokers)
+        return {number: f"{broker.host}:{broker.port}" for number, broker in sorted(found.items())}
+
+    def placed(self) -> list[Placed]:
+        """Every partition of the history, those of queues first."""
+        admin = self._clients.admin()
+        names = {self._topics.queues: "queues", self._topics.metadata: "metadata", self._topics.nodes: "nodes"}
+        futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS)
+        described = {topic: asked(f"the topic {topic}", future.result) for topic, future in futures.items()}
+        least = self._least_in_sync(list(names))
+        return [
+            Placed(
+                f"{name}-{each.id}", topic, each.id, -1 if each.leader is None else each.leader.id,
+                tuple(node.id for node in each.replicas), tuple(node.id for node in each.isr), least[topic],
+            )
+            for topic, name in names.items()
+            for each in described[topic].partitions
+        ]  # fmt: skip
+
+    def elect_preferred(self, partitions: Sequence[Placed]) -> None:
+        """Make the first replica of each the leader. LogError when one of them is not there to lead."""
+        admin = self._clients.admin()
+        wanted = [TopicPartition(each.topic, each.number) for each in partitions]
+        future = admin.elect_leaders(
+            ElectionType.PREFERRED, wanted, request_timeout=TIMEOUT_SECONDS, operation_timeout=TIMEOUT_SECONDS / 2
+        )
+        answers: Mapping[TopicPartition, object] = asked("leaders", future.result)
+        for partition, error in answers.items():
+            if error is not None and code_of(error) != KafkaError.ELECTION_NOT_NEEDED:  # type: ignore[arg-type]
+                raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")  # type: ignore[arg-type]
+
+    def _least_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
+        admin = self._clients.admin()
+        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+        futures = admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
+        return {
+            resource.name: int(asked(f"the settings of {resource.name}", future.result)["min.insync.replicas"].value)
+            for resource, future in futures.items()
+        }
