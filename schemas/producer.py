@@ -36,12 +36,10 @@ from datetime import datetime
 from typing import NamedTuple
 
 from schemas.events import Actor, Published, Route
+from schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES
 from schemas.single_object import FramedEncoder
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years, as for AMQP's publishers (S-036)
-# What a consumer with the usual frame size (131,072) can be sent: one header frame, without its own 8 and 12 bytes.
-MAX_PROPERTIES_BYTES = 131_052
-MAX_DEPTH = 32  # of tables and arrays within headers
 ROUTES = 4_096  # queues that a publisher remembers; then it starts anew
 
 HeaderValue = None | bool | int | float | str | bytes | datetime | list["HeaderValue"] | Mapping[str, "HeaderValue"]

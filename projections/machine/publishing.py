@@ -1,5 +1,6 @@
 """A publish reaches its queues.
 
+    from a service that writes to the log itself, and no AMQP message       -> quarantined
     refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
     seen?     (a dead letter forwarded a second time)                       -> Duplicate
     nothing ready and a consumer with room                                  -> straight to it, past the ready order
@@ -16,6 +17,7 @@ from projections.machine.ready import BY_PROPERTY, NONE, PERSISTENT, SIZE_MASK
 from projections.machine.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from projections.machine.state import ROUTES_REMEMBERED, State, quarantine
 from schemas.events import Actor, Published, Route
+from schemas.properties import flaw
 
 
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
@@ -24,6 +26,11 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
         quarantine(state, event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
         return
+    if actor.session == 0 and event.origin is None:  # by no session, so no door has looked at it
+        wrong = flaw(event.properties)
+        if wrong:
+            quarantine(state, event, wrong, effects)
+            return
     queues = state.routes.get(event.route)
     if queues is None:
         queues = _resolve(state, event, effects)

@@ -19,7 +19,7 @@ from engine.http.properties import properties_of
 from engine.log.placement import murmur2, partition_of
 from projections.machine.effects import Deliver, Effect, Quarantine
 from projections.machine.machine import Machine
-from schemas.events import Actor, ConsumerAttached, Published, QueueDeclared
+from schemas.events import Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
 from schemas.producer import Publisher
 from schemas.single_object import FramedDecoder, FramedEncoder
 from tests.kafka.cluster import KafkaCluster
@@ -28,7 +28,7 @@ from tests.running import ROOT, RunningBroker
 DOC = ROOT / "docs" / "producing.md"
 PARTITIONS = 5
 SECONDS = 60
-ANN = Actor("ann", 7)
+SERVICE = Actor("billing", 0)
 
 
 def examples() -> list[str]:
@@ -42,11 +42,11 @@ def make_topic(kafka: KafkaCluster, topic: str, partitions: int = PARTITIONS) ->
     made[topic].result(SECONDS)
 
 
-def append(kafka: KafkaCluster, topic: str, partition: int, *events: QueueDeclared | ConsumerAttached) -> None:
+def append(kafka: KafkaCluster, topic: str, partition: int, *events: Event) -> None:
     encoder = FramedEncoder()
     producer = Producer({"bootstrap.servers": kafka.bootstrap})
     for event in events:
-        producer.produce(topic, encoder.encode(encoder.prefix(0, ANN), event), partition=partition)
+        producer.produce(topic, encoder.encode(encoder.prefix(0, SERVICE), event), partition=partition)
     assert producer.flush(SECONDS) == 0
 
 
@@ -179,8 +179,10 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
     with pika.BlockingConnection(pika.URLParameters(nodes[0].amqp_url)) as connection:
         channel = connection.channel()
         channel.queue_declare("orders", durable=True)
-        run(examples()[0], kafka, tmp_path, prefix, path=str(ROOT))
         home = partition_of("/", "orders", PARTITIONS)
+        route = Route("/", "", "orders", ("orders",))
+        append(kafka, topic, home, Published(route, b"", None, None, True, None, None, b"no properties", 13))
+        run(examples()[0], kafka, tmp_path, prefix, path=str(ROOT))
         producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2"})
         nowhere = Publisher("billing", prefix).record("/", "nowhere", b"lost")
         producer.produce(topic, key=nowhere.key, value=nowhere.value, partition=home)
@@ -194,15 +196,16 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
     assert body == b'{"order": 7, "amount": 12.5}'
     assert (properties.content_type, properties.message_id) == ("application/json", "order-7")
     assert (properties.headers, properties.expiration) == ({"source": "web", "attempt": 1}, "600000")
-    until(lambda: len(quarantined(nodes[0])) >= 3)
+    until(lambda: len(quarantined(nodes[0])) >= 4)
     listed = quarantined(nodes[0])
     assert [(each["partition"], each["topic"], each["event"]) for each in listed] == [
-        (f"queues-{home}", topic, "Published"), (f"queues-{home}", topic, None), (f"queues-{home}", topic, None),
+        (f"queues-{home}", topic, event) for event in ("Published", "Published", None, None)
     ]  # fmt: skip
-    assert [each["reason"] for each in listed[:2]] == [
-        "no queue 'nowhere' in vhost '/'", "byte 0 of 8: not a single-object encoding, which begins with C3 01",
+    assert [each["reason"] for each in listed[:3]] == [
+        "0 bytes of properties; they are 2 to 131052", "no queue 'nowhere' in vhost '/'",
+        "byte 0 of 8: not a single-object encoding, which begins with C3 01",
     ]  # fmt: skip
-    assert "body is 4 bytes long, but the record ends after 0" in listed[2]["reason"]
+    assert "body is 4 bytes long, but the record ends after 0" in listed[3]["reason"]
     until(lambda: quarantined(nodes[1]) == listed)
     nodes[1].kill()
     nodes.append(start_broker(tmp_path / "c", *options, "--node", "rewindmq@c"))

@@ -16,7 +16,7 @@ from schemas.events import BROKER, Acked, Argument, ConsumerAttached, Fetched, P
 def filled(count: int, expiration: int | None = None) -> Machine:
     machine = Machine("queues-0")
     machine.apply(0, 1000, BROKER, QueueDeclared(VHOST, "q", "classic", True, False, False, 0, (), "", None, None), [])
-    event = Published(route("q"), b"", expiration, None, True, None, None, b"", 100)
+    event = Published(route("q"), b"\x00\x00", expiration, None, True, None, None, b"", 100)
     effects: list[object] = []
     for offset in range(1, count + 1):
         machine.apply(offset, 1000, BROKER, event, effects)  # type: ignore[arg-type]
@@ -52,7 +52,7 @@ def test_a_long_queue_writes_little_when_it_changes_little() -> None:
     first = machine.take_dirty().queues[0]
     assert sorted(first.chunks) == list(range(10))
     assert machine.take_dirty().queues == []
-    event = Published(route("q"), b"", None, None, True, None, None, b"", 100)
+    event = Published(route("q"), b"\x00\x00", None, None, True, None, None, b"", 100)
     machine.apply(20_000, 1000, BROKER, event, [])
     second = machine.take_dirty().queues[0]
     assert (list(second.chunks), second.vanished) == ([10], [])
