@@ -42,7 +42,7 @@ from engine.errors import (
 )
 from engine.keeping import Keeper
 from engine.log.placement import partition_of
-from engine.metadata import Metadata
+from engine.metadata import NOT_RECORDED, Metadata
 from engine.partition import Confirms, Consumer, Partition
 from engine.recovery import open_broker
 from engine.routing import Destination, Router
@@ -351,6 +351,11 @@ class Broker(Administration):
         await self.metadata.ask(
             session.actor, ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
         )
+        known = self.topology.exchanges.get((vhost, name))
+        if known is None:  # deleted by another node in the same moment
+            raise NotFound(f"no {resource('exchange', name, vhost)}")
+        # another node's client may have been faster
+        declarations.check_exchange_equivalence(known, type, durable, auto_delete, internal, arguments)
 
     async def delete_exchange(self, session: Session, name: str, if_unused: bool) -> None:
         """No error when there is no such exchange."""
@@ -362,7 +367,7 @@ class Broker(Administration):
         self.access.check(session.user, vhost, "configure", "exchange", name)
         if (vhost, name) not in self.topology.exchanges:
             return
-        if if_unused and self.topology.bindings_from(vhost, name):
+        if if_unused and any(self.router.is_live(bound) for bound in self.topology.bindings_from(vhost, name)):
             raise PreconditionFailed(f"{resource('exchange', name, vhost)} in use")
         await self.metadata.delete_exchange(session.actor, vhost, name)
 
@@ -377,12 +382,13 @@ class Broker(Administration):
         exchange = self.topology.exchanges.get((vhost, source))
         if exchange is None:
             raise NotFound(f"no {resource('exchange', source, vhost)}")
+        queue_id = NOT_RECORDED
         if destination_type == "queue":
-            await self._usable(session, destination)
+            queue_id = (await self._usable(session, destination))[1].queue_id
         elif (vhost, destination) not in self.topology.exchanges:
             raise NotFound(f"no {resource('exchange', destination, vhost)}")
         declarations.check_binding_arguments(exchange, arguments)
-        bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments))
+        bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
         await self.metadata.bind(session.actor, bound)
 
     async def unbind(
@@ -392,10 +398,13 @@ class Broker(Administration):
         """No error when there is no such binding."""
         source, destination = strip_cr_lf(source), strip_cr_lf(destination)
         self._check_binding(session, source, destination_type, destination)
+        queue_id = NOT_RECORDED
         if destination_type == "queue" and self.queue(session.vhost, destination) is not None:
-            await self._usable(session, destination)
-        bound = Bound(session.vhost, source, destination_type, destination, routing_key, _sorted(arguments))
-        await self.metadata.unbind(session.actor, bound)
+            queue_id = (await self._usable(session, destination))[1].queue_id
+        for each in dict.fromkeys((queue_id, NOT_RECORDED)):
+            await self.metadata.unbind(session.actor, Bound(
+                session.vhost, source, destination_type, destination, routing_key, _sorted(arguments), each
+            ))  # fmt: skip
 
     def _check_binding(self, session: Session, source: str, destination_type: str, destination: str) -> None:
         self.access.check(session.user, session.vhost, "write", destination_type, destination)
@@ -477,8 +486,7 @@ class Broker(Administration):
     def queue_gone(self, partition: Partition, queue: Queue, reason: str) -> None:
         self.counters["queues_deleted_total"] += 1
         self.queues_changed()
-        if partition.machine.queue(queue.vhost, queue.name) is None:  # and not declared anew in the same turn
-            self.keeper.queue_gone(partition, queue)
+        self.keeper.queue_gone(partition, queue)
 
     def dead_letter(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
         self.forwarder.take(partition, effect, message)
@@ -491,6 +499,8 @@ class Broker(Administration):
         self.routing_version += 1
         if isinstance(event, Bound | Unbound):
             self.router.bindings_changed(event.vhost, event.source)
+            if (event.vhost, event.source) not in self.topology.exchanges:  # auto-deleted, and perhaps others with it
+                self.router.exchanges_changed()
         elif not isinstance(event, BrokerStarted):
             self.router.exchanges_changed()
             self.access.changed()

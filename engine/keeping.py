@@ -24,13 +24,20 @@ class Keeper(Protocol):
     joined: bool  # clients may come
     reads_back: bool  # only what the log has made durable is folded
 
+    @property
+    def read_back_seconds(self) -> float:
+        """How long it takes into the log and back; 0 where nothing has to come back."""
+
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up: begin another."""
 
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
-        """A queue is gone, and not declared anew: its bindings have to go."""
+        """A queue is gone: its bindings have to go."""
 
     def members(self, partition: "Partition") -> Members: ...
+
+    def behind(self, partition: "Partition") -> int:
+        """How many offsets of the log are still to be folded, as far as is known."""
 
     def stop(self) -> None:
         """Everything durable, told and persisted. LogError when that can't be; what is confirmed is safe."""

@@ -11,12 +11,15 @@ from collections.abc import Callable
 
 from engine.log.base import LogPartition
 from engine.log.shared import Arrived, SharedPartition
+from projections.machine.queue import Queue
 from projections.replay import PartitionLog as ReadableLog
 from projections.replay import decoder_for
 from projections.topology import Topology
 from schemas.codec import Encoder, UndecodableRecord
 from schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, NodeJoined, NodeLost, Unbound
 from schemas.single_object import FramedDecoder, FramedEncoder
+
+NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was recorded
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +92,11 @@ class Metadata:
     async def delete_exchange(self, actor: Actor, vhost: str, exchange: str) -> None:
         await self.ask(actor, ExchangeDeleted(vhost, exchange))
 
-    def unbind_queue(self, actor: Actor, vhost: str, queue: str) -> None:
-        """The queue is gone, and its bindings with it."""
-        for bound in self.topology.bindings_to(vhost, "queue", queue):
-            self.append(actor, unbound(bound))
+    def unbind_queue(self, actor: Actor, queue: Queue) -> None:
+        """The queue is gone, and its bindings with it; not those of another that has its name by now."""
+        for bound in self.topology.bindings_to(queue.vhost, "queue", queue.name):
+            if bound.queue_id in (queue.queue_id, NOT_RECORDED):
+                self.append(actor, unbound(bound))
 
 
 class SoleWriterMetadata(Metadata):
@@ -180,8 +184,9 @@ class ReadBackMetadata(Metadata):
 
 def unbound(bound: Bound) -> Unbound:
     return Unbound(
-        bound.vhost, bound.source, bound.destination_type, bound.destination, bound.routing_key, bound.arguments
-    )
+        bound.vhost, bound.source, bound.destination_type, bound.destination, bound.routing_key, bound.arguments,
+        bound.queue_id,
+    )  # fmt: skip
 
 
 def _nobody_cares(offset: int, event: Event) -> None:

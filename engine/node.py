@@ -27,7 +27,7 @@ from engine.config import VERSION, Config
 from engine.keeping import Members
 from engine.log.base import LogError
 from engine.log.shared import Arrived, SharedLog
-from engine.metadata import ReadBackMetadata
+from engine.metadata import ReadBackMetadata, unbound
 from engine.partition import Partition
 from engine.read_back import ReadBackPartition
 from projections.machine.machine import MACHINE_VERSION
@@ -71,6 +71,8 @@ class Node:
         self.log = log
         self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
         self._beating = False  # a beat of ours is on its way
+        self._beat_at = 0.0
+        self._was_under_way = 0.0  # seconds, the last one
         self._config = config
         self._metadata = metadata
         self._partitions = partitions
@@ -187,6 +189,7 @@ class Node:
             return
         if not self._beating:
             self._beating = True
+            self._beat_at = self._loop.time()
             prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             alive = NodeAlive(self._config.node, self.epoch)
             self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
@@ -204,8 +207,18 @@ class Node:
             if isinstance(event, NodeAlive):
                 if event.epoch == self.epoch:
                     self._beating = False
+                    self._was_under_way = self._loop.time() - self._beat_at
                     self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
                 self.missed[event.epoch] = 0
+
+    @property
+    def read_back_seconds(self) -> float:
+        """Of the last heartbeat; or of the one that is still under way, when that is longer."""
+        waits = self._loop.time() - self._beat_at if self._beating else 0.0
+        return max(self._was_under_way, waits)
+
+    def behind(self, partition: Partition) -> int:
+        return max(0, self.log.ends().get(partition.name, 0) - partition.machine.next_offset)
 
     # -- duties -------------------------------------------------------------------------------------------------------
 
@@ -285,14 +298,14 @@ class Node:
             applied = self._broker.other_policies(queue)
             if applied is not None:
                 broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)
-        for vhost, name in topology.bound_queues():
-            if self._broker.partition_for(vhost, name) is partition and partition.machine.queue(vhost, name) is None:
-                unbind = partial(self._metadata.unbind_queue, BROKER, vhost, name)
-                broken[f"bindings of the deleted queue '{name}' in vhost '{vhost}'"] = unbind
+        for bound in topology.queue_bindings():
+            home = self._broker.partition_for(bound.vhost, bound.destination)
+            if home is partition and not self._broker.router.is_live(bound):
+                broken[f"{bound}, whose queue is gone"] = partial(self._metadata.append, BROKER, unbound(bound))
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         if partition.owned:
-            self._metadata.unbind_queue(BROKER, queue.vhost, queue.name)
+            self._metadata.unbind_queue(BROKER, queue)
 
     def _checkpoint(self, partition: ReadBackPartition) -> None:
         """Every node was asked for its digest at this offset, and keeps a snapshot of it."""

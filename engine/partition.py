@@ -80,6 +80,9 @@ class Surroundings(Protocol):
 
     counters: dict[str, int]
 
+    def queues_changed(self) -> None:
+        """A queue may have been declared."""
+
     def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
 
     def dead_letter(self, partition: "Partition", effect: DeadLetter, message: Published | None) -> None:

@@ -26,7 +26,18 @@ from projections.machine.effects import Effect, Refuse
 from projections.machine.machine import Machine
 from projections.store import Projector
 from schemas.codec import UndecodableRecord
-from schemas.events import BROKER, Actor, CheckpointAsked, Checkpointed, Event, NodeLost, Published, Route, Tick
+from schemas.events import (
+    BROKER,
+    Actor,
+    CheckpointAsked,
+    Checkpointed,
+    Event,
+    NodeLost,
+    Published,
+    QueueDeclared,
+    Route,
+    Tick,
+)
 from schemas.single_object import FramedDecoder, FramedEncoder
 
 logger = logging.getLogger(__name__)
@@ -36,7 +47,7 @@ Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
 NO_ROUTE = Route("", "", "", ())
-RARE = (CheckpointAsked, NodeLost, Tick)
+RARE = (CheckpointAsked, NodeLost, QueueDeclared)
 
 
 class ReadBackPartition(Partition):
@@ -208,6 +219,8 @@ class ReadBackPartition(Partition):
             self.on_checkpoint(self)
         elif isinstance(event, NodeLost):
             self.on_lost(event.epoch)
+        elif self._surroundings is not None:
+            self._surroundings.queues_changed()  # routes may lead to it
 
     def settle(self) -> None:
         waiting, refused, settled = self._waiting, self.refused, self._settled

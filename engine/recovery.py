@@ -19,7 +19,7 @@ from engine.eager import at_once
 from engine.keeping import Members
 from engine.log.base import Log, LogPartition
 from engine.log.embedded import EmbeddedLog
-from engine.metadata import SoleWriterMetadata
+from engine.metadata import SoleWriterMetadata, unbound
 from engine.partition import Partition
 from engine.sole_writer import SoleWriterPartition
 from projections.machine.machine import MACHINE_VERSION
@@ -43,6 +43,7 @@ class Alone:
 
     joined = True
     reads_back = False
+    read_back_seconds = 0.0
 
     def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
         self.epoch = 0
@@ -79,12 +80,16 @@ class Alone:
         self.log.commit_and_wait()
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
-        """Its bindings go with it."""
-        self._metadata.unbind_queue(BROKER, queue.vhost, queue.name)
+        """Its bindings go with it, when its end is durable: were they to go first, a crash between the two logs could
+        bring the queue back without them."""
+        self._broker.when_durable(lambda: self._metadata.unbind_queue(BROKER, queue))
 
     def members(self, partition: Partition) -> Members:
         """Of a quorum queue in this partition: there is one of everything."""
         return Members(self._config.node, (self._config.node,), (self._config.node,))
+
+    def behind(self, partition: Partition) -> int:
+        return 0
 
     def _durable(self) -> None:
         """A group commit landed."""
@@ -228,7 +233,7 @@ def _reconcile(broker: "Broker") -> None:
             at_once(broker.delete_queues_of(BROKER, vhost))
     for partition in broker.partitions:
         partition.carry_out()
-    for vhost, name in list(topology.bound_queues()):
-        if broker.queue(vhost, name) is None:
-            broker.metadata.unbind_queue(BROKER, vhost, name)
+    for bound in list(topology.queue_bindings()):
+        if not broker.router.is_live(bound):
+            broker.metadata.append(BROKER, unbound(bound))
     at_once(broker.apply_policies(BROKER))

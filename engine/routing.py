@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING
 
+from engine.metadata import NOT_RECORDED
 from projections.topology import Topology
 from schemas.events import Argument, Bound, ExchangeDeclared, Route
 
@@ -189,7 +190,7 @@ class Router:
         return needs
 
     def queues(self, vhost: str, exchange: str, routing_key: str, headers: Headers) -> list[str]:
-        """Names of the queues that the bindings lead to, existing or not."""
+        """Names of the queues that the bindings lead to; of the default exchange, existing or not."""
         if exchange == "":
             return [routing_key]
         queues: dict[str, None] = {}
@@ -204,7 +205,8 @@ class Router:
             exchanges = []
             for bound in matched:
                 if bound.destination_type == "queue":
-                    queues[bound.destination] = None
+                    if self.is_live(bound):
+                        queues[bound.destination] = None
                 else:
                     exchanges.append(bound.destination)
             if not matched and (alternate := self.alternate(vhost, name)) is not None:
@@ -217,6 +219,14 @@ class Router:
                     else:
                         todo.append(follower)
         return list(queues)
+
+    def is_live(self, bound: Bound) -> bool:
+        """Not of a queue that is gone, or gone and declared anew."""
+        if bound.destination_type != "queue":
+            return True
+        partition = self.locate(bound.vhost, bound.destination)
+        queue = None if partition is None else partition.machine.queue(bound.vhost, bound.destination)
+        return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
 
     def alternate(self, vhost: str, exchange: str) -> str | None:
         """The alternate exchange: the exchange's argument, else its policy's."""

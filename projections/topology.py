@@ -4,8 +4,8 @@ Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
   Spark fold the same events. It never raises: what makes no sense (an unbinding of nothing) changes nothing.
 - The log is small, so nothing of this is stored: whoever needs it folds the metadata log from its beginning.
-- Queues are not here: a queue lives in its own partition's machine. A binding names its queue, and the broker unbinds
-  it (`Unbound` events) when the queue goes.
+- Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
+  incarnation: when that goes the binding is dead, whatever comes under the name, and the broker removes it (`Unbound`).
 - What is there is told by the event that made it. By rule, without an event: the vhost `/`, and in every vhost the
   exchanges that AMQP demands (`SYSTEM_EXCHANGES`).
 - A broker's start (`BrokerStarted`) ends what is not durable: such exchanges go, and the bindings from and to them.
@@ -143,11 +143,11 @@ class Topology:
     def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
         return tuple(self._by_destination.get((vhost, destination_type, destination), ()))
 
-    def bound_queues(self) -> Iterator[tuple[str, str]]:
-        """(vhost, queue) of every queue that a binding names."""
-        for vhost, destination_type, name in list(self._by_destination):
+    def queue_bindings(self) -> Iterator[Bound]:
+        """Every binding to a queue."""
+        for (_, destination_type, _), bindings in list(self._by_destination.items()):
             if destination_type == "queue":
-                yield vhost, name
+                yield from list(bindings)
 
     def is_bound(self, binding: Bound) -> bool:
         return binding in self._by_source.get((binding.vhost, binding.source), ())
@@ -196,7 +196,8 @@ class Topology:
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
         bound = Bound(
-            event.vhost, event.source, event.destination_type, event.destination, event.routing_key, event.arguments
+            event.vhost, event.source, event.destination_type, event.destination, event.routing_key, event.arguments,
+            event.queue_id,
         )
         if self.is_bound(bound):
             self._unbind(bound)

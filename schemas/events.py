@@ -395,7 +395,8 @@ class ExchangeDeleted:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """`destination_type`: queue or exchange."""
+    """`destination_type`: queue or exchange. `queue_id`: the incarnation of the queue that was bound; of another queue
+    of the same name this is no binding. -1: an exchange, or not recorded (as before there were several nodes)."""
 
     vhost: str
     source: str
@@ -403,6 +404,7 @@ class Bound:
     destination: str
     routing_key: str
     arguments: tuple[Argument, ...] = ()
+    queue_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +415,7 @@ class Unbound:
     destination: str
     routing_key: str
     arguments: tuple[Argument, ...] = ()
+    queue_id: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,9 @@ def bindings_in(call: Call, vhost: str) -> list[Bound]:
         if queue.vhost == vhost
     ]
     return [
-        *(Bound(vhost, "", "queue", name, name) for name in sorted(queues)), *call.broker.topology.bindings(vhost),
-    ]  # fmt: skip
+        *(Bound(vhost, "", "queue", name, name) for name in sorted(queues)),
+        *(bound for bound in call.broker.topology.bindings(vhost) if call.broker.router.is_live(bound)),
+    ]
 
 
 def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:

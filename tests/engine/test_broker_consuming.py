@@ -226,7 +226,7 @@ def test_s070_auto_delete_goes_with_its_last_consumer(h: Harness) -> None:
     h.broker.cancel(session, *h.consume(session, "q", Client()))
     h.settle()
     assert h.broker.queue("/", "q") is None
-    assert list(h.broker.topology.bound_queues()) == []
+    assert list(h.broker.topology.queue_bindings()) == []
 
 
 def test_a_wrong_ack_is_quarantined_counted_and_harmless(h: Harness, caplog: pytest.LogCaptureFixture) -> None:

@@ -336,7 +336,8 @@ def test_exchange_in_use_and_auto_delete(h: Harness) -> None:
     h.bind(session, "b", "q", "k")
     with refusal(PreconditionFailed, "exchange 'b' in vhost '/' in use"):
         h.broker.delete_exchange(session, "b", True)
-    h.broker.delete_queue(session, "q", False, False)  # unbinds b, whose end unbinds a
+    h.broker.delete_queue(session, "q", False, False)  # unbinds b when it is durable, whose end unbinds a
+    h.settle()
     assert not {("/", "a"), ("/", "b")} & set(h.broker.topology.exchanges)
 
 

@@ -102,7 +102,8 @@ class Scene:
 
     def __init__(self) -> None:
         self.topology = Topology()
-        self.partition: Any = SimpleNamespace(index=0)
+        queue = SimpleNamespace(queue_id=7)
+        self.partition: Any = SimpleNamespace(index=0, machine=SimpleNamespace(queue=lambda vhost, name: queue))
         self.router = Router(self.topology, lambda vhost, queue: None if queue == "gone" else self.partition)
 
     def tell(self, *events: MetadataEvent) -> None:

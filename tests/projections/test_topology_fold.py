@@ -86,7 +86,7 @@ def test_bindings_keep_their_order_and_are_a_set() -> None:
     assert topology.bindings_to("/", "queue", "a") == (b2,)
     assert list(topology.bindings("/")) == [b1, b2]
     topology = fold(b1, b2, Unbound("/", "amq.direct", "queue", "b", "k"), Unbound("/", "x", "queue", "b", "k"))
-    assert list(topology.bound_queues()) == [("/", "a")]
+    assert list(topology.queue_bindings()) == [b2]
 
 
 def test_a_deleted_exchange_takes_its_bindings_on_both_sides() -> None:
@@ -95,7 +95,7 @@ def test_a_deleted_exchange_takes_its_bindings_on_both_sides() -> None:
         Bound("/", "y", "exchange", "x", ""), ExchangeDeleted("/", "y"),
     )  # fmt: skip
     assert list(topology.bindings("/")) == []
-    assert list(topology.bound_queues()) == []
+    assert list(topology.queue_bindings()) == []
 
 
 def test_s074_s075_a_start_ends_what_is_not_durable() -> None:

@@ -106,7 +106,7 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
         e.ExchangeDeclared("/", "flights", "topic", True, False, False, ARGUMENTS),
     ),
     "ExchangeDeleted": (TIMESTAMP_MS, GUEST, e.ExchangeDeleted("/", "flights")),
-    "Bound": (TIMESTAMP_MS, GUEST, e.Bound("/", "flights", "queue", "jfk", "dep.JFK.*", ())),
+    "Bound": (TIMESTAMP_MS, GUEST, e.Bound("/", "flights", "queue", "jfk", "dep.JFK.*", (), 4_711)),
     "Unbound": (TIMESTAMP_MS, GUEST, e.Unbound("/", "flights", "exchange", "archive", "#", ARGUMENTS[:2])),
     "PolicySet": (TIMESTAMP_MS, ADMIN, e.PolicySet("/", "limits", "^jfk$", POLICY.definition, 3, "queues")),
     "PolicyCleared": (TIMESTAMP_MS, ADMIN, e.PolicyCleared("/", "limits")),
