@@ -39,11 +39,6 @@ class Config:
         return self.node if self.kafka is None else self.kafka_prefix
 
     @property
-    def cluster_name(self) -> str:
-        """Of all nodes on the same log."""
-        return self.node if self.kafka is None else self.kafka_prefix
-
-    @property
     def queues_topic(self) -> str | None:
         """Kafka's name for the queue partitions; None for the embedded log."""
         return None if self.kafka is None else f"{self.kafka_prefix}.queues"
