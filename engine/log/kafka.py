@@ -268,9 +268,7 @@ class KafkaLog:
 
     def _gone(self) -> None:
         """A topic seems to be gone: LogError when it is. A broker that has just started may only not know it yet."""
-        identity = self._topics.identity()
-        if identity != self.identity:
-            raise LogError(f"Kafka: the topics are not those of before: {self.identity} became {identity}")
+        self._topics.check_identity(self.identity)
 
     def _error(self, error: KafkaError) -> None:
         if error.fatal():

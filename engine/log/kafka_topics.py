@@ -37,6 +37,10 @@ _FOR_EVER = {
 }
 
 
+class NoSuchTopic(LogError):
+    """Kafka answers, and does not have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Replicas:
     """Where a partition is, as `host:port` of Kafka's brokers. `leader` is empty while there is none."""
@@ -118,6 +122,17 @@ class KafkaTopics:
         cluster_id = asked("its id", lambda: admin.cluster_id(TIMEOUT_SECONDS))
         return " ".join([f"cluster={cluster_id}", *ids])
 
+    def check_identity(self, identity: str) -> None:
+        """LogError when these are not the topics of before. That Kafka does not answer says nothing."""
+        try:
+            found = self.identity()
+        except NoSuchTopic:
+            raise
+        except LogError:
+            return
+        if found != identity:
+            raise LogError(f"Kafka: the topics are not those of before: {identity} became {found}")
+
     def replicas(self) -> list[Replicas]:
         """Where the queue partitions are now."""
         description = self._describe(self._clients.admin(), self.queues)
@@ -132,7 +147,7 @@ class KafkaTopics:
             deadline = time.monotonic() + UNKNOWN_SECONDS
             while (description := self._describe(admin, name)) is None:
                 if time.monotonic() > deadline:
-                    raise LogError(
+                    raise NoSuchTopic(
                         f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node was started there with"
                         " this prefix, or the topic was deleted"
                     )

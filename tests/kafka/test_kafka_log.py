@@ -301,6 +301,22 @@ def test_a_node_whose_topics_were_deleted_fails(kafka: KafkaCluster, log: KafkaL
         log.close()
 
 
+def test_a_node_whose_topics_were_made_anew_fails(kafka: KafkaCluster, log: KafkaLog, prefix: str) -> None:
+    async def run() -> Following:
+        following = Following(log)
+        for number in range(10):
+            log.queues[0].append(b"", b"%d" % number)
+        await following.until_read({"queues-0": 10})
+        delete(kafka, log.queues[0].topic)
+        anew = await asyncio.to_thread(KafkaLog.open, kafka.bootstrap, prefix)
+        assert anew.identity != log.identity
+        anew.close()
+        await following.until(lambda: bool(following.failures))
+        return following
+
+    assert "Kafka: the " in str(asyncio.run(run()).failures[0])
+
+
 def test_when_an_event_is_refused_none_follows_it(kafka: KafkaCluster, log: KafkaLog) -> None:
     """The order would have a hole: the node fails, and has to begin again from what is in the log."""
     change(kafka, log.queues[0].topic, "max.message.bytes", "100000")

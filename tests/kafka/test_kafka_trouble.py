@@ -86,6 +86,32 @@ def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> 
     troubles_were_told_and_taken_back(following)
 
 
+def test_a_leader_stands_still_until_another_leads(kafka3: KafkaCluster, prefix: str) -> None:
+    """Its connections stay open, and what it had taken and not answered is in doubt."""
+
+    async def run() -> tuple[Following, int]:
+        log = KafkaLog.open(kafka3.bootstrap, prefix)
+        following = Following(log)
+        appending = Appending(log)
+        await new_events_came_back(following, appending)
+        port = int(log.placement()[0].leader.rpartition(":")[2])
+        node = kafka3.ports.index(port) + 1
+        kafka3.pause(node)
+        await new_events_came_back(following, appending)
+        kafka3.go_on(node)
+        await asyncio.to_thread(kafka3.wait_in_sync)
+        await new_events_came_back(following, appending)
+        await appending.end()
+        await following.until_read(dict.fromkeys(PARTITIONS, appending.count))
+        await following.until(lambda: len(following.troubles) % 2 == 0)
+        await asyncio.to_thread(log.close)
+        return following, appending.count
+
+    following, count = asyncio.run(run())
+    all_are_there_in_order(following, count)
+    troubles_were_told_and_taken_back(following)
+
+
 def test_the_only_node_dies_and_comes_back(kafka_alone: KafkaCluster, prefix: str) -> None:
     async def run() -> tuple[Following, int]:
         log = KafkaLog.open(kafka_alone.bootstrap, prefix)
