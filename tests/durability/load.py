@@ -2,19 +2,24 @@
 
     publisher ---- confirms ---> classic | quorum | fanout of two queues | a queue whose messages expire to another
     consumer  <--- prefetch 50 --- acks, requeues some, keeps some; at intervals a barrier: the answer to a purge of
-                                   its own empty queue comes when all that it sent before is durable
+                                   its own empty queue (in the same partition) comes when its acks are durable
 
-Each is a connection of its own (aio-pika) that connects again when the broker comes back, on whatever port.
+Each is a connection of its own (aio-pika) that connects again when the broker comes back, on whatever port. Where there
+are several nodes it takes any, and a publisher that connects again counts as another one: what its old node still has
+on its way may come into the log later than what its new node takes.
 """
 
 import asyncio
 import contextlib
+import itertools
 import random
+import uuid
 from collections.abc import AsyncIterator, Callable
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
 
+from engine.log.placement import partition_of
 from tests.durability.ledger import Ledger, Message, decode, encode
 
 # queue -> arguments. What is published to `aging` expires, and is consumed from `aged`: one account, `aged`.
@@ -36,6 +41,7 @@ TARGETS = {
 CONSUMED = ["classic", "classic", "quorum", "quorum", "left", "right", "aged"]
 ACCOUNTS = ["classic", "quorum", "left", "right", "aged"]
 
+PARTITIONS = 2
 BATCH = 50  # publishes that wait for their confirm at a time
 PREFETCH = 50
 # What a client of a killed broker meets; ChannelInvalidStateError is a RuntimeError of the client's own.
@@ -43,12 +49,14 @@ GONE = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelInvalidStateEr
 
 
 class Clients:
-    """`url` says where the broker is now; "" while there is none."""
+    """`urls` says where the broker is now, or its nodes; empty while there is none."""
 
-    def __init__(self, ledger: Ledger, seed: int) -> None:
+    def __init__(self, ledger: Ledger, seed: int, nodes: bool = False) -> None:
         self.ledger = ledger
         self.random = random.Random(seed)
-        self.url = ""
+        self.nodes = nodes
+        self.urls: list[str] = []
+        self.publishers = itertools.count(100)
         self.publishing = True
         self.orderly = False  # consumers ack everything and keep nothing: the last drain
         self.ended = False  # a client library may swallow a task's cancellation: this can't be swallowed
@@ -75,8 +83,8 @@ class Clients:
         while not self.ended:
             life = self.ledger.life
             try:
-                if self.url:
-                    async with self.connected(self.url) as channel:
+                if self.urls:
+                    async with self.connected(self.random.choice(self.urls)) as channel:
                         await work(channel)
             except GONE:
                 pass
@@ -84,7 +92,7 @@ class Clients:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-            while life == self.ledger.life and not self.url and not self.ended:
+            while life == self.ledger.life and not self.urls and not self.ended:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.02)
 
@@ -95,8 +103,9 @@ class Clients:
 
         async def work(channel: AbstractChannel) -> None:
             to = channel.default_exchange if not exchange else await channel.get_exchange(exchange, ensure=False)
+            name = next(self.publishers) if self.nodes else number
             while self.publishing:
-                await asyncio.gather(*(self.publish(to, key, accounts, number) for _ in range(BATCH)))
+                await asyncio.gather(*(self.publish(to, key, accounts, name) for _ in range(BATCH)))
             while not self.ended:
                 await asyncio.sleep(0.1)
 
@@ -138,7 +147,7 @@ class Consuming:
 
     async def run(self) -> None:
         await self.channel.set_qos(prefetch_count=PREFETCH)
-        own = await self.channel.declare_queue("", exclusive=True)
+        own = await self.channel.declare_queue(beside(self.name), exclusive=True)
         queue = await self.channel.get_queue(self.name, ensure=False)
         await queue.consume(self.taken)
         while not self.clients.ended:
@@ -173,3 +182,11 @@ class Consuming:
         await incoming.ack()
         self.account.acked.add(message)
         self.unsettled.append(message)
+
+
+def beside(queue: str) -> str:
+    """A new queue's name that puts it into the partition of this one."""
+    while True:
+        name = f"own-{uuid.uuid4().hex}"
+        if partition_of("/", name, PARTITIONS) == partition_of("/", queue, PARTITIONS):
+            return name

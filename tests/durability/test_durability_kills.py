@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 
 from tests.durability.ledger import Ledger
-from tests.durability.load import ACCOUNTS, CONSUMED, TARGETS, Clients
+from tests.durability.load import ACCOUNTS, CONSUMED, PARTITIONS, TARGETS, Clients
 from tests.running import ROOT, RunningBroker, free_port
 
 KILLS = 16
 MANY_KILLS = 400
-OPTIONS = ("--partitions", "2")
+OPTIONS = ("--partitions", str(PARTITIONS))
 
 
 def start_and_kill(data: Path, seconds: float) -> None:
@@ -41,11 +41,11 @@ async def lives(data: Path, kills: int, clients: Clients) -> RunningBroker:
         clients.ledger.life += 1
         if clients.ledger.life == 1:
             await clients.declare(broker.amqp_url)
-        clients.url = broker.amqp_url
+        clients.urls = [broker.amqp_url]
         if clients.ledger.life > kills:
             return broker
         await asyncio.sleep(chance.uniform(0.2, 1.2))
-        clients.url = ""
+        clients.urls = []
         await asyncio.to_thread(broker.kill)
         errors = "".join(broker.errors)
         assert "Traceback" not in errors, errors
