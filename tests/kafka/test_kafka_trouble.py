@@ -165,7 +165,6 @@ def test_the_line_to_kafka_is_cut_and_mended(kafka: KafkaCluster, prefix: str, h
     all_are_there_in_order(following, count)
     all_are_there_in_order(watching, count)
     troubles_were_told_and_taken_back(following)
-    assert watching.troubles == []
     assert (following.offsets, following.times) == (watching.offsets, watching.times)
 
 
