@@ -166,7 +166,7 @@ class AuditProduct:
         if account is not None:
             touched[id(account)] = account
         if isinstance(event, Published) and not self._is_lost(actor):
-            touched |= self._enters(event, effects[before:])
+            touched |= self._enters(actor, event, effects[before:])
         touched |= self._carry(event, effects[before:])
         if isinstance(event, Acked | Nacked):
             self._settled(event, effects[before:])
@@ -202,11 +202,11 @@ class AuditProduct:
                 for account in self.accounts.values():
                     account.crashed = self.offset
 
-    def _enters(self, event: Published, effects: list[Effect]) -> dict[int, Account]:
+    def _enters(self, actor: Actor, event: Published, effects: list[Effect]) -> dict[int, Account]:
         """The queues that are named and there take the message, unless they say otherwise."""
         touched: dict[int, Account] = {}
         kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, Refuse | Duplicate)]
-        for key in targets(event):
+        for key in targets(actor, event):
             account = self.accounts.get(key)
             if account is not None:
                 touched[id(account)] = account

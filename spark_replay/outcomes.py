@@ -28,8 +28,10 @@ from projections.machine.effects import (
 )  # fmt: skip
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
+from projections.machine.ready import SIZE_MASK
 from projections.machine.state import NODE_LOST
 from schemas.events import Actor, Checkpointed, Event, Policy, Published
+from schemas.properties import flaw
 from spark_replay import columns
 
 if TYPE_CHECKING:
@@ -82,7 +84,7 @@ class HistoryProduct:
             before = time_passed(effects, offset)
             for effect in effects[:before]:
                 _ROWS[type(effect)](self, effect)
-            self._published(offset, event, effects)
+            self._published(offset, actor, event, effects)
             effects = effects[before:]
         for effect in effects:
             _ROWS[type(effect)](self, effect)
@@ -102,7 +104,7 @@ class HistoryProduct:
         self.batches.append(batch_of(self.rows, columns.HISTORY))
         self.rows = []
 
-    def _published(self, offset: int, event: Published, effects: list[Effect]) -> None:
+    def _published(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
         """The queues that took the message: those of its route that exist and neither refused nor had seen it. None did
         when it came from a node that was lost."""
         if effects and isinstance(effects[-1], Quarantine) and effects[-1].reason.startswith(NODE_LOST):
@@ -112,7 +114,7 @@ class HistoryProduct:
         came_from: _Row | None = None
         if origin is not None:
             came_from = (origin.vhost, origin.queue, origin.queue_id, origin.message_id, origin.reason)
-        for vhost, name in targets(event):
+        for vhost, name in targets(actor, event):
             queue = self.machine.queue(vhost, name)
             if queue is not None and queue not in kept_out:
                 self.row(
@@ -245,9 +247,12 @@ def time_passed(effects: Sequence[Effect], offset: int) -> int:
     return len(effects)
 
 
-def targets(event: Published) -> list[tuple[str, str]]:
-    """The queues that a publish names, each once; none when it cannot have happened."""
-    if event.body_size < 0 or (event.expiration_ms is not None and event.expiration_ms < 0):
+def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
+    """The queues that a publish names, each once; none when it cannot have happened. What a service appends by itself
+    (no session, and no dead letter) comes through no door, and may have properties that are none."""
+    if not 0 <= event.body_size <= SIZE_MASK or (event.expiration_ms is not None and event.expiration_ms < 0):
+        return []
+    if actor.session == 0 and event.origin is None and flaw(event.properties):
         return []
     vhost = event.route.vhost
     return [(vhost, name) for name in dict.fromkeys(event.route.queues)]

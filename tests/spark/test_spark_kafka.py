@@ -3,11 +3,16 @@
 from pathlib import Path
 
 import pytest
-from histories import START_MS
+from histories import ANN, START_MS
 from topics import Writer, make_topics
 
+from engine.log.kafka_reading import KafkaLogReader
+from projections.machine.machine import Machine
+from projections.replay import fold
+from schemas.events import Acked, Argument, ConsumerAttached, Published, QueueDeclared, Route
+from spark_replay import __main__ as cli
 from spark_replay.audit import audit
-from spark_replay.history import history
+from spark_replay.history import biography, history
 from spark_replay.history_log import InKafka
 from spark_replay.state import state_at
 from tests.kafka.cluster import KafkaCluster
@@ -49,3 +54,92 @@ def test_audit_from_kafka_finds_what_the_embedded_one_finds(spark, busy: Path, c
     assert [(f.partition, f.ok) for f in there if f.check == "kept"] == [
         ("metadata-0", True), ("queues-0", True), ("queues-1", True),
     ]  # fmt: skip
+
+
+# -- what only Kafka has ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gaps(kafka: KafkaCluster) -> InKafka:
+    """A history with ends of transactions in it, which take offsets, with an aborted transaction (what was appended was
+    appended), and with values that are no events."""
+    place = make_topics(kafka.bootstrap, "gaps", 1)
+    writer = Writer(place, **{"transactional.id": "gaps"})
+    producer = writer.producer
+    producer.init_transactions()
+    route = Route("/", "", "orders", ("orders",))
+    times = iter(range(START_MS, START_MS + 100))
+
+    def append(*events: object, ends=producer.commit_transaction) -> None:
+        producer.begin_transaction()
+        for event in events:
+            if event is None or isinstance(event, bytes):
+                writer.value(place.queues, 0, next(times), event)
+            else:
+                writer.event(0, next(times), ANN, event)
+        writer.flush()  # an abort throws away what was not sent
+        ends()
+
+    def published(body: bytes) -> Published:
+        return Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
+
+    limit = (Argument("x-max-length", "signedint", 3),)
+    append(QueueDeclared("/", "orders", "classic", True, False, False, 0, limit, "rabbitmq-3.13", None, None))
+    append(published(b"at 2"), published(b"at 3"))  # 4: the end of the transaction
+    append(published(b"at 5"), ends=producer.abort_transaction)
+    append(b"no event", None, b"\xc3\x01" + bytes(8) + b"of an unknown schema")  # 7, 8, 9
+    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 2, 0, 0, 0, ())
+    append(attached, Acked("/", "orders", 100, ((2, 3),)))
+    append(published(b"at 14"))
+    return place
+
+
+def test_gaps_and_values_that_are_no_events_are_passed_by_all_folds_alike(spark, gaps: InKafka) -> None:
+    partition = KafkaLogReader(gaps.bootstrap, gaps.prefix).queues[0]
+    machine = Machine("queues-0")
+    quarantined = fold(machine, partition)
+    assert [each.offset for each in quarantined.newest()] == [7, 8, 9]
+    rows = history(spark, gaps).collect()
+    assert [(r.offset, r.reason) for r in rows if r.outcome == "quarantined"] == [
+        (each.offset, each.reason) for each in quarantined.newest()
+    ]
+    state = state_at(spark, gaps)
+    [queue] = state.queues.collect()
+    assert queue.digest == machine.queue("/", "orders").digest()
+    assert queue.offset == partition.next_offset
+    found = {(m.message_id, m.state, bytes(m.body)) for m in state.messages.collect()}
+    assert found == {(5, "unacked", b"at 5"), (14, "unacked", b"at 14")}
+    life = [row.outcome for row in biography(spark, gaps, "queues-0:2").collect()]
+    assert life == ["published", "delivered", "acked"]
+    bad = [finding for finding in audit(spark, gaps) if not finding.ok]
+    assert [(finding.check, finding.offset) for finding in bad] == [("records", 7), ("records", 8), ("records", 9)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["history", "--to", "2999-01-01T00:00:00Z"], 65, "lies in the future"),
+        (["history", "--from", "2999-01-01T00:00:00Z"], 65, "nothing was logged at or after"),
+        (["state-at", "--time", "2001-01-01T00:00:00Z"], 65, "lies before the history"),
+        (["state-at", "--offsets", "1000"], 65, "has offsets 0 to 16, not 1000"),
+        (["audit", "--data", "."], 64, "--data, or --kafka?"),
+        (["audit", "--prefix", "nowhere"], 65, "no topic nowhere.metadata"),
+    ],
+)
+def test_what_cannot_be_had_is_said_before_spark_starts(
+    gaps: InKafka, capsys: pytest.CaptureFixture[str], arguments: list[str], status: int, said: str
+) -> None:
+    command, *more = arguments
+    assert cli.run([command, "--kafka", gaps.bootstrap, "--prefix", "gaps", *more]) == status
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert printed.out == ""
+
+
+def test_topics_that_lose_history_are_found(spark, kafka: KafkaCluster) -> None:
+    place = make_topics(kafka.bootstrap, "loses", 2, {"retention.ms": "604800000"})
+    bad = [finding for finding in audit(spark, place) if not finding.ok]
+    assert {(finding.check, finding.partition) for finding in bad} == {
+        ("kept", "loses.metadata"), ("kept", "loses.queues"),
+    }  # fmt: skip
+    assert "retention.ms is 604800000" in bad[0].detail

@@ -115,3 +115,17 @@ def test_after_a_crash_what_was_ready_counts_as_redelivered(tmp_path: Path) -> N
     told.close()
     assert told.out[100] == {before: "orders", after: "orders"}
     assert findings(tmp_path) == []
+
+
+def test_what_a_service_appended_without_sound_properties_never_was_in_a_queue(tmp_path: Path) -> None:
+    told = Recorder(tmp_path, partitions=1)
+    told.declare("orders")
+    route = Route("/", "", "orders", ("orders",))
+    sound, broken = (
+        told.append(0, Actor("service", 0), Published(route, properties, None, None, True, None, None, b"x", 1))
+        for properties in (b"\x10\x00\x02", b"\x10")
+    )
+    told.close()
+    assert findings(tmp_path) == []
+    assert ("Published", "published", sound) in outcomes(tmp_path)
+    assert ("Published", "published", broken) not in outcomes(tmp_path)

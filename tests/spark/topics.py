@@ -4,6 +4,7 @@ They are as RewindMQ makes them, but that whoever writes says the time (CreateTi
 times in both logs.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from confluent_kafka import Producer
@@ -19,10 +20,10 @@ SECONDS = 60
 FOR_EVER = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def make_topics(bootstrap: str, prefix: str, partitions: int) -> InKafka:
+def make_topics(bootstrap: str, prefix: str, partitions: int, settings: Mapping[str, str] = FOR_EVER) -> InKafka:
     place = InKafka(bootstrap, prefix)
     counts = {place.metadata: 1, place.queues: partitions, f"{prefix}.nodes": 1}
-    topics = [NewTopic(name, count, 1, config=FOR_EVER) for name, count in counts.items()]
+    topics = [NewTopic(name, count, 1, config={**FOR_EVER, **settings}) for name, count in counts.items()]
     admin = AdminClient({"bootstrap.servers": bootstrap})  # it must live until the answers are there
     for future in admin.create_topics(topics).values():
         future.result(SECONDS)
@@ -46,7 +47,7 @@ class Writer:
     def record(self, topic: str, number: int, timestamp_ms: int, record: bytes) -> None:
         self.value(topic, number, timestamp_ms, wrap(record))
 
-    def value(self, topic: str, number: int, timestamp_ms: int, value: bytes) -> None:
+    def value(self, topic: str, number: int, timestamp_ms: int, value: bytes | None) -> None:
         while True:
             try:
                 self.producer.produce(topic, value, b"", number, timestamp=timestamp_ms)
