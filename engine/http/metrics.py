@@ -6,7 +6,7 @@ history: the outcomes of messages count over the life of each queue, quarantined
 """
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -16,6 +16,8 @@ from engine.http.overview import open_descriptors, resident_bytes, totals, uptim
 
 if TYPE_CHECKING:
     from engine.broker import Broker
+    from engine.keeping import Keeper
+    from engine.partition import Partition
 
 Sample = tuple[str, str, str, float]  # name without rabbitmq_ (ours have rewindmq_), labels, help, value
 
@@ -26,7 +28,7 @@ QUARANTINED_HELP = "Records that made no sense and were skipped, since the begin
 def metrics(broker: "Broker") -> Response:
     lines: list[str] = []
     described = ""
-    for name, labels, help_text, value in [*gauges(broker), *counters(broker)]:
+    for name, labels, help_text, value in [*gauges(broker), *log_gauges(broker), *counters(broker)]:
         if name != described:
             kind = "counter" if name.endswith("_total") else "gauge"
             lines += [f"# TYPE {prefixed(name)} {kind}", f"# HELP {prefixed(name)} {help_text}"]
@@ -78,6 +80,32 @@ def gauges(broker: "Broker") -> Iterator[Sample]:
     yield "queue_messages_bytes", "", "Size in bytes of ready and unacknowledged messages", ready_bytes + unacked_bytes
     yield "queue_messages_ready_bytes", "", "Size in bytes of ready messages", ready_bytes
     yield "queue_messages_unacked_bytes", "", "Size in bytes of all unacknowledged messages", unacked_bytes
+
+
+def log_gauges(broker: "Broker") -> Iterator[Sample]:
+    """The log as this node knows it, and this node among others."""
+    keeper = broker.keeper
+    for name, help_text, value in PARTITION_GAUGES:
+        for partition in broker.partitions:
+            yield name, labelled(partition=partition.name), help_text, value(keeper, partition)
+    nodes = len(broker.topology.nodes) if keeper.reads_back else 1
+    yield "rewindmq_nodes", "", "Nodes that share the log and are alive", nodes
+    if keeper.reads_back:
+        yield ("rewindmq_log_read_back_seconds", "", "How long a heartbeat takes into the log and back",
+               keeper.read_back_seconds)  # fmt: skip
+
+
+PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
+    ("rewindmq_log_next_offset", "End of the log, as far as is known",
+     lambda keeper, partition: partition.next_offset + keeper.behind(partition)),
+    ("rewindmq_log_applied_offset", "All events below are folded", lambda _, partition: partition.machine.next_offset),
+    ("rewindmq_log_lag_events", "Offsets of the log that are still to be folded",
+     lambda keeper, partition: keeper.behind(partition)),
+    ("rewindmq_events_in_flight", "Events that this node appended and that are not known to be durable",
+     lambda _, partition: partition.appended - partition.settled),
+    ("rewindmq_partition_owned", "1 where timers and dead letters are this node's duty",
+     lambda _, partition: partition.owned),
+)  # fmt: skip
 
 
 def counters(broker: "Broker") -> Iterator[Sample]:

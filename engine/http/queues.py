@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
 from engine.http.call import Call, Json, bad_request, boolean, done, integer, reply, text
-from engine.http.clients import consumer_item, peer_details
+from engine.http.clients import consumer_item, elsewhere, peer_details
 from engine.http.listing import Item, columns_of, listed
 from engine.http.properties import properties_of
 from schemas.events import EPOCH_SHIFT, Nacked, Published
@@ -82,9 +82,9 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     if queue.type == "quorum":
         members = broker.keeper.members(partition)
         item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
-    owner = broker.sessions.get(queue.owner) if queue.exclusive else None
-    if owner is not None:
-        item["owner_pid_details"] = peer_details(broker, owner)
+    if queue.exclusive:
+        owner = broker.sessions.get(queue.owner)
+        item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
     return item
 
 
