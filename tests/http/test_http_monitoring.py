@@ -17,6 +17,9 @@ def test_overview_and_nodes(api: httpx.Client, broker: RunningBroker, queue: str
     assert overview["rabbitmq_version"] == "3.13.7"
     assert overview["object_totals"]["queues"] == len(api.get("/queues").json())
     assert {each["port"] for each in overview["listeners"]} == {broker.amqp_port, broker.http_port}
+    assert [(each["partition"], each["topic"], each["owned"]) for each in overview["log"]] == [
+        ("queues-0", None, True), ("queues-1", None, True),
+    ]  # fmt: skip
     (node,) = api.get("/nodes").json()
     assert (node["name"], node["running"]) == (overview["node"], True)
     assert api.get(f"/nodes/{node['name']}").json()["os_pid"] == str(broker.process.pid)
@@ -85,6 +88,20 @@ def test_metrics_are_prometheus_text_and_exact(api: httpx.Client, broker: Runnin
     assert after["rabbitmq_process_resident_memory_bytes"] > 1_000_000
     assert any(metric.startswith('rabbitmq_build_info{rabbitmq_version="3.13.7"') for metric in after)
     assert any(metric.startswith("rabbitmq_identity_info{rabbitmq_node=") for metric in after)
+
+
+def test_metrics_tell_of_the_log(api: httpx.Client, broker: RunningBroker, name: str) -> None:
+    api.put(f"/queues/%2F/{name}", json={})
+    log = api.get("/overview").json()["log"]
+    found = metrics_of(broker)
+    for each in log:
+        labels = f'{{partition="{each["partition"]}"}}'
+        assert found[f"rewindmq_log_next_offset{labels}"] == found[f"rewindmq_log_applied_offset{labels}"]
+        assert found[f"rewindmq_log_next_offset{labels}"] == each["next_offset"] == each["durable_offset"] > 0
+        assert found[f"rewindmq_log_lag_events{labels}"] == found[f"rewindmq_events_in_flight{labels}"] == 0
+        assert found[f"rewindmq_partition_owned{labels}"] == 1
+    assert found["rewindmq_nodes"] == 1
+    assert "rewindmq_log_read_back_seconds" not in found
 
 
 def test_every_metric_is_described_once(broker: RunningBroker) -> None:
