@@ -1,6 +1,6 @@
 """A partition as it was: at an offset, or at a moment in time.
 
-    at = moment("2026-11-21T03:04:05.678+00:00")       # or an offset: At.offset(1_000)
+    at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or At(offset=1_000)
     machine = state_at(log_partition, snapshots, at)
 
 `state at T` means: everything logged up to T has happened, and the clock stands at T (what was due by T has expired).

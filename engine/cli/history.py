@@ -28,7 +28,7 @@ COLUMNS = (
 @click.option("--at", "time", metavar="TIME", help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00.")
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Read this data directory, and ask no broker. With --kafka: of a node, whose snapshots save time.")
+              help="Read this data directory, and ask no broker. With --kafka: for its snapshots.")  # fmt: skip
 @with_kafka
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")

@@ -4,7 +4,7 @@
 the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
 
 The fold runs in a process of its own, begun with the first question, one question at a time: a long history must not
-take the broker's time. It reads the log as any other reader does.
+take the broker's time. It reads the log as any other reader does, be it in the data directory or in Kafka.
 """
 
 import asyncio
@@ -112,9 +112,7 @@ def answer_questions(connection: Connection) -> None:
 def read_past(question: Question) -> Item | ApiError:
     """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
-        past = queue_at(
-            question.history, question.vhost, question.queue, question.at, question.first, question.count
-        )
+        past = queue_at(question.history, question.vhost, question.queue, question.at, question.first, question.count)
         return past_item(past, question.truncate)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")

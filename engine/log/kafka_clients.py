@@ -107,7 +107,7 @@ class KafkaClients:
 
     def admin(self) -> AdminClient:
         # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
-        return AdminClient({**_EVERYBODY, **self._settings, "log_level": 0})
+        return _made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
 
     @cached_property
     def asking(self) -> Consumer:
@@ -117,11 +117,19 @@ class KafkaClients:
     def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
         """It logs only when it is polled, so those that are asked a question and closed do not."""
         log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
-        return Consumer({**_EVERYBODY, **_CONSUMERS, **self._settings, **_CONSUMERS_MUST, **settings, **log_to})
+        must = {**_CONSUMERS_MUST, **settings, **log_to}
+        return _made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
         must = {**_PRODUCERS_MUST, **settings, "logger": logger}
-        return Producer({**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
+        return _made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
+
+
+def _made(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+    try:
+        return kind(settings)
+    except KafkaException as error:
+        raise LogError(f"Kafka: its client cannot be set up: {text_of(error)}") from error
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:

@@ -50,6 +50,11 @@ def test_start_refuses_bad_options(tmp_path: Path) -> None:
     failed(
         run("start", "--data", str(tmp_path), "--amqp-port", "70000"), 64, "Error (argument validation): Invalid value"
     )
+    nonsense = ("--data", str(tmp_path), "--kafka", "localhost:1", "--kafka-setting", "nonsense")
+    failed(
+        run("start", *nonsense), 64,
+        "Error (argument validation): Invalid value for --kafka-setting: 'nonsense' is not KEY=VALUE",
+    )  # fmt: skip
     (tmp_path / "file").write_text("")
     failed(
         run("start", "--data", str(tmp_path / "file")), 64, "Error (argument validation): Invalid value for '--data'"

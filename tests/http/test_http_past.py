@@ -1,5 +1,6 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at."""
 
+import asyncio
 import os
 import signal
 import time
@@ -10,7 +11,11 @@ import httpx
 import pika
 import pytest
 
-from tests.running import RunningBroker
+from engine.http.call import ApiError
+from engine.http.past import Question, Reader
+from engine.log.history import History
+from projections.rewind import At
+from tests.running import RunningBroker, free_port
 
 
 def now() -> str:
@@ -124,3 +129,27 @@ def test_the_broker_outlives_the_process_that_reads_the_past(
         assert time.monotonic() < deadline, "the killed reader still answers"
     assert answer.json()["error"] == "service_unavailable"
     assert at(api, queue, time=now())["messages"] == 0
+
+
+def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path) -> None:
+    """Its answer must not be taken for that of the next one, and those that wait have their turn."""
+    away, gone = History(None, f"127.0.0.1:{free_port()}"), History(tmp_path)
+
+    async def run() -> list[BaseException | object]:
+        reader = Reader()
+        first, *others = [
+            asyncio.create_task(reader.read(Question(history, "/", "q", At(offset=0), 0, 1, 1)))
+            for history in (away, gone, gone)
+        ]
+        await asyncio.sleep(0.1)
+        first.cancel()
+        try:
+            return await asyncio.gather(first, *others, return_exceptions=True)
+        finally:
+            reader.close()
+
+    cancelled, *refusals = asyncio.run(run())
+    assert isinstance(cancelled, asyncio.CancelledError)
+    for refusal in refusals:
+        assert isinstance(refusal, ApiError)
+        assert (refusal.status, refusal.reason[: len(str(tmp_path))]) == (500, str(tmp_path))

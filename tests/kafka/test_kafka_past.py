@@ -186,7 +186,7 @@ def test_rewind_at_the_command_line(nodes: Nodes, north: RunningBroker, moments:
     assert (online.returncode, online.stderr) == (0, "")
     assert [row.split("\t")[-1] for row in online.stdout.splitlines()[2:]] == ["m0", "m1", "m2"]
     assert from_kafka.stdout == by_a_node.stdout == online.stdout
-    failed(bad_setting, 69, "Error: Kafka: ")
+    failed(bad_setting, 69, "Error: Kafka: its client cannot be set up: ")
     assert "no.such" in bad_setting.stderr
 
 
