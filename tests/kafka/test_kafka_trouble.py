@@ -9,6 +9,7 @@ import pytest
 
 from engine.log.base import LogError
 from engine.log.kafka import KafkaLog
+from engine.log.kafka_reading import KafkaLogReader
 from tests.kafka.cluster import FAST, KafkaCluster
 from tests.kafka.fixtures import require_kafka
 from tests.kafka.following import Following
@@ -205,10 +206,46 @@ def test_close_ends_without_kafka_and_says_what_is_left(kafka: KafkaCluster, pre
 
 
 def test_a_start_without_kafka_fails(monkeypatch: pytest.MonkeyPatch, prefix: str) -> None:
-    monkeypatch.setattr("engine.log.kafka_topics.TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr("engine.log.kafka_clients._PATIENCE_SECONDS", {})
+    wait_only(monkeypatch, 1.0)
     with pytest.raises(LogError, match=r"Kafka: .*metadata"):
         KafkaLog.open("127.0.0.1:1", prefix)
+
+
+def test_a_kafka_that_asks_for_a_password(
+    tmp_path_factory: pytest.TempPathFactory, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The settings for it reach every client: of topics, appends, reading, reading back, and duties."""
+    require_kafka()
+    login = "org.apache.kafka.common.security.plain.PlainLoginModule required user_node=\"secret\";"
+    of_kafka = {
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT",
+        "listener.name.proxied.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.proxied.plain.sasl.jaas.config": login,
+    }
+    settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "node"}
+
+    async def run(bootstrap: str) -> Following:
+        log = KafkaLog.open(bootstrap, prefix, settings={**settings, "sasl.password": "secret"})
+        following = Following(log)
+        log.queues[0].append(b"", b"one")
+        await following.until_read({"queues-0": 1})
+        await following.until(lambda: len(following.owned) == 2)
+        await asyncio.to_thread(log.close)
+        return following
+
+    directory = tmp_path_factory.mktemp("kafka-password")
+    with KafkaCluster(directory, settings=of_kafka) as kafka, kafka.proxied() as line:
+        following = asyncio.run(run(line.bootstrap))
+        reader = KafkaLogReader(line.bootstrap, prefix, {**settings, "sasl.password": "secret"})
+        assert [block.records for block in reader.queues[0].read()] == [following.values["queues-0"]] == [[b"one"]]
+        wait_only(monkeypatch, 3.0)
+        with pytest.raises(LogError, match="Kafka: "):
+            KafkaLog.open(line.bootstrap, prefix, settings={**settings, "sasl.password": "wrong"})
+
+
+def wait_only(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setattr("engine.log.kafka_topics.TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr("engine.log.kafka_clients._PATIENCE_SECONDS", {})
 
 
 @pytest.fixture
