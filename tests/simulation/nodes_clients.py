@@ -1,0 +1,476 @@
+"""What clients of several nodes, operators and the world do, step by step, and what they see.
+
+As in clients.py a step is (kind, number), and all its choices come from its own number and from how things stand.
+What a client asks of its node is a task, as on a connection: one at a time, and it may outlive the connection.
+"""
+
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.amqp.settlement import ranges
+from engine.broker import Broker, Partition, Session
+from engine.errors import AmqpError
+from projections.machine.queue import Queue
+from schemas.events import (
+    BROKER,
+    Acked,
+    Actor,
+    Bound,
+    ConsumerCancelled,
+    Credited,
+    DeadLettersForwarded,
+    Event,
+    Nacked,
+    Published,
+    Route,
+    Tick,
+)
+from schemas.single_object import FramedEncoder
+from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
+from tests.simulation.nodes_world import Life, World
+from tests.simulation.witness import EffectRow
+
+Step = tuple[str, int]
+
+
+@dataclass(eq=False)
+class Client:
+    life: Life
+    session: Session
+    asking: bool = False  # it waits for an answer
+    closed: bool = False
+
+    def ends(self) -> None:
+        """Its connection is gone: what is still said to it nobody hears."""
+        if not self.closed:
+            self.closed = True
+            assert self.life.broker is not None
+            self.life.broker.close_session(self.session)
+
+
+@dataclass(eq=False)
+class Publish:
+    body: bytes
+    client: Client
+    places: list[int] = field(default_factory=list)  # partitions
+    answers: dict[int, bool] = field(default_factory=dict)  # by place: was it refused?
+
+
+class Answer:
+    """One who waits for the confirm of a publish in one place."""
+
+    def __init__(self, publish: Publish, place: int) -> None:
+        self.publish = publish
+        self.place = place
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        assert self.place not in self.publish.answers, "confirmed twice"
+        if not self.publish.client.closed and not self.publish.client.life.ended:
+            self.publish.answers[self.place] = refused
+
+
+class Taker:
+    """A consumer, or one basic.get: what it was given, and what of that it has not settled yet."""
+
+    def __init__(self, client: Client, channel: int, windowed: bool) -> None:
+        self.client = client
+        self.channel = channel
+        self.windowed = windowed
+        self.attached = False
+        self.cut = False  # it may have missed the last of it
+        self.outstanding: list[int] = []
+        self.rows: list[EffectRow] = []
+        self.bodies: list[tuple[int, bytes]] = []
+        self.partition: Partition | None = None
+        self.queue: Queue | None = None
+        self.consumer_id = 0
+
+    def belongs(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
+        self.partition, self.queue, self.consumer_id = partition, queue, consumer_id
+        self.attached = True
+
+    @property
+    def may_settle(self) -> bool:
+        return not self.client.closed and not self.client.life.ended and self.queue is not None and not self.cut
+
+    @property
+    def queue_is_there(self) -> bool:
+        assert self.partition is not None
+        assert self.queue is not None
+        return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
+
+    def deliver(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool,
+    ) -> None:  # fmt: skip
+        self._given(queue, message_id, message, redelivered, delivery_count, final)
+
+    def fetched(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int,
+    ) -> None:  # fmt: skip
+        assert (message is None) == (message_id < 0)
+        self._given(queue, message_id, message, redelivered, delivery_count, final)
+
+    def _given(
+        self, queue: Queue, message_id: int, message: Published | None, redelivered: bool, count: int, final: bool
+    ) -> None:
+        self.rows.append((queue.queue_id, message_id, redelivered, count, final))
+        if message is not None:
+            self.bodies.append((message_id, message.body))
+            if not final:
+                self.outstanding.append(message_id)
+
+    def cancelled(self) -> None:
+        self.attached = False
+
+
+class Clients:
+    """`do(step)`."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.dice = random.Random()
+        self.clients: list[Client] = []
+        self.takers: list[Taker] = []
+        self.publishes: list[Publish] = []
+        self.kinds: dict[str, Callable[[], str]] = {
+            "publish": self.publish, "settle": self.settle, "consume": self.consume, "fetch": self.fetch,
+            "credit": self.credit, "cancel": self.cancel, "declare": self.declare, "delete": self.delete,
+            "purge": self.purge, "bind": self.bind, "policy": self.policy, "connect": self.connect,
+            "close": self.close, "wait": self.wait, "kill": self.kill, "stop": self.stop, "start": self.start,
+            "cut": self.cut, "mend": self.mend, "owners": self.move_duties, "foreign": self.put_nonsense,
+            "clock": self.turn_clock,
+        }  # fmt: skip
+
+    def do(self, step: Step) -> None:
+        kind, number = step
+        self.dice = random.Random(number)
+        trace = self.world.record.trace
+        at = len(trace)
+        trace.append(kind)
+
+        def act() -> None:
+            try:
+                trace[at] = f"{self.world.loop.time():9.3f} {kind:8} {self.kinds[kind]()}"
+                self.world.record.counts[kind] += 1
+            except AmqpError as error:  # refused, as a client might be: nothing has changed
+                trace[at] += f": {error}"
+            for life in list(self.world.lives.values()):
+                if life.broker is not None and self.dice.random() < 0.9:
+                    life.broker.end_of_turn()
+
+        self.world.loop.inside(act)
+        self.world.loop.run(self.dice.choice((0.0, 0.0, 0.001, 0.05, 0.4)))
+        if kind == "wait":
+            self.world.loop.run(self.dice.choice((0.01, 0.4, 2.0, 2.0, 15.0)))
+        self.clients = [client for client in self.clients if not client.closed and not client.life.ended]
+
+    # -- who there is -------------------------------------------------------------------------------------------------
+
+    def serving(self) -> list[Life]:
+        return [life for life in self.world.lives.values() if life.serves]
+
+    def open(self, life: Life) -> Client:
+        session = broker_of(life).open_session("guest", "/", "simulated", {})
+        client = Client(life, session)
+        session.close = lambda reason: client.ends()
+        self.clients.append(client)
+        return client
+
+    def idle(self) -> Client | None:
+        """A client that may ask for something."""
+        found = [client for client in self.clients if not client.asking]
+        if not found or self.dice.random() < 0.05:
+            lives = self.serving()
+            return self.open(self.dice.choice(lives)) if lives else None
+        return self.dice.choice(found)
+
+    def ask(self, client: Client, work: Coroutine[Any, Any, object]) -> None:
+        """Begin to ask, and go on without the answer."""
+        client.asking = True
+        client.life.begin(self._asked(client, work))
+
+    async def _asked(self, client: Client, work: Coroutine[Any, Any, object]) -> None:
+        try:
+            await work
+        except AmqpError as error:
+            self.world.record.counts["refused"] += 1
+            self.world.record.trace.append(f"    {client.life.name} refuses: {error}")
+        client.asking = False
+        broker_of(client.life).end_of_turn()
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def publish(self) -> str:
+        client = self.idle()
+        if client is None:
+            return "nobody"
+        told = [client.life.name]
+        for _ in range(self.dice.randrange(1, 5)):
+            exchange = self.dice.choice(["", "", "", "amq.fanout", "dlx", "amq.topic"])
+            key = self.dice.choice(QUEUES)
+            expiration = self.dice.choice([None, None, None, None, None, 0, 80, 3_000])
+            publish = self.publish_one(client, exchange, key, expiration)
+            told.append(f"{publish.body[:8].decode()} to {exchange}/{key} ({expiration})")
+        return ", ".join(told)
+
+    def publish_one(self, client: Client, exchange: str, key: str, expiration: int | None) -> Publish:
+        broker = broker_of(client.life)
+        body = b"%d." % len(self.publishes) + b"x" * self.dice.randrange(0, 12)
+        persistent = self.dice.random() < 0.8
+        publish = Publish(body, client)
+        self.publishes.append(publish)
+        destinations = broker.route(client.session, exchange, key, None)
+        if exchange == "":
+            assert bool(destinations) == (broker.queue("/", key) is not None), f"{key}: routed {destinations}"
+        for destination in destinations:
+            mark = destination.partition.publish(client.session.actor, Published(
+                destination.route, PERSISTENT if persistent else TRANSIENT, expiration, None, persistent, None, None,
+                body, len(body),
+            ))  # fmt: skip
+            publish.places.append(destination.partition.index)
+            destination.partition.await_durable(mark, Answer(publish, len(publish.places) - 1), 0)
+        return publish
+
+    def settle(self) -> str:
+        found = [taker for taker in self.takers if taker.outstanding and taker.may_settle]
+        if not found:
+            return "nothing"
+        taker = self.dice.choice(found)
+        count = self.dice.choice((1, 1, 2, len(taker.outstanding)))
+        where = self.dice.choice((0, 0, max(0, len(taker.outstanding) - count)))
+        ids = taker.outstanding[where : where + count]
+        del taker.outstanding[where : where + count]
+        verdict = self.dice.choice(("ack", "ack", "nack", "reject", "requeue", "recover"))
+        return f"{taker.client.life.name} {self.settle_these(taker, ids, verdict)}"
+
+    def settle_these(self, taker: Taker, ids: list[int], verdict: str) -> str:
+        queue, partition = taker.queue, taker.partition
+        assert queue is not None
+        assert partition is not None
+        if not taker.queue_is_there:
+            return "the queue is gone"
+        messages = ranges(list(ids))
+        if verdict == "ack":
+            partition.append(taker.client.session.actor, Acked(queue.vhost, queue.name, taker.consumer_id, messages))
+        else:
+            requeue = verdict in ("requeue", "recover")
+            method = verdict if verdict in ("reject", "recover") else "nack"
+            event = Nacked(queue.vhost, queue.name, taker.consumer_id, messages, requeue, method)
+            partition.append(taker.client.session.actor, event)
+        return f"{queue.name} {verdict} {messages}"
+
+    def consume(self) -> str:
+        dice, client = self.dice, self.idle()
+        if client is None:
+            return "nobody"
+        name, prefetch = dice.choice([*QUEUES, DEAD]), dice.choice((0, 1, 2, 5))
+        no_ack, shared, exclusive = dice.random() < 0.25, dice.choice((0, 0, 0, 3)), dice.random() < 0.05
+        given = arguments({"x-priority": dice.choice((-1, 5))}) if dice.random() < 0.2 else ()
+        self.consume_as(client, name, prefetch, no_ack, shared, exclusive, given)
+        how = f"prefetch {prefetch}{' no_ack' if no_ack else ''}{' global' if shared else ''}"
+        return f"{client.life.name} {name} {how}"
+
+    def consume_as(
+        self, client: Client, name: str, prefetch: int, no_ack: bool, shared: int, exclusive: bool, given: Any
+    ) -> None:
+        channel = self.dice.choice((1, 2))
+        taker = Taker(client, channel, no_ack or prefetch == 0)
+        self.takers.append(taker)
+        self.ask(client, broker_of(client.life).consume(
+            client.session, channel, taker, name, "tag", no_ack, exclusive, prefetch, shared, given, taker.belongs
+        ))  # fmt: skip
+
+    def fetch(self) -> str:
+        client, name, no_ack = self.idle(), self.dice.choice(QUEUES), self.dice.random() < 0.4
+        if client is None:
+            return "nobody"
+        taker = Taker(client, self.dice.choice((1, 2)), False)
+        self.takers.append(taker)
+
+        async def get() -> None:
+            found = await broker_of(client.life).fetch(client.session, taker.channel, taker, name, no_ack)
+            taker.belongs(*found)
+            taker.attached = False
+
+        self.ask(client, get())
+        return f"{client.life.name} {name}{' no_ack' if no_ack else ''}"
+
+    def credit(self) -> str:
+        found = [taker for taker in self.takers if taker.windowed and taker.attached and taker.may_settle]
+        if not found:
+            return "nobody"
+        taker = self.dice.choice(found)
+        queue, credit = taker.queue, self.dice.randrange(1, 6)
+        assert queue is not None
+        if taker.queue_is_there:
+            assert taker.partition is not None
+            event = Credited(queue.vhost, queue.name, taker.consumer_id, credit)
+            taker.partition.append(taker.client.session.actor, event)
+        return f"{queue.name} {credit}"
+
+    def cancel(self) -> str:
+        found = [taker for taker in self.takers if taker.attached and taker.may_settle and not taker.client.asking]
+        if not found:
+            return "nobody"
+        taker = self.dice.choice(found)
+        queue, partition = taker.queue, taker.partition
+        assert queue is not None
+        assert partition is not None
+        taker.attached = False
+        broker = broker_of(taker.client.life)
+        self.ask(taker.client, broker.cancel(taker.client.session, partition, queue, taker.consumer_id))
+        return queue.name
+
+    # -- queues -------------------------------------------------------------------------------------------------------
+
+    def declare(self) -> str:
+        given, name, client = self.dice.choice(ARGUMENTS), self.dice.choice(QUEUES), self.idle()
+        if client is None:
+            return "nobody"
+        classic = "x-queue-type" not in given
+        durable, exclusive = not (classic and self.dice.random() < 0.2), classic and self.dice.random() < 0.15
+        auto_delete = classic and self.dice.random() < 0.15
+        self.ask(client, broker_of(client.life).declare_queue(
+            client.session, name, False, durable, exclusive, auto_delete, arguments(given)
+        ))  # fmt: skip
+        return f"{client.life.name} {name} {given}{' exclusive' if exclusive else ''}"
+
+    def delete(self) -> str:
+        name, if_unused, client = self.dice.choice(QUEUES), self.dice.random() < 0.3, self.idle()
+        if client is None:
+            return "nobody"
+        self.ask(client, broker_of(client.life).delete_queue(client.session, name, if_unused, False))
+        return f"{client.life.name} {name}"
+
+    def purge(self) -> str:
+        name, client = self.dice.choice(QUEUES), self.idle()
+        if client is None:
+            return "nobody"
+        self.ask(client, broker_of(client.life).purge_queue(client.session, name))
+        return f"{client.life.name} {name}"
+
+    def bind(self) -> str:
+        source, name = self.dice.choice(["amq.fanout", "dlx", "amq.topic"]), self.dice.choice(QUEUES)
+        key, client = self.dice.choice(["#", "q1", "*"]), self.idle()
+        if client is None:
+            return "nobody"
+        broker = broker_of(client.life)
+        act = broker.unbind if self.dice.random() < 0.3 else broker.bind
+        self.ask(client, act(client.session, source, "queue", name, key, ()))
+        return f"{client.life.name} {act.__name__} {source} {key} {name}"
+
+    def policy(self) -> str:
+        client, name = self.idle(), self.dice.choice(["a", "b"])
+        if client is None:
+            return "nobody"
+        broker = broker_of(client.life)
+        operator = self.dice.random() < 0.2
+        if self.dice.random() < 0.3:
+            self.ask(client, (broker.clear_operator_policy if operator else broker.clear_policy)("guest", "/", name))
+            return f"{client.life.name} {name} cleared"
+        pattern = self.dice.choice(["^q", "^q[0-3]", "^q[4-6]"])
+        definition: dict[str, object] = {"max-length": 4} if operator else self.dice.choice(POLICIES)
+        setting = broker.set_operator_policy if operator else broker.set_policy
+        self.ask(client, setting("guest", "/", name, pattern, definition, self.dice.randrange(3), "queues"))
+        return f"{client.life.name} {name} {pattern} {definition}"
+
+    # -- connections, nodes, the log ----------------------------------------------------------------------------------
+
+    def connect(self) -> str:
+        lives = self.serving()
+        return self.open(self.dice.choice(lives)).life.name if lives else "nobody"
+
+    def close(self) -> str:
+        if not self.clients:
+            return "nobody"
+        client, channel = self.dice.choice(self.clients), self.dice.choice((0, 0, 1, 2))
+        for taker in self.takers:
+            if taker.client is client and channel in (0, taker.channel):
+                taker.cut = True
+        if channel:
+            broker_of(client.life).close_channel(client.session, channel)
+        else:
+            client.ends()
+        return f"{client.life.name} channel {channel}"
+
+    def wait(self) -> str:
+        return ""
+
+    def kill(self) -> str:
+        lives = list(self.world.lives.values())
+        if not lives or (len(lives) < 2 and self.dice.random() < 0.8):
+            return "the last one stays"
+        life, lose = self.dice.choice(lives), self.dice.random() < 0.2
+        self.world.kill(life, lose)
+        return f"{life.name}{', and its state is lost' if lose else ''}"
+
+    def stop(self) -> str:
+        lives = self.serving()
+        if not lives:
+            return "nobody"
+        life = self.dice.choice(lives)
+        self.world.stop(life)
+        return life.name
+
+    def start(self) -> str:
+        down = [node for node in self.world.nodes if node not in self.world.lives]
+        return self.world.start(self.dice.choice(down)).name if down else "all are up"
+
+    def cut(self) -> str:
+        lives = list(self.world.lives.values())
+        life = self.dice.choice(lives) if lives else None
+        if life is None or life.broker is None:
+            return "nobody"
+        life.log.cut(True)
+        return life.name
+
+    def mend(self) -> str:
+        cut = [life for life in self.world.lives.values() if life.broker is not None and life.log.is_cut]
+        if not cut:
+            return "nobody"
+        life = self.dice.choice(cut)
+        life.log.cut(False)
+        return life.name
+
+    def move_duties(self) -> str:
+        history = self.world.history
+        members = sorted(history.logs)
+        if self.dice.random() < 0.3:
+            history.rebalance()
+            return "as they should be"
+        partition = self.dice.choice(history.queues).name
+        owners = self.dice.sample(members, self.dice.randint(0, min(2, len(members))))
+        history.assign({partition: owners})
+        return f"{partition} to {owners}"
+
+    def put_nonsense(self) -> str:
+        number = self.dice.randrange(len(self.world.history.partitions))
+        partition = self.world.history.partitions[number]
+        actor = self.dice.choice((BROKER, Actor("guest", 0), Actor("guest", self.dice.randrange(1, 1 << 30))))
+        event: Event | bytes = self.dice.choice([
+            b"", b"\xc3\x01 nonsense", self.dice.randbytes(30), Tick(), Acked("/", "q1", 77, ((1, 9),)),
+            ConsumerCancelled("/", "q2", 5), DeadLettersForwarded("/", "q1", 99_999, 1),
+            Bound("/", "nowhere", "queue", "q1", "", ()),
+            Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
+        ])  # fmt: skip
+        if isinstance(event, bytes):
+            value = event
+        else:
+            encoder = FramedEncoder()
+            value = encoder.encode(encoder.prefix(1, actor), event)
+        partition.put(b"", value)
+        return f"{partition.name} {event if isinstance(event, bytes) else type(event).__name__}"
+
+    def turn_clock(self) -> str:
+        node = self.dice.choice(self.world.nodes)
+        self.world.skew_ms[node] += self.dice.choice((-3_000, -20, 30, 3_000))
+        return f"{node} {self.world.skew_ms[node]} ms"
+
+
+def broker_of(life: Life) -> Broker:
+    assert life.broker is not None
+    return life.broker

@@ -1,0 +1,283 @@
+"""Several simulated nodes on one shared log: each the real broker, its log, RocksDB and clock made by a seed.
+
+Real: open_node, Node, Broker, ReadBackPartition, ReadBackMetadata, Turns, Forwarder, Projector, recovery, snapshots,
+codec, queue machine, asyncio's tasks. Virtual: time (nodes_loop.py), the log (engine.log.memory_shared), RocksDB's disk
+(virtual.py), clients (nodes_clients.py). Everything is small that is large in production.
+
+A life is one process of a node, from its start to its stop or death. A node that gives up by itself (`failed`) is
+stopped as the process would stop; somebody starts it again later.
+"""
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from engine.broker import Broker, Config
+from engine.joining import open_node
+from engine.log.base import LogError
+from engine.log.memory_shared import MemorySharedLog, SharedFaults, SharedHistory
+from projections.machine.machine import Machine
+from projections.projector import Projector
+from projections.replay import recover
+from projections.store import StateStore
+from projections.verify import verify_partition
+from tests.simulation.nodes_loop import NodesLoop
+from tests.simulation.virtual import VirtualBatch, VirtualRocks
+from tests.simulation.witness import EffectRow, row_of
+
+START_MS = 1_700_000_000_000
+PARTITIONS = 3
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`digest` is that of the state after everything below `offset`, says `who`. `partition` -1: the metadata log."""
+
+    who: str
+    partition: int
+    offset: int
+    digest: str
+
+
+class Life:
+    """One process of a node."""
+
+    def __init__(self, world: "World", node: str, number: int) -> None:
+        self.world = world
+        self.node = node
+        self.number = number
+        self.name = f"{node}/{number}"
+        self.broker: Broker | None = None  # once it has joined
+        self.log: MemorySharedLog
+        self.machines: list[Machine] = []
+        self.began: list[int] = []  # the offsets from where it reads back
+        self.performed: list[list[EffectRow]] = [[] for _ in range(PARTITIONS)]
+        self.replaying = False
+        self.ended = ""  # killed, stopped, failed
+        self.failure: Exception | None = None
+        self.tasks: set[asyncio.Task[None]] = set()
+
+    @property
+    def serves(self) -> bool:
+        return self.broker is not None and not self.ended and self.broker.keeper.joined
+
+    def clock(self) -> int:
+        return self.world.log_clock() + self.world.skew_ms[self.node]
+
+    def begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """A task that dies with the process."""
+        task = self.world.loop.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+    def failed(self, error: Exception) -> None:
+        if self.failure is None:
+            self.failure = error
+            self.world.loop.call_soon(lambda: self.world.stop(self, "failed"))
+
+
+@dataclass
+class Record:
+    """What was seen of a history."""
+
+    lives: list[Life] = field(default_factory=list)
+    claims: list[Claim] = field(default_factory=list)
+    trace: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+class World:
+    """Use within `with world.running():`."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        dice = self.dice = random.Random(f"nodes {seed}")
+        self.directory = directory
+        self.loop = NodesLoop()
+        self.record = Record()
+        self.defects: list[str] = self.loop.defects  # what a node logged with a traceback
+        self.nodes = [f"n{number}" for number in range(dice.choice((2, 3, 3, 4)))]
+        self.skew_ms = {node: dice.choice((0, 0, -20, 300, -4_000, 4_000)) for node in self.nodes}
+        self.rocks = {self._state(node): VirtualRocks() for node in self.nodes}
+        self.lives: dict[str, Life] = {}  # those that run, or start, by node
+        self.sizes = {
+            "engine.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
+            "engine.turns.ROUND": dice.choice((1, 3, 100)),
+            "engine.broker.CREDIT_WINDOW": dice.choice((1, 3, 10)),
+            "projections.projector.PERSIST_EVENTS": dice.choice((5, 60, 10_000)),
+            "projections.projector.READ_AHEAD_MESSAGES": dice.choice((1, 3, 50)),
+            "projections.store.BODY_CACHE_BYTES": dice.choice((0, 5_000, 1_000_000)),
+            "projections.machine.ready.CHUNK": dice.choice((2, 3, 1024)),
+        }
+        self.snapshot_events = dice.choice((15, 60, 10_000))
+        self.faults = SharedFaults(
+            dice.getrandbits(64), dice.choice((0.0, 0.01, 0.3)), dice.choice((0.0, 0.01, 0.2, 1.5)),
+            dice.choice((0.0, 0.5, 4.0)), dice.choice((0.0, 0.02, 0.3)),
+        )  # fmt: skip
+        self.history = SharedHistory(PARTITIONS, self.log_clock, self.loop.call_later, self.faults)
+        self._starting: Life
+        self._projectors: dict[int, tuple[Life, int, Projector]] = {}  # by the projector's id
+
+    def log_clock(self) -> int:
+        return START_MS + round(self.loop.time() * 1000)
+
+    def _state(self, node: str) -> Path:
+        return self.directory / node / "state"
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The brokers' modules see this world inside."""
+        with ExitStack() as stack:
+            for name, value in (self.sizes | self._replacements()).items():
+                stack.enter_context(patch(name, value))
+            logger = logging.getLogger("engine")
+            handler = _Defects(self.defects)
+            before = logger.propagate
+            logger.addHandler(handler)
+            logger.propagate = False
+            try:
+                yield
+            finally:
+                logger.propagate = before
+                logger.removeHandler(handler)
+                self.loop.close()
+
+    # -- processes ----------------------------------------------------------------------------------------------------
+
+    def start(self, node: str) -> Life:
+        """Begin to start the node; it has joined when it `serves`."""
+        assert node not in self.lives
+        life = self.lives[node] = Life(self, node, len(self.record.lives))
+        self.record.lives.append(life)
+        life.begin(self._start(life))
+        return life
+
+    async def _start(self, life: Life) -> None:
+        config = Config(
+            data=self.directory / life.node, partitions=PARTITIONS, node=life.node, kafka="memory",
+            snapshot_events=self.snapshot_events,
+        )  # fmt: skip
+        config.data.mkdir(exist_ok=True)
+        self._starting = life
+        try:
+            life.broker = await open_node(config, life.clock, life.failed)
+        except LogError as error:
+            life.failure = error
+            self._end(life, "failed")
+            return
+        life.broker.end_of_turn()
+
+    def kill(self, life: Life, lose_state: bool = False) -> None:
+        """kill -9."""
+        life.log.kill()
+        if life.broker is not None:
+            life.broker.turns.stop()
+            life.broker.keeper._stopped = True  # type: ignore[attr-defined]
+        for task in list(life.tasks):
+            task.cancel()
+        path = self._state(life.node)
+        self.rocks[path] = VirtualRocks() if lose_state else self.rocks[path].crash(self.dice)
+        self._end(life, "killed")
+
+    def stop(self, life: Life, why: str = "stopped") -> None:
+        """Cleanly, as far as the log allows it."""
+        if life.ended:
+            return
+        if life.broker is None:  # still starting
+            self.kill(life)
+            return
+        try:
+            life.broker.close()
+        except LogError as error:
+            life.failure = life.failure or error
+            why = "failed"
+        for task in list(life.tasks):
+            task.cancel()
+        self._end(life, why)
+
+    def _end(self, life: Life, why: str) -> None:
+        life.ended = why
+        del self.lives[life.node]
+        self.record.counts[why] += 1
+        self.record.trace.append(f"    {life.name} {why}{'' if life.failure is None else f': {life.failure}'}")
+        self.check_stored(life.node)
+
+    # -- what is claimed ----------------------------------------------------------------------------------------------
+
+    def claim(self, life: Life) -> None:
+        """Write down the digests of the node's states as they are now."""
+        claims = self.record.claims
+        for index, machine in enumerate(life.machines):
+            claims.append(Claim(life.name, index, machine.next_offset, machine.digest()))
+        if life.broker is not None:
+            topology = life.broker.topology
+            claims.append(Claim(life.name, -1, topology.next_offset, topology.digest()))
+
+    def check_stored(self, node: str) -> None:
+        """The RocksDB that is there holds what the log says, at its offset, with bodies."""
+        store = StateStore.open(self._state(node))
+        for partition in self.history.queues:
+            report = verify_partition(partition, store)
+            assert report.equal, f"{node}, {partition.name}: RocksDB is not what the log says: {report.differences}"
+        store.close()
+
+    # -- instruments --------------------------------------------------------------------------------------------------
+
+    def _replacements(self) -> dict[str, Any]:
+        return {
+            "engine.joining.KafkaLog": self,  # its `open` below
+            "engine.joining.recover": self._recover,
+            "engine.auth.Access.hash": lambda access, password: "simulated",
+            "projections.projector.Projector.observe": self._observing(Projector.observe),
+            "projections.snapshots.os.fsync": lambda descriptor: None,
+            "projections.rocks.open_database": lambda path, scratch: self.rocks[path],
+            "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
+            "projections.projector.WriteBatch": VirtualBatch,
+            "projections.store.WriteBatch": VirtualBatch,
+        }
+
+    def open(self, *settings: Any) -> MemorySharedLog:
+        """Stands in for `KafkaLog.open`."""
+        life = self._starting
+        life.log = self.history.open(life.node)
+        return life.log
+
+    def _recover(self, log: Any, store: StateStore) -> Any:
+        life = self._starting
+        recovery = recover(log, store)
+        recovery.machine.validate()
+        self._projectors[id(recovery.projector)] = (life, len(life.machines), recovery.projector)
+        life.machines.append(recovery.machine)
+        life.began.append(recovery.machine.next_offset)
+        return recovery
+
+    def _observing(self, original: Callable[..., None]) -> Callable[..., None]:
+        def observe(projector: Projector, effects: Any, published: Any) -> None:
+            found = self._projectors.get(id(projector))
+            if found is not None:  # else it recovers
+                life, index, _ = found
+                if life.ended:
+                    return
+                life.performed[index] += [row_of(effect) for effect in effects]
+            original(projector, effects, published)
+
+        return observe
+
+
+class _Defects(logging.Handler):
+    """The broker catches what one connection does wrong, and what a disk does; here neither may happen."""
+
+    def __init__(self, defects: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self.defects = defects
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.defects.append(record.getMessage() + "\n" + logging.Formatter().formatException(record.exc_info))

@@ -1,0 +1,59 @@
+"""Hundreds of short histories of several nodes on one log: random clients and faults around the real brokers, judged
+against the log.
+
+    python -m pytest tests/simulation/test_simulation_nodes.py                 a few dozen histories
+    python -m pytest tests/simulation/test_simulation_nodes.py --seed 4711     this one (also SIMULATION_SEED=4711)
+    python -m pytest tests/simulation/test_simulation_nodes.py -m slow         thousands (SIMULATION_FIRST: the first)
+"""
+
+import os
+from collections import Counter
+from functools import cache
+
+import pytest
+
+from projections.machine.effects import ACKED, DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED
+from tests.simulation.nodes_history import STEPS, WEIGHTS, check, history_of, run
+from tests.simulation.nodes_world import Record
+
+SEEDS = 60
+MANY = 5_000
+
+
+@cache
+def record_of(seed: int) -> Record:
+    return check(seed)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_history(seed: int) -> None:
+    record_of(seed)
+
+
+def test_the_histories_meet_everything() -> None:
+    """Every kind of step, every end of a message and of a life."""
+    met: Counter[str] = Counter()
+    for seed in range(SEEDS):
+        met += record_of(seed).counts
+    wanted = [*WEIGHTS, ACKED, DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED, "killed",
+              "stopped", "failed", "dead letters", "dead letters seen before", "publishes refused",
+              "ignored, of a lost life", "declared lost", "checkpoints", "ticks", "refused"]  # fmt: skip
+    assert [what for what in wanted if met[what] < 3] == []
+
+
+def test_a_seed_makes_one_history() -> None:
+    one, other = run(7, history_of(7, STEPS)), run(7, history_of(7, STEPS))
+    assert one.trace == other.trace
+    assert one.claims == other.claims
+    assert one.trace != run(8, history_of(8, STEPS)).trace
+
+
+def test_the_seed_asked_for(asked_seed: int) -> None:
+    check(asked_seed)
+
+
+@pytest.mark.slow
+def test_thousands_of_histories() -> None:
+    first = int(os.environ.get("SIMULATION_FIRST", "100000"))
+    for seed in range(first, first + MANY):
+        check(seed)

@@ -1,0 +1,186 @@
+"""What the simulation of several nodes has found, each as a short story of its own."""
+
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine.broker import Broker
+from engine.errors import AmqpError
+from engine.log.memory_shared import SharedFaults
+from schemas.events import BROKER, NodeJoined, NodeLost, Tick
+from schemas.single_object import FramedDecoder, FramedEncoder
+from tests.simulation.clients import arguments
+from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
+from tests.simulation.nodes_world import Life, World
+
+
+class Story:
+    """A log without faults, and nodes `a` and `b`, unless the story has others."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.clients = Clients(world)
+        world.nodes = ["a", "b"]
+        world.skew_ms = dict.fromkeys(world.nodes, 0)
+        world.rocks = {world._state(node): type(next(iter(world.rocks.values())))() for node in world.nodes}
+        world.history.faults = SharedFaults()
+
+    def start(self, node: str) -> Life:
+        life = self.world.loop.inside(lambda: self.world.start(node))
+        self.world.loop.run(1)
+        return life
+
+    def client(self, life: Life) -> Client:
+        return self.world.loop.inside(lambda: self.clients.open(life))
+
+    def ask(self, client: Client, work: Callable[[Broker], Coroutine[Any, Any, object]]) -> list[object]:
+        """The answer, or the error, once there is one."""
+        answers: list[object] = []
+
+        async def wait() -> None:
+            try:
+                answers.append(await work(broker_of(client.life)))
+            except AmqpError as error:
+                answers.append(error)
+
+        self.world.loop.inside(lambda: self.clients.ask(client, wait()))
+        self.world.loop.run(0.1)
+        return answers
+
+
+@pytest.fixture
+def story(tmp_path: Path) -> Iterator[Story]:
+    world = World(0, tmp_path)
+    with world.running():
+        yield Story(world)
+        assert not world.defects, world.defects[0]
+
+
+def events_of(story: Story, partition: int) -> list[object]:
+    decoder = FramedDecoder()
+    return [decoder.decode(value)[2] for value in story.world.history.queues[partition].values]
+
+
+def put(story: Story, partition: int, event: Any) -> None:
+    """As another node would."""
+    encoder = FramedEncoder()
+    log = story.world.history.partitions[partition]
+    story.world.loop.inside(lambda: log.put(b"", encoder.encode(encoder.prefix(1, BROKER), event)))
+
+
+@pytest.mark.parametrize("skew_ms", [5_000, -5_000])
+def test_a_clock_that_is_seconds_off_is_worth_one_tick(story: Story, skew_ms: int) -> None:
+    """A node whose clock is ahead of the log's sent Ticks before their time, and approached the difference by a
+    sixteenth with each: more than a hundred of them for every deadline."""
+    life = story.start("a")
+    client = story.client(life)
+    given = arguments({"x-message-ttl": 1_000})
+    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, given))
+    index = broker_of(life).partition_for("/", "q1").index
+    story.world.skew_ms["a"] += skew_ms
+    for _ in range(5):
+        story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+        story.world.loop.inside(broker_of(life).end_of_turn)
+        story.world.loop.run(20)
+    queue = broker_of(life).queue("/", "q1")
+    assert queue is not None
+    assert queue.messages_ready == 0
+    assert 5 <= sum(isinstance(event, Tick) for event in events_of(story, index)) <= 7
+
+
+def test_a_clock_that_has_never_been_compared_with_the_logs_is_worth_one_tick(story: Story) -> None:
+    life = story.start("a")
+    client = story.client(life)
+    given = arguments({"x-message-ttl": 1_000})
+    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, given))
+    index = broker_of(life).partition_for("/", "q1").index
+    story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+    story.world.skew_ms["b"] = 5_000
+    story.world.loop.inside(lambda: story.world.kill(life))
+    story.start("b")
+    story.world.loop.run(20)
+    assert sum(isinstance(event, Tick) for event in events_of(story, index)) <= 2
+
+
+def test_the_first_user_is_made_if_the_first_node_died_before(story: Story) -> None:
+    """Only the node of the very first event saw to it."""
+    put(story, 0, NodeJoined("dead", "", 1, ""))
+    client = story.client(story.start("a"))
+    assert client.session.user == "guest"
+
+
+def test_a_node_that_is_lost_before_it_knows_that_it_joined_joins_again(story: Story) -> None:
+    """It read that it had joined and that it was lost in one go, and went on in a life that was over: where the
+    partitions knew that already, nothing told it so, and what it confirmed was ignored by every fold."""
+    life = story.start("a")
+    world = story.world
+    joining = world.loop.inside(lambda: world.start("b"))
+    world.loop.run(0)
+    joining.log.cut(True)  # its NodeJoined waits
+    world.loop.run(0.5)
+    epoch = world.history.metadata.next_offset
+    while joining.log.metadata.under_way:
+        world.loop.inside(lambda: joining.log.metadata.land(1))
+    for partition in (0, 2, 3, 4):
+        put(story, partition, NodeLost("b", epoch, "lapsed"))
+    world.loop.run(1)
+    world.loop.inside(lambda: joining.log.cut(False))
+    world.loop.run(3)
+    assert joining.serves
+    assert joining.broker is not None
+    assert joining.broker.keeper.epoch > epoch
+    assert joining.broker.keeper.epoch in broker_of(life).topology.nodes
+
+
+def test_refusals_that_nobody_asks_for_any_more_are_forgotten(story: Story) -> None:
+    """Duties went while an at-least-once letter was on its way: what its target said to it was kept for ever."""
+    life = story.start("a")
+    client = story.client(life)
+    given = {
+        "x-queue-type": "quorum", "x-message-ttl": 10, "x-dead-letter-exchange": "", "x-overflow": "reject-publish",
+        "x-dead-letter-strategy": "at-least-once", "x-dead-letter-routing-key": "q2",
+    }  # fmt: skip
+    for name, settings in (("q2", {}), ("q1", given)):
+        story.ask(client, lambda broker, name=name, settings=settings: broker.declare_queue(
+            client.session, name, False, True, False, False, arguments(settings)
+        ))  # fmt: skip
+    story.world.history.faults = SharedFaults(append_seconds=0.5)
+    story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+    target = broker_of(life).partition_for("/", "q2")
+    for _ in range(500):
+        if not target._refusals:
+            story.world.loop.run(0.01)
+    assert target._refusals
+    story.world.history.assign({partition.name: [] for partition in story.world.history.queues})
+    story.world.loop.run(5)
+    assert not target._refusals
+
+
+def test_who_is_gone_while_time_passes_gets_no_consumer(story: Story) -> None:
+    """A deadline is due and its Tick on its way, for which basic.consume waits; meanwhile the connection ends. The
+    consumer was attached behind the end of its session, and held messages for ever."""
+    life = story.start("a")
+    client = story.client(life)
+    given = arguments({"x-message-ttl": 1_000})
+    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, given))
+    story.world.history.assign({partition.name: [] for partition in story.world.history.queues})
+    story.world.loop.run(0.1)
+    story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+    story.world.loop.run(3)
+    machine = broker_of(life).partition_for("/", "q1").machine
+    assert machine.deadline_ms() is not None
+
+    def consume_and_go() -> None:
+        taker = Taker(client, 1, False)
+        story.clients.ask(client, broker_of(life).consume(
+            client.session, 1, taker, "q1", "tag", False, False, 1, 0, (), taker.belongs
+        ))  # fmt: skip
+
+    story.world.history.faults = SharedFaults(append_seconds=0.5)
+    story.world.loop.inside(consume_and_go)
+    story.world.loop.inside(client.ends)
+    story.world.loop.run(5)
+    assert machine.deadline_ms() is None
+    assert not machine.sessions
