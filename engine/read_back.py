@@ -72,6 +72,7 @@ class ReadBackPartition(Partition):
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
         self._ticking = False
         self._skew_ms = 0  # the log's clock less ours
+        self._skew_known = False  # an own record has told
         self._key_route = NO_ROUTE
         self._key = b""
 
@@ -166,11 +167,19 @@ class ReadBackPartition(Partition):
 
     def _ticked(self, mark: int, offset: int, effects: list[Effect]) -> None:
         self._ticking = False
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms():  # too early? Then the next one must not be, too
+            self._skew_known = False
 
-    def _learn_skew(self, timestamp_ms: int) -> None:
-        """An own record has come back: the log's clock stood at `timestamp_ms` a moment ago."""
+    def _learn_skew(self, timestamp_ms: int, own: bool) -> None:
+        """A record has arrived: the log's clock stood at `timestamp_ms` some time ago; if it is an `own` one, a moment
+        ago."""
         sample = timestamp_ms - self._clock()
-        self._skew_ms = sample if sample > self._skew_ms else self._skew_ms + (sample - self._skew_ms) // 16
+        if sample > self._skew_ms or (own and not self._skew_known):
+            self._skew_ms = sample
+        elif own:
+            self._skew_ms += (sample - self._skew_ms) // 16
+        self._skew_known = self._skew_known or own
 
     # -- reading back -------------------------------------------------------------------------------------------------
 
@@ -206,8 +215,7 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._rare(offset, event)
-        if own_ms:
-            self._learn_skew(own_ms)
+        self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
         while self._waiters and self._waiters[0][0] <= self._settled:
             done = self._waiters.popleft()[1]
             if not done.done():
