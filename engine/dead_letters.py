@@ -61,6 +61,12 @@ class Letter:
         self.asked: list[tuple[Partition, int, list[str]]] = []  # at-least-once: where, mark, and who has to take it
         self.refused = False  # by one of those asked
 
+    def give_up(self) -> None:
+        """Whoever has been asked need not answer."""
+        for partition, mark, _ in self.asked:
+            partition.disregard(mark)
+        self.asked.clear()
+
 
 class Source:
     """A queue that has dead letters."""
@@ -112,6 +118,8 @@ class Forwarder:
         """The partition's letters are another node's duty now."""
         for key, source in list(self._sources.items()):
             if source.partition is partition:
+                for letter in source.letters:
+                    letter.give_up()
                 source.letters.clear()
                 source.in_flight.clear()
                 self._waiting.pop(source, None)
@@ -174,6 +182,7 @@ class Forwarder:
                     break
                 source.retry_delay_ms = RETRY_FIRST_MS
                 source.letters.popleft()
+                letter.give_up()
                 source.in_flight.append((letter.sequence, letter.sent))
             else:
                 self._schedule(source)

@@ -121,7 +121,7 @@ class Partition:
         self._clock = clock
         self._now_ms = machine.clock_ms
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
-        self._refusals: dict[int, tuple[str, ...]] = {}
+        self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
         self._prefix = b""
         self._prefix_ms = -1
         self._prefix_actor = BROKER
@@ -201,7 +201,14 @@ class Partition:
 
     def refusals(self, mark: int) -> tuple[str, ...] | None:
         """The queues that would not take the letter forwarded under this mark; None: not known yet. Told once."""
-        return self._refusals.pop(mark, None)
+        refusing = self._refusals.get(mark)
+        if refusing is not None:
+            del self._refusals[mark]
+        return refusing
+
+    def disregard(self, mark: int) -> None:
+        """Nobody will ask for the refusals under this mark."""
+        self._refusals.pop(mark, None)
 
     def _renew_prefix(self, now: int, actor: Actor) -> None:
         self._prefix = self.encoder.prefix(now, actor)

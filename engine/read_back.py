@@ -148,10 +148,13 @@ class ReadBackPartition(Partition):
             await done
 
     def forward(self, message: Published) -> int:
-        return self._send(BROKER, message, self._note_refusals)
+        mark = self._send(BROKER, message, self._note_refusals)
+        self._refusals[mark] = None
+        return mark
 
     def _note_refusals(self, mark: int, offset: int, effects: list[Effect]) -> None:
-        self._refusals[mark] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
+        if mark in self._refusals:  # else nobody wants to know any more
+            self._refusals[mark] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
