@@ -111,6 +111,7 @@ class Topology:
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
     nodes: dict[int, NodeJoined]  # those alive, by epoch
     ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
+    had_permissions: bool  # somebody once, so the first user was made
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -122,6 +123,7 @@ class Topology:
         self.operator_policies = {}
         self.nodes = {}
         self.ended = {}
+        self.had_permissions = False
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -277,6 +279,7 @@ class Topology:
     def on_permissions_set(self, offset: int, event: PermissionsSet) -> None:
         if event.vhost in self.vhosts and event.user in self.users:
             self.permissions[event.vhost, event.user] = event
+            self.had_permissions = True
 
     def on_permissions_cleared(self, offset: int, event: PermissionsCleared) -> None:
         self.permissions.pop((event.vhost, event.user), None)
