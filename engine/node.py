@@ -135,9 +135,10 @@ class Node:
         """Begin an epoch; clients may come when this returns."""
         topology = self._metadata.topology
         address = f"{self._config.host}:{self._config.amqp_port}"
-        self.epoch = await self._metadata.ask(
-            BROKER, NodeJoined(self._config.node, VERSION, MACHINE_VERSION, address)
-        )
+        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, address)
+        self.epoch = await self._metadata.ask(BROKER, joined)
+        while self.epoch not in topology.nodes:  # it was declared lost before it had read that it joined
+            self.epoch = await self._metadata.ask(BROKER, joined)
         for partition in self._partitions:
             partition.epoch = self.epoch
             self._tell_of_ended(partition)
