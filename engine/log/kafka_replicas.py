@@ -14,7 +14,7 @@ from confluent_kafka import ElectionType, KafkaError, TopicCollection, TopicPart
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from engine.log.base import LogError
-from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, code_of, text_of
+from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from engine.log.kafka_topics import KafkaTopics
 
 
@@ -73,13 +73,12 @@ class KafkaReplicas:
         """Make the first replica of each the leader. LogError when one of them is not there to lead."""
         admin = self._clients.admin()
         wanted = [TopicPartition(each.topic, each.number) for each in partitions]
-        future = admin.elect_leaders(
-            ElectionType.PREFERRED, wanted, request_timeout=TIMEOUT_SECONDS, operation_timeout=TIMEOUT_SECONDS / 2
-        )
-        answers: Mapping[TopicPartition, object] = asked("leaders", future.result)
+        # Without timeouts of its own: confluent-kafka 2.16 has them in its signature and fails when they are given.
+        future = admin.elect_leaders(ElectionType.PREFERRED, wanted)
+        answers: Mapping[TopicPartition, KafkaError | None] = asked("leaders", future.result)
         for partition, error in answers.items():
-            if error is not None and code_of(error) != KafkaError.ELECTION_NOT_NEEDED:  # type: ignore[arg-type]
-                raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")  # type: ignore[arg-type]
+            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
+                raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")
 
     def _least_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
         admin = self._clients.admin()
