@@ -106,6 +106,11 @@ class KafkaClients:
         self._settings = {**(settings or {}), "bootstrap.servers": bootstrap}
 
     def admin(self) -> AdminClient:
+        """Always the same, for any thread."""
+        return self._admin
+
+    @cached_property
+    def _admin(self) -> AdminClient:
         # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
         return _made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
 
