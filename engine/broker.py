@@ -1,8 +1,9 @@
 """The broker: what a connection, the HTTP API and the CLI can ask for. Sans-socket; one asyncio loop, one thread.
 
 Names as in AMQP 0-9-1; every method that is refused raises an `engine.errors.AmqpError` with RabbitMQ's code and text.
-Methods are plain functions: they append, fold and return at once. Whoever needs durability before it answers
-(declare-ok, bind-ok, delete-ok, purge-ok, HTTP 201 ...) waits with `when_durable`.
+What changes something is a coroutine: with an embedded log it never waits (engine/eager.py), on a log that is read back
+it ends when the event was. Whoever needs durability before it answers (declare-ok, bind-ok, delete-ok, purge-ok, HTTP
+201 ...) waits with `when_durable`, too. A session may end while something waits: nothing may be appended for it then.
 
     broker = Broker.open(config)                  # in the loop; recovers: log -> store -> fold -> BrokerStarted
     session = broker.open_session(user, vhost, peer, client_properties)
@@ -28,6 +29,7 @@ from engine import declarations
 from engine.administration import Administration
 from engine.auth import Access
 from engine.config import Config
+from engine.counters import COUNTERS
 from engine.dead_letters import Forwarder
 from engine.declarations import argument_of, resource
 from engine.errors import (
@@ -48,7 +50,7 @@ from engine.recovery import open_broker
 from engine.routing import Destination, Router
 from engine.sessions import ChannelStatus, Session
 from engine.turns import Turns
-from projections.machine.effects import PURGED, DeadLetter, Forget, QueueGone
+from projections.machine.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from projections.machine.queue import Queue
 from schemas.events import (
     Actor,
@@ -95,7 +97,6 @@ class Broker(Administration):
         self.partitions = partitions
         self.clock = clock
         self.sessions = {}
-        # since the start, named as RabbitMQ's Prometheus metrics without `rabbitmq_`: for /metrics
         self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
@@ -173,6 +174,8 @@ class Broker(Administration):
         if self._epoch != self.keeper.epoch:
             self._epoch = self.keeper.epoch
             self._ids = 0
+        elif self._ids == EPOCH_IDS - 1:  # the next epoch has to be read back first
+            raise ConnectionForced("the node's ids are used up, it is joining again")
         self._ids += 1
         return self._epoch << 24 | self._ids
 
@@ -212,12 +215,28 @@ class Broker(Administration):
     async def _usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue, if it exists and is not another connection's exclusive one."""
         partition = self.partition_for(session.vhost, name)
-        await partition.catch_up()
+        await self._catch_up(session, partition)
         queue = partition.machine.queue(session.vhost, name)
         if queue is None:
             raise NotFound(f"no {resource('queue', name, session.vhost)}")
         _check_owner(session, queue)
         return partition, queue
+
+    async def _catch_up(self, session: Session, partition: Partition) -> None:
+        await partition.catch_up()
+        self._check_open(session)  # else its end is in the log by now: nothing may follow that
+
+    def _check_open(self, session: Session) -> None:
+        """What has to wait may outlive its connection."""
+        if session.session_id not in self.sessions:
+            raise ConnectionForced("the connection is gone")
+
+    async def _ask(
+        self, session: Session, partition: Partition, event: Event, folded: Callable[[], None] | None = None
+    ) -> list[Effect]:
+        effects = await partition.ask(session.actor, event, folded)
+        self._check_open(session)  # else it may not have been done: the node was lost
+        return effects
 
     async def declare_queue(
         self, session: Session, name: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
@@ -236,7 +255,7 @@ class Broker(Administration):
             raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
         self.access.check(session.user, vhost, "configure", "queue", name)
         partition = self.partition_for(vhost, name)
-        await partition.catch_up()
+        await self._catch_up(session, partition)
         queue = partition.machine.queue(vhost, name)
         if queue is not None:
             if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
@@ -252,7 +271,7 @@ class Broker(Administration):
         declarations.check_queue_properties(vhost, name, kind, durable, exclusive, auto_delete)
         if exclusive:
             session.owns_queues_in[partition] = None
-        await partition.ask(session.actor, QueueDeclared(
+        await self._ask(session, partition, QueueDeclared(
             vhost, name, kind, durable, exclusive, auto_delete, session.session_id if exclusive else 0, arguments,
             declarations.SEMANTICS, self.topology.effective_policy(vhost, name, kind),
             self.topology.effective_operator_policy(vhost, name, kind),
@@ -278,7 +297,7 @@ class Broker(Administration):
     async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
         """Declaring a queue that exists, passively too, renews its lease (S-053; of quorum queues not, S-059)."""
         if queue.expires_ms is not None and queue.type == "classic":
-            await partition.ask(session.actor, QueueDeclared(
+            await self._ask(session, partition, QueueDeclared(
                 queue.vhost, queue.name, queue.type, queue.durable, queue.exclusive, queue.auto_delete, queue.owner,
                 queue.arguments, queue.semantics, queue.policy, queue.operator_policy,
             ))  # fmt: skip
@@ -303,7 +322,7 @@ class Broker(Administration):
             raise PreconditionFailed(f"{where} in use")
         if if_empty and queue.messages_ready > 0:
             raise PreconditionFailed(f"{where} not empty")
-        effects = await partition.ask(session.actor, QueueDeleted(session.vhost, name, if_unused, if_empty))
+        effects = await self._ask(session, partition, QueueDeleted(session.vhost, name, if_unused, if_empty))
         gone = [effect for effect in effects if isinstance(effect, QueueGone) and effect.queue is queue]
         if not gone and not queue.gone:  # another node's client was faster: it is used, or not empty any more
             raise PreconditionFailed(f"{where} {'in use' if if_unused else 'not empty'}")
@@ -314,7 +333,7 @@ class Broker(Administration):
         """Number of ready messages dropped."""
         self.access.check(session.user, session.vhost, "read", "queue", name)
         partition, queue = await self._usable(session, name)
-        effects = await partition.ask(session.actor, Purged(session.vhost, name))
+        effects = await self._ask(session, partition, Purged(session.vhost, name))
         _check_not_gone(queue)
         return sum(
             len(effect.message_ids) for effect in effects
@@ -435,16 +454,20 @@ class Broker(Administration):
         partition.attach(consumer_id, consumer)
         session.note(channel, partition, consumer_id)
 
+        is_attached = False
+
         def folded() -> None:
+            nonlocal is_attached
             if consumer_id in found.holders:
+                is_attached = True
                 attached(partition, found, consumer_id)
 
-        await partition.ask(session.actor, ConsumerAttached(
+        await self._ask(session, partition, ConsumerAttached(
             session.vhost, queue, consumer_id, channel, tag, no_ack, exclusive, prefetch, credit,
             global_prefetch,
             int(priority.value) if priority is not None and isinstance(priority.value, int) else 0, arguments,
         ), folded)  # fmt: skip
-        if found.gone or consumer_id not in found.holders:
+        if not is_attached:
             partition.detach(consumer_id)
             session.forget(partition, consumer_id)
             _check_not_gone(found)
@@ -475,7 +498,7 @@ class Broker(Administration):
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
         partition.attach(holder_id, consumer)
-        await partition.ask(session.actor, Fetched(session.vhost, queue, holder_id, channel, no_ack))
+        await self._ask(session, partition, Fetched(session.vhost, queue, holder_id, channel, no_ack))
         _check_not_gone(found)
         return partition, found, holder_id
 
@@ -538,21 +561,6 @@ class Broker(Administration):
     def on_blocked(self) -> list[Callable[[], None]]:
         """Called when `blocked` changed."""
         return self.turns.on_blocked
-
-
-COUNTERS = (
-    "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total",
-    "queues_declared_total", "queues_created_total", "queues_deleted_total", "global_messages_received_total",
-    "global_messages_received_confirm_total", "global_messages_confirmed_total", "global_messages_routed_total",
-    "global_messages_unroutable_dropped_total", "global_messages_unroutable_returned_total",
-    "global_messages_delivered_total", "global_messages_delivered_consume_auto_ack_total",
-    "global_messages_delivered_consume_manual_ack_total", "global_messages_delivered_get_auto_ack_total",
-    "global_messages_delivered_get_manual_ack_total", "global_messages_get_empty_total",
-    "global_messages_redelivered_total", "global_messages_acknowledged_total",
-    "global_messages_dead_lettered_confirmed_total", "global_messages_dead_lettered_delivery_limit_total",
-    "global_messages_dead_lettered_expired_total", "global_messages_dead_lettered_maxlen_total",
-    "global_messages_dead_lettered_rejected_total",
-)  # fmt: skip
 
 
 def wall_clock_ms() -> int:

@@ -160,8 +160,8 @@ class ReadBackMetadata(Metadata):
 
     def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
         value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
+        self._log.append(b"", value)  # first: what it won't take (LogError) never comes back
         self._sent.append((value, answer))
-        self._log.append(b"", value)
         self._appended += 1
 
     def read_back(self, arrived: Arrived) -> None:

@@ -89,6 +89,7 @@ class Node:
         self._broken_looks: dict[str, int] = {}  # half-done things: how often they were seen so
         self._looked_at = -1  # the routing version of the last look for them
         self._stopped = False
+        self._broken = False  # the fold failed: the states are not what the log says
 
     def attend(self, broker: "Broker") -> None:
         """From here on this broker's life is kept."""
@@ -106,7 +107,7 @@ class Node:
     # -- what arrives -------------------------------------------------------------------------------------------------
 
     def _arrived(self, batches: list[Arrived]) -> None:
-        if self._stopped:
+        if self._stopped or self._broken:
             return
         try:
             for batch in batches:
@@ -119,6 +120,8 @@ class Node:
                     self._hear(batch)
         except Exception as error:  # this node's fold is broken: it must not act on it any longer
             logger.exception("the fold failed")
+            self._broken = True
+            self._broker.turns.stop()
             self._fail(error)
             return
         turns = self._broker.turns
@@ -194,9 +197,9 @@ class Node:
             prefix = self._encoder.prefix(self._broker.clock(), BROKER)
             alive = NodeAlive(self._config.node, self.epoch)
             self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
+        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)  # first, whatever happens below
         self._look_after()
         self._broker.end_of_turn()
-        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)
 
     def _hear(self, batch: Arrived) -> None:
         alive = self._metadata.topology.nodes
@@ -230,6 +233,7 @@ class Node:
             if owned and not partition.owned:
                 logger.info("%s: its duties are this node's now", partition.name)
                 partition.owned = True
+                self._looked_at = -1  # nobody may have looked for half-done things since they were
                 for queue in list(partition.machine.outboxes()):
                     self._broker.forwarder.recover(partition, queue)
                 if partition.machine.machine_version < MACHINE_VERSION:
@@ -342,7 +346,7 @@ class Node:
         try:
             self.log.close()
         finally:
-            for partition in self._partitions:
+            for partition in self._partitions if not self._broken else ():
                 partition.carry_out()
                 partition.persist_all()
             self._store.close()
@@ -352,6 +356,8 @@ def state_belongs_to(config: Config, identity: str) -> None:
     """The state directory is a fold of one history. LogError when it is of another than this Kafka's."""
     path = config.data / "kafka"
     known = path.read_text().strip() if path.exists() else None
+    if (config.data / "log").exists():
+        raise LogError(f"{config.data}: holds an embedded log: give a node on Kafka another data directory")
     if known is None:
         path.write_text(identity + "\n")
     elif known != identity:

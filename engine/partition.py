@@ -39,6 +39,7 @@ from projections.machine.effects import (
 )
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
+from projections.machine.state import NODE_LOST
 from projections.replay import PartitionLog as ReadableLog
 from projections.replay import decoder_for
 from projections.store import Batch, Projector
@@ -331,6 +332,8 @@ class Partition:
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
+        if effect.reason.startswith(NODE_LOST):  # a publish among it is in no queue, and must not be confirmed
+            self.refused.setdefault(effect.offset, [])
         count = self.quarantined.get(effect.event_type, 0)
         if count == 0:
             logger.warning(

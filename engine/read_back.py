@@ -210,6 +210,8 @@ class ReadBackPartition(Partition):
                 if type(event) is Published:
                     fresh[offset] = event
                 apply(offset, timestamp_ms, actor, event, effects)
+                if type(event) is QueueDeclared:
+                    self._rare(offset, event)
                 folded(self._settled - 1, offset, effects[before:])
             elif type(event) is Published:
                 fresh[offset] = event

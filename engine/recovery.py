@@ -17,7 +17,7 @@ from engine.administration import first_user
 from engine.config import VERSION, Config
 from engine.eager import at_once
 from engine.keeping import Members
-from engine.log.base import Log, LogPartition
+from engine.log.base import Log, LogError, LogPartition
 from engine.log.embedded import EmbeddedLog
 from engine.metadata import SoleWriterMetadata, unbound
 from engine.partition import Partition
@@ -163,6 +163,8 @@ class Alone:
 
 
 def open_broker(cls: "type[Broker]", config: Config, clock: Callable[[], int]) -> "Broker":
+    if (config.data / "kafka").exists():
+        raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     log = EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
     try:
         metadata = SoleWriterMetadata(log.metadata, clock)

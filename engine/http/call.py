@@ -16,7 +16,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.errors import AccessRefused, AmqpError, NotAllowed, NotFound
+from engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -61,6 +61,8 @@ def api_error(refusal: AmqpError) -> ApiError:
         return not_authorised(refusal.text)
     if isinstance(refusal, NotFound):
         return not_found(refusal.text, "not_found")
+    if isinstance(refusal, ConnectionForced):  # the node was lost and joins again
+        return ApiError(503, "service_unavailable", refusal.text)
     return bad_request(refusal.text)
 
 

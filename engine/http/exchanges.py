@@ -95,7 +95,8 @@ class Outcome:
         if self.missing == 0:
             self.tally.confirmed += not self.refused
             self.tally.settle()
-            self.settled.set_result(None)
+            if not self.settled.done():  # the request may have been given up
+                self.settled.set_result(None)
 
 
 async def publish(call: Call) -> Response:

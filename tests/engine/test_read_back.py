@@ -1,0 +1,296 @@
+"""A broker that folds only what it reads back, on a shared log in memory: what goes wrong between asking and reading.
+
+    async with Nodes(tmp_path) as nodes:
+        broker = await nodes.start("a")
+        nodes.log("a").cut(True)          # what is asked from here on waits, until
+        nodes.log("a").cut(False)
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from broker_harness import Client
+
+from engine.broker import Broker, Config, Session
+from engine.errors import ConnectionForced
+from engine.joining import open_node
+from engine.log.base import LogError
+from engine.log.memory_shared import MemorySharedLog, SharedHistory
+from engine.node import Node
+from projections.store import StateStore
+from schemas.events import BROKER, NodeLost, Published, QueueDeleted, VhostDeleted
+from schemas.single_object import FramedEncoder
+
+START_MS = 1_700_000_000_000
+PERSISTENT = b"\x10\x00\x02"
+
+
+class Nodes:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.now_ms = START_MS
+        self.history = SharedHistory(2, lambda: self.now_ms, asyncio.get_running_loop().call_later)
+        self.brokers: dict[str, Broker] = {}
+        self.failures: list[Exception] = []
+        self._opening = ""
+        monkeypatch.setattr("engine.joining.KafkaLog", self)
+
+    def open(self, *settings: Any) -> MemorySharedLog:
+        """Stands in for `KafkaLog.open`."""
+        return self.history.open(self._opening)
+
+    async def start(self, name: str) -> Broker:
+        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
+        config.data.mkdir(exist_ok=True)
+        self._opening = name
+        broker = self.brokers[name] = await open_node(config, lambda: self.now_ms, self.failures.append)
+        await settled()
+        return broker
+
+    def log(self, name: str) -> MemorySharedLog:
+        return self.history.logs[name]
+
+    def node(self, name: str) -> Node:
+        keeper = self.brokers[name].keeper
+        assert isinstance(keeper, Node)
+        return keeper
+
+    def close(self) -> None:
+        for name, broker in self.brokers.items():
+            if name in self.history.logs:
+                broker.close()
+
+
+async def settled() -> None:
+    """Everything that is on its way has arrived."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.0001)
+
+
+def session(broker: Broker) -> Session:
+    return broker.open_session("guest", "/", "test", {})
+
+
+def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = False) -> Coroutine[Any, Any, Any]:
+    return broker.declare_queue(who, name, False, True, exclusive, False, ())
+
+
+def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
+    """How many queues it was routed to."""
+    destinations = broker.route(who, "", name, None)
+    for to in destinations:
+        message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
+        to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
+    return len(destinations)
+
+
+def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        nodes = Nodes(tmp_path, monkeypatch)
+        try:
+            await test(nodes)
+        finally:
+            nodes.close()
+
+    asyncio.run(whole())
+
+
+def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who, confirms = session(broker), Client()
+        await declare(broker, who)
+        nodes.log("a").cut(True)
+        publish(broker, who, b"too late", confirms)
+        partition = broker.partition_for("/", "q")
+        epoch = nodes.node("a").epoch
+        lost = FramedEncoder()
+        record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", epoch, "lapsed"))
+        next(each for each in nodes.history.queues if each.name == partition.name).put(b"", record)
+        nodes.log("a").cut(False)
+        await settled()
+        assert broker.queue("/", "q").messages_ready == 0
+        assert confirms.confirms == [(1, True)], "a message that is in no queue was confirmed"
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_queue_whose_declarer_went_away_is_routed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        assert publish(broker, who, b"unroutable", Client()) == 0
+        asking = asyncio.ensure_future(declare(broker, who))
+        await asyncio.sleep(0)
+        asking.cancel()  # an HTTP request that is given up
+        await settled()
+        assert broker.queue("/", "q") is not None
+        assert publish(broker, who, b"routable", Client()) == 1
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        log = nodes.log("a").metadata
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "append", lambda key, value: _too_large())
+            with pytest.raises(LogError):
+                await broker.create_vhost("guest", "huge", "x")
+        async with asyncio.timeout(5):
+            await broker.create_vhost("guest", "small", "x")
+        assert "small" in broker.topology.vhosts
+
+    run(test, tmp_path, monkeypatch)
+
+
+def _too_large() -> None:
+    raise LogError("too large")
+
+
+def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        other = await nodes.start("b")
+        who = session(broker)
+        await declare(broker, who)
+        partition = broker.partition_for("/", "q")
+        good = partition.machine.next_offset
+
+        def half(*event: Any) -> None:
+            partition.machine.next_offset = event[0] + 1
+            raise AssertionError("a defect")
+
+        monkeypatch.setattr(partition.machine, "apply", half)
+        publish(other, session(other), b"1", Client())
+        with caplog.at_level(logging.CRITICAL, "engine.node"):
+            await settled()
+        assert [str(error) for error in nodes.failures] == ["a defect"]
+        monkeypatch.undo()
+        publish(other, session(other), b"2", Client())
+        await settled()
+        assert partition.machine.next_offset == good + 1, "it folded on with an event missing"
+        broker.close()
+        store = StateStore.open(tmp_path / "a" / "state")
+        assert store.applied_offset(partition.name) <= good, "a broken state was stored"
+        store.close()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_what_was_half_done_is_found_by_who_gets_the_duties_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        await broker.create_vhost("guest", "v", "")
+        await broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        await declare(broker, broker.open_session("guest", "v", "test", {}))
+        nodes.history.assign({each.name: [] for each in nodes.history.queues})
+        await settled()
+        await broker.metadata.ask(BROKER, VhostDeleted("v"))  # and whoever did it died
+        node = nodes.node("a")
+        for _ in range(3):
+            node._look_after()
+        nodes.history.assign({each.name: ["a"] for each in nodes.history.queues})
+        await settled()
+        for _ in range(4):
+            node._look_after()
+            await settled()
+        assert broker.queue("v", "q") is None
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attached and gone within one batch: consume-ok, then basic.cancel, and no error after these."""
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who, client = session(broker), Client()
+        await declare(broker, who)
+        attached: list[Any] = []
+        nodes.log("a").cut(True)
+        consuming = asyncio.ensure_future(broker.consume(
+            who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *given: attached.append(given)
+        ))  # fmt: skip
+        await asyncio.sleep(0)
+        broker.partition_for("/", "q").append(BROKER, QueueDeleted("/", "q", if_unused=False, if_empty=False))
+        nodes.log("a").cut(False)
+        await settled()
+        assert (len(attached), client.cancellations) == (1, 1)
+        assert consuming.exception() is None
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_ids_are_never_used_twice_while_the_next_epoch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        monkeypatch.setattr("engine.broker.EPOCH_IDS", 8)
+        broker = await nodes.start("a")
+        epoch = nodes.node("a").epoch
+        ids = []
+        for _ in range(12):
+            try:
+                ids.append(session(broker).session_id)
+            except ConnectionForced:
+                break
+        assert ids == [epoch << 24 | count for count in range(1, 8)]
+        await settled()
+        assert session(broker).session_id == nodes.node("a").epoch << 24 | 1
+        assert nodes.node("a").epoch > epoch
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_data_directory_is_of_one_kind_of_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        (tmp_path / "a").mkdir()
+        Broker.open(Config(data=tmp_path / "a")).close()
+        with pytest.raises(LogError, match="holds an embedded log"):
+            await nodes.start("a")
+        await nodes.start("b")
+        nodes.brokers["b"].close()
+        with pytest.raises(LogError, match="holds the state of a node on Kafka"):
+            Broker.open(Config(data=tmp_path / "b"))
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_heartbeat_follows_whatever_goes_wrong_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.start("a")
+        node = nodes.node("a")
+        before = node._timer
+        with monkeypatch.context() as patched:
+            patched.setattr(node, "_look_after", _too_large)
+            with pytest.raises(LogError):
+                node._beat()
+        assert node._timer is not before
+        assert node._timer is not None
+        assert not node._timer.cancelled()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an HTTP request, which has no connection that could be closed."""
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        await declare(broker, who)
+        nodes.node("a").renew_epoch()
+        asked = [broker.purge_queue(who, "q"), broker.delete_queue(who, "q", False, False), declare(broker, who, "r")]
+        for problem in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(problem, ConnectionForced)
+
+    run(test, tmp_path, monkeypatch)
