@@ -74,6 +74,8 @@ def published_at(
 ) -> Iterator[tuple[int, tuple[int, Published]]]:
     """(id, (timestamp, event)) of each message, in the order of the log."""
     wanted = sorted(message_ids)
+    if wanted and wanted[0] < log.start_offset:  # a snapshot may know of it
+        raise OutsideHistory(f"{log.name}: message {wanted[0]} is no longer kept")
     decoder = decoder_for(log)
     at = 0
     for block in log.read_ranges(neighbourhoods(wanted)):
@@ -81,14 +83,12 @@ def published_at(
         while at < len(wanted) and wanted[at] < behind:
             message_id = wanted[at]
             index = message_id - block.first_offset
-            if index < 0:
-                break
+            assert index >= 0, f"{log.name}: there is no record {message_id}"
             timestamp_ms, _, event = decoder.decode(block.records[index])
             assert isinstance(event, Published), f"{log.name}: the event at {message_id} is no publish"
             yield message_id, (timestamp_ms if block.timestamps_ms is None else block.timestamps_ms[index], event)
             at += 1
-    if at < len(wanted):
-        raise OutsideHistory(f"{log.name}: message {wanted[at]} is no longer kept")
+    assert at == len(wanted), f"{log.name}: there is no record {wanted[at]}"
 
 
 def neighbourhoods(offsets: list[int]) -> Iterator[tuple[int, int]]:

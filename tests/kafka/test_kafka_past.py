@@ -3,6 +3,7 @@
 The same questions of the embedded log are in tests/http/test_http_past.py and tests/cli/test_cli_history.py.
 """
 
+import asyncio
 import json
 import subprocess
 import time
@@ -20,6 +21,8 @@ from confluent_kafka import Producer
 from rocksdict import Rdict
 
 from engine.log.history import History
+from engine.log.kafka import KafkaLog
+from engine.log.kafka_following import BATCH_RECORDS, BATCHES_AHEAD
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.placement import partition_of
 from engine.past import NEIGHBOURS, queue_at
@@ -28,6 +31,7 @@ from projections.rewind import At, parse_time
 from tests.cli.conftest import run
 from tests.cli.test_cli_commands import failed
 from tests.kafka.cluster import KafkaCluster
+from tests.kafka.following import Following
 from tests.kafka.nodes import Nodes, api, connect, until
 from tests.running import RunningBroker, free_port
 
@@ -331,3 +335,21 @@ def test_metrics_and_overview_tell_of_the_log(
         assert [(each["partition"], each["topic"], each["owned"]) for each in items] == [
             (log.name, f"{nodes.prefix}.queues", owner) for log, owner in zip(logs, owned, strict=True)
         ]
+
+
+def test_a_log_knows_how_far_it_is_ahead_of_a_busy_node(kafka: KafkaCluster) -> None:
+    log = KafkaLog.open(kafka.bootstrap, "ahead", partitions=1)
+    queue, count = log.queues[0], 2 * BATCH_RECORDS * BATCHES_AHEAD
+    for number in range(count):
+        queue.append(b"", b"%d" % number)
+    assert log.producer.flush(60) == 0
+    assert log.ends() == {}
+
+    async def follow() -> None:
+        following = Following(log)
+        until(lambda: log.ends().get("queues-0") == count, "Kafka never said how many there are")  # the loop stands
+        assert not following.values["queues-0"]
+        await following.until_read({"queues-0": count})
+
+    asyncio.run(follow())
+    log.close()
