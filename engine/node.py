@@ -84,6 +84,7 @@ class Node:
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
         self._loop = asyncio.get_running_loop()
+        self._arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._broken_looks: dict[str, int] = {}  # half-done things: how often they were seen so
@@ -109,6 +110,7 @@ class Node:
     def _arrived(self, batches: list[Arrived]) -> None:
         if self._stopped or self._broken:
             return
+        self._doubt_after_silence()
         try:
             for batch in batches:
                 partition = self._by_name.get(batch.partition)
@@ -127,6 +129,15 @@ class Node:
         turns = self._broker.turns
         turns.end()
         turns.landed()
+
+    def _doubt_after_silence(self) -> None:
+        """Nothing came for so long, not even this node's own beats, that others may have declared it lost: this process
+        stood still, or was cut off. It must not deliver now what was given to others meanwhile."""
+        now, before = self._loop.time(), self._arrived_at
+        self._arrived_at = now
+        if self.joined and now - before > self._config.node_timeout_ms / 2_000:
+            for partition in self._partitions:
+                partition.doubt()
 
     def _fail(self, error: Exception) -> None:
         if not self._stopped:

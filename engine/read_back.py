@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
+KEPT_MOST = 67_108_864  # bytes; a backlog beyond it is folded as it comes
 NO_ROUTE = Route("", "", "", ())
 RARE = (CheckpointAsked, NodeLost, QueueDeclared)
 
@@ -73,6 +74,9 @@ class ReadBackPartition(Partition):
         self._ticking = False
         self._skew_ms = 0  # the log's clock less ours
         self._skew_known = False  # an own record has told
+        self._kept: list[Arrived] = []  # while in doubt
+        self._kept_bytes = 0
+        self._kept_until = b""  # the record that ends the doubt
         self._key_route = NO_ROUTE
         self._key = b""
 
@@ -186,8 +190,26 @@ class ReadBackPartition(Partition):
 
     # -- reading back -------------------------------------------------------------------------------------------------
 
+    def doubt(self) -> None:
+        """Others may have declared this node lost meanwhile. What arrives is kept until a record sent now is among it,
+        and folded as one: deliveries that went to others are not carried out here too."""
+        if not self._kept_until:
+            self.append(BROKER, Tick())
+            self._kept_until = self._sent[-1][0]
+
     def read_back(self, arrived: Arrived) -> None:
         """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""
+        if not self._kept_until:
+            self._fold(arrived)
+            return
+        self._kept.append(arrived)
+        self._kept_bytes += sum(map(len, arrived.values))
+        if self._kept_until in arrived.values or self._kept_bytes > KEPT_MOST:
+            kept, self._kept, self._kept_bytes, self._kept_until = self._kept, [], 0, b""
+            for each in kept:
+                self._fold(each)
+
+    def _fold(self, arrived: Arrived) -> None:
         machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
         apply, decode = machine.apply, self._decode
         own_ms = 0

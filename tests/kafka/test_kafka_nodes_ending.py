@@ -138,6 +138,46 @@ def test_a_node_that_stood_still_closes_its_connections_and_joins_again(kafka: K
         nodes.digests()
 
 
+def test_a_node_that_stood_still_delivers_nothing_that_others_had(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Its consumer was the only one, so what is published meanwhile is that consumer's, until the node is missed. Then
+    another has it all and acks it, and when the node goes on it must not deliver what is no more."""
+    with Nodes(tmp_path, kafka) as nodes:
+        south = nodes.start("south")
+        north = nodes.start("north")
+        late: list[bytes] = []
+        connection = connect(north)
+        channel = connection.channel()
+        for queue in QUEUES:
+            channel.queue_declare(queue, durable=True)
+            channel.basic_consume(queue, lambda _c, _m, _p, body: late.append(body))
+        nodes.pause("north")
+        with connect(south) as publishing:
+            to = publishing.channel()
+            to.confirm_delivery()
+            for queue in QUEUES:
+                until(lambda queue=queue: publishable(south, queue), "the queue is not seen")
+                for number in range(2 * EACH):
+                    to.basic_publish("", queue, b"%d" % number, PERSISTENT)
+        seen = drained(south)
+        assert {queue: len(each) for queue, each in seen.items()} == dict.fromkeys(QUEUES, 2 * EACH)
+        assert all(again for each in seen.values() for _, again in each)
+        nodes.go_on("north")
+        with pytest.raises(ConnectionClosedByBroker) as ended:
+            until(lambda: connection.process_data_events(0.05), "it is not closed")
+        assert ended.value.reply_code == 320
+        assert late == []
+        nodes.digests()
+
+
+def publishable(node: RunningBroker, queue: str) -> bool:
+    with connect(node) as connection:
+        try:
+            connection.channel().queue_declare(queue, passive=True)
+        except pika.exceptions.ChannelClosedByBroker:
+            return False
+    return True
+
+
 def accepts(node: RunningBroker) -> bool:
     try:
         connect(node).close()
