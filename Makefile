@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test lint bench soak lock clean
+.PHONY: setup demo stack stack-stop test lint bench soak lock clean
 
 setup: .venv/.ready
 
@@ -15,6 +15,13 @@ setup: .venv/.ready
 
 demo: setup
 	$(BIN)/python tests/demo/demo.py
+
+# RewindMQ on Kafka, two nodes, with Spark's audit: what compose/compose.yaml runs, as plain processes. Until Ctrl-C.
+stack: setup
+	$(BIN)/python compose/stack.py up
+
+stack-stop: setup
+	$(BIN)/python compose/stack.py stop
 
 lint: setup
 	$(BIN)/ruff check .
@@ -36,4 +43,4 @@ lock:
 	  --no-emit-index-url --no-emit-trusted-host --no-header --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv build *.egg-info demo-data demo.html tests/bench/target
+	rm -rf .venv build *.egg-info demo-data demo.html stack-data tests/bench/target

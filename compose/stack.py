@@ -1,0 +1,226 @@
+"""`make stack`: what compose.yaml runs in containers, as plain processes on the loopback address.
+
+    python compose/stack.py up [--data DIR] [--amqp-port N] [--http-port N] [--kafka-port N]     until Ctrl-C or `stop`
+    python compose/stack.py stop [--data DIR]
+
+    DIR/kafka/        three brokers of Kafka, replication 3            (Maven fetches it once)
+    DIR/rewindmq-1/   two nodes of RewindMQ on it
+    DIR/audit/        Spark's audit, that goes on as the history does: reports.jsonl has a line for each batch
+    DIR/*.log         what each of them writes
+
+Rules of this file
+- Children are in sessions of their own, so that Ctrl-C reaches this process alone, which ends them in order: Spark, the
+  nodes, Kafka. When this process is killed they die with it (Linux).
+- A second start finds everything as it was. DIR may be deleted while nothing runs.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import fcntl
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+NODES = (1, 2)
+START_SECONDS = 180  # Maven may have to fetch Kafka first
+STOP_SECONDS = 60
+UNAVAILABLE = 69
+_libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
+
+
+class Failure(Exception):
+    """The stack cannot be started, or did not stay up."""
+
+
+class Stopped(Exception):
+    """SIGINT or SIGTERM."""
+
+
+class Stack:
+    """The processes, in the order in which they were started."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.data: Path = options.data.absolute()
+        self.amqp_ports = [options.amqp_port + node - 1 for node in NODES]
+        self.http_ports = [options.http_port + node - 1 for node in NODES]
+        self.kafka_port: int = options.kafka_port
+        self.bootstrap = ",".join(f"127.0.0.1:{self.kafka_port + broker}" for broker in range(3))
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(self) -> None:
+        for port in (*self.amqp_ports, *self.http_ports, *range(self.kafka_port, self.kafka_port + 3)):
+            require_free(port)
+        say("starting three brokers of Kafka ...")
+        self._run("kafka", "-m", "tests.kafka.cluster", str(self.data / "kafka"), "--nodes", "3", "--first-port",
+                  str(self.kafka_port), until_ready=True)  # fmt: skip
+        say("starting two nodes of RewindMQ ...")
+        for node, amqp_port, http_port in zip(NODES, self.amqp_ports, self.http_ports, strict=True):
+            name = f"rewindmq-{node}"
+            self._run(name, "-m", "engine", "--data", str(self.data / name), "--node", name, "--kafka", self.bootstrap,
+                      "--amqp-port", str(amqp_port), "--http-port", str(http_port), until_ready=True)  # fmt: skip
+        say("starting Spark's audit ...")
+        from tests.spark.connector import make_kafka_source_known
+
+        make_kafka_source_known()
+        self._run("spark", "-m", "spark_replay", "watch", "--kafka", self.bootstrap, "--checkpoint",
+                  str(self.data / "audit"), "--interval", "5")  # fmt: skip
+        self._tell()
+
+    def stay(self) -> None:
+        """Until a signal comes. Failure when one of them ends by itself."""
+        while True:
+            for name, process in self.running.items():
+                if process.poll() is not None:
+                    raise Failure(f"{name} ended with {process.returncode}: {self._end_of(name)}")
+            time.sleep(0.5)
+
+    def stop(self) -> None:
+        for name, process in reversed(self.running.items()):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(STOP_SECONDS)
+                except subprocess.TimeoutExpired:
+                    say(f"{name} does not stop, and is killed")
+                    process.kill()
+                    process.wait()
+
+    def _run(self, name: str, *arguments: str, until_ready: bool = False) -> None:
+        """`until_ready`: it writes a line to its stdout when it is."""
+        with (self.data / f"{name}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log,
+                stdout=subprocess.PIPE if until_ready else log, start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+        self.running[name] = process
+        if until_ready:
+            assert process.stdout is not None
+            readable, _, _ = select.select([process.stdout], [], [], START_SECONDS)
+            if not readable or not process.stdout.readline():
+                raise Failure(f"{name} did not start: {self._end_of(name)}")
+
+    def _end_of(self, name: str) -> str:
+        lines = (self.data / f"{name}.log").read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else ''} ({self.data / name}.log)"
+
+    def _tell(self) -> None:
+        rewindmq = f"{os.path.relpath(Path(sys.executable).with_name('rewindmq'))} --http-port {self.http_ports[1]}"
+        say(
+            "The stack is up. Ctrl-C, or `make stack-stop`, ends it; what it wrote is there at the next start.\n"
+            f"  AMQP    {'  '.join(f'amqp://guest:guest@127.0.0.1:{port}/' for port in self.amqp_ports)}\n"
+            f"  HTTP    {'  '.join(f'http://127.0.0.1:{port}/' for port in self.http_ports)}   (guest, guest)\n"
+            f"  try     {rewindmq} cluster_status\n"
+            f"  Kafka   {self.bootstrap}   (topics rewindmq.metadata, rewindmq.queues, rewindmq.nodes)\n"
+            f"  audit   {self.data / 'audit' / 'reports.jsonl'}   (the same for people: {self.data / 'spark.log'})"
+        )
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise Failure(f"port {port}: {error.strerror}; see --help for other ports") from None
+
+
+def _die_with_parent() -> None:
+    if _libc is not None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def only_one(data: Path) -> Iterator[None]:
+    """DIR/stack.pid is locked while a stack runs there."""
+    data.mkdir(parents=True, exist_ok=True)
+    with (data / "stack.pid").open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise Failure(f"{data}: a stack runs there already: `make stack-stop` ends it") from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+        file.truncate(0)
+
+
+def up(options: argparse.Namespace) -> None:
+    def stopped(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is ending already
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Stopped
+
+    from tests.kafka.cluster import missing
+
+    reason = missing()
+    if reason is not None:
+        raise Failure(reason)
+    with only_one(options.data.absolute()):
+        stack = Stack(options)
+        signal.signal(signal.SIGINT, stopped)
+        signal.signal(signal.SIGTERM, stopped)
+        try:
+            stack.start()
+            stack.stay()
+        except Stopped:
+            say("stopping ...")
+        finally:
+            stack.stop()
+    say("stopped")
+
+
+def stop(options: argparse.Namespace) -> None:
+    """Returns when everything has ended."""
+    path = options.data.absolute() / "stack.pid"
+    if not path.exists():
+        return
+    with path.open() as file:
+        asked = False
+        deadline = time.monotonic() + 4 * STOP_SECONDS
+        while time.monotonic() < deadline:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return
+            file.seek(0)
+            if not asked and (pid := file.read()):
+                os.kill(int(pid), signal.SIGTERM)
+                asked = True
+            time.sleep(0.1)
+    raise Failure(f"process {path.read_text()} does not end")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="RewindMQ on Kafka with Spark's audit, on the loopback address.")
+    parser.add_argument("what", choices=("up", "stop"))
+    parser.add_argument("--data", type=Path, default=ROOT / "stack-data")
+    parser.add_argument("--amqp-port", type=int, default=5672, help="of the first node; the second has the next one")
+    parser.add_argument("--http-port", type=int, default=15672, help="likewise")
+    parser.add_argument("--kafka-port", type=int, default=29092, help="of the first broker of Kafka")
+    options = parser.parse_args()
+    try:
+        (up if options.what == "up" else stop)(options)
+    except Failure as failure:
+        print(f"stack: {failure}", file=sys.stderr)
+        return UNAVAILABLE
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
