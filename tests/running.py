@@ -1,5 +1,6 @@
 """A broker in a process of its own, as an operator starts it, on free ports."""
 
+import ctypes
 import itertools
 import os
 import signal
@@ -7,12 +8,27 @@ import socket
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30
 # Ports below those that the system gives to clients, so that nobody takes one between our asking and its use.
 PORTS = itertools.cycle(range(10_000 + os.getpid() % 1_000 * 20, 32_000))
+
+
+# Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
+# run starts them all.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+
+
+def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
+    """A process that is killed when the test run ends, however that ends."""
+    def die_with_parent() -> None:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+    return _starter.submit(subprocess.Popen, command, preexec_fn=die_with_parent, **how).result()
 
 
 def free_port() -> int:
@@ -37,7 +53,7 @@ class RunningBroker:
         self.amqp_port = free_port()
         self.http_port = free_port()
         self.errors: list[str] = []
-        self.process = subprocess.Popen(
+        self.process = start_process(
             [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
              str(self.http_port), *options],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
