@@ -124,10 +124,6 @@ class Broker(Administration):
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def authenticate(self, user: str, password: str) -> str:
-        """The user's name; AccessRefused with RabbitMQ's text."""
-        return self.access.authenticate(user, password)
-
     def open_session(self, user: str, vhost: str, peer: str, client_properties: dict[str, object]) -> Session:
         """NotAllowed when the vhost does not exist or the user may not enter it (530). ConnectionForced while the node
         is joining again after it was lost (320)."""
@@ -453,7 +449,6 @@ class Broker(Administration):
         credit = 0 if prefetch > 0 and not no_ack else CREDIT_WINDOW
         partition.attach(consumer_id, consumer)
         session.note(channel, partition, consumer_id)
-
         is_attached = False
 
         def folded() -> None:

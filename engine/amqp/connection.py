@@ -51,6 +51,7 @@ from schemas.events import Credited
 log = logging.getLogger("rewindmq.amqp")
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+START_OK = 10 << 16 | 11
 CAPABILITIES = {
     "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
     "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
@@ -225,7 +226,7 @@ class Connection(FrameReader):
 
     def wait_for(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
         """Nothing more is read from this connection until the method is done: what it declares is there for what comes
-        after it. (On a log that is read back; else there is never anything to wait for.)"""
+        after it. (With an embedded log only a login ever has to wait.)"""
         if task is not None:
             self.waiting = True
             task.add_done_callback(lambda done: self.go_on(done, number, index))
@@ -387,6 +388,8 @@ class Connection(FrameReader):
     def look_for_overdue(self, now: float) -> None:
         """Now and then: a channel with a delivery that is unacked for too long is closed (RabbitMQ's consumer_timeout).
         `now`: seconds of any clock that does not jump."""
+        if self.waiting:  # what is under way on a channel must not meet its end
+            return
         for number, channel in list(self.channels.items()):
             if not channel.closing and channel.settlement.overdue_delivery(now, CONSUMER_TIMEOUT_MS / 1000):
                 self.refuse(number, 0, PreconditionFailed(OVERDUE % (number, CONSUMER_TIMEOUT_MS)))
@@ -403,12 +406,20 @@ class Connection(FrameReader):
         if decode is None:
             raise CommandInvalid(f"unknown authentication mechanism '{self.mechanism}'")
         user, password = decode(method.raw("response"))
+        self.wait_for(begin(self.log_in(user, password)), 0, START_OK)
+
+    async def log_in(self, user: str, password: str) -> None:
+        refusal = None
         try:
             if user == "guest" and not self.loopback:
                 raise AccessRefused("user 'guest' can only connect via localhost")
-            self.user = self.broker.authenticate(user, password)
+            self.user = await self.broker.access.authenticate(user, password)
         except AccessRefused as error:
-            self.login_refused(user, error)
+            refusal = error
+        if self.state != "starting":  # closed meanwhile
+            return
+        if refusal is not None:
+            self.login_refused(user, refusal)
             return
         config = self.broker.config
         self.state = "tuning"

@@ -2,7 +2,7 @@
 the past (`/api/queues/{vhost}/{queue}/at`).
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- Every request under /api authenticates by HTTP Basic through `broker.authenticate`; `/metrics` and `/` are open, as
+- Every request under /api authenticates by HTTP Basic (authentication.py); `/metrics` and `/` are open, as
   they are in RabbitMQ.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
@@ -117,7 +117,7 @@ def make_app(broker: "Broker") -> ASGIApp:
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             try:
-                user, tags = authenticate(broker, request)
+                user, tags = await authenticate(broker, request)
                 return await handler(Call(request, broker, user, tags))
             except ApiError as error:
                 return refuse(error)

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 MANAGEMENT_TAGS = ("administrator", "monitoring", "policymaker", "management")
 
 
-def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[str, ...]]:
+async def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[str, ...]]:
     """The user's name and tags; 401 in RabbitMQ's words."""
     name, password = credentials(request)
     if name == "guest" and not from_loopback(request):
         raise not_authorised("User can only log in via localhost")
     try:
-        broker.authenticate(name, password)
+        await broker.access.authenticate(name, password)
     except AmqpError:
         raise ApiError(401, "not_authorized", "Login failed") from None
     tags = broker.topology.users[name].tags

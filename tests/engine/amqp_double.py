@@ -113,6 +113,7 @@ class DoubleBroker:
         self.holders: dict[int, DoubleConsumer] = {}
         self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
         self.counters: dict[str, int] = defaultdict(int)
+        self.access = SimpleNamespace(authenticate=self.authenticate)
         self.topology = SimpleNamespace(users={"guest": SimpleNamespace(tags=())})
         self.routing_version = 0
         self.refuse_next = 0
@@ -124,7 +125,7 @@ class DoubleBroker:
     def partition_of(self, queue: str) -> DoublePartition:
         return self.partitions[sum(queue.encode()) % len(self.partitions)]
 
-    def authenticate(self, user: str, password: str) -> str:
+    async def authenticate(self, user: str, password: str) -> str:
         if (user, password) != ("guest", "guest"):
             raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
         return user

@@ -115,6 +115,10 @@ class Harness:
     def session(self, user: str = "guest", vhost: str = "/") -> Session:
         return self.broker.open_session(user, vhost, "test", {})
 
+    def login(self, user: str, password: str) -> str:
+        """The user's name; it may have to wait."""
+        return self.loop.run_until_complete(self.broker.access.authenticate(user, password))
+
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
         flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags
         return self.broker.declare_queue(session, name, arguments=arguments, **flags)

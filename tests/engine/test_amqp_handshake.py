@@ -1,5 +1,8 @@
 """From the protocol header to connection.open-ok, and every way in which it fails."""
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
 from engine.amqp import tables
@@ -220,3 +223,51 @@ def test_blocked_publishers_are_told_once_and_not_read() -> None:
     assert [each.name for each in wire.read()] == ["Connection.Unblocked"]
     assert changes == [True, False]
     assert idle.read() == []
+
+
+def waiting_login(ending: Callable[[Wire], None], password: str = "guest") -> Wire:
+    """A whole handshake in one read, and `ending` happens while the password is verified."""
+    async def whole() -> Wire:
+        wire = Wire(opened=False)
+        verified = asyncio.Event()
+        real = wire.broker.access.authenticate
+
+        async def authenticate(user: str, password: str) -> str:
+            await verified.wait()
+            return await real(user, password)
+
+        wire.broker.access.authenticate = authenticate
+        frames = HEADER + start_ok(password=password) + tune_ok() + connection_open()
+        assert [each.name for each in wire.send(frames)] == ["Connection.Start"]
+        ending(wire)
+        verified.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return wire
+
+    return asyncio.run(whole())
+
+
+def test_what_comes_while_a_password_is_verified_waits() -> None:
+    wire = waiting_login(lambda wire: wire.send(method(1, "Channel.Open")))
+    assert [each.name for each in wire.read()] == ["Connection.Tune", "Connection.OpenOk", "Channel.OpenOk"]
+
+
+def test_a_wrong_password_that_had_to_be_verified() -> None:
+    wire = waiting_login(lambda wire: None, password="wrong")
+    (close,) = wire.read()
+    assert (close.reply_code, close.reply_text) == (403, REFUSED)
+
+
+def test_a_client_that_goes_while_its_password_is_verified() -> None:
+    for password in ("guest", "wrong"):
+        wire = waiting_login(lambda wire: wire.connection.lost(), password)
+        assert wire.read() == []
+        assert (wire.connection.state, wire.connection.session) == ("closed", None)
+
+
+def test_a_broker_that_stops_while_a_password_is_verified() -> None:
+    wire = waiting_login(lambda wire: wire.connection.force_close("shutdown"))
+    (close,) = wire.read()
+    assert close.reply_code == 320
+    assert (wire.connection.state, wire.connection.session) == ("closing", None)

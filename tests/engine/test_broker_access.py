@@ -1,13 +1,17 @@
 """Users, permissions and virtual hosts (S-156; RabbitMQ's 403 and 530 texts)."""
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import VerifyMismatchError
 from broker_harness import Client, Harness, args, refusal
 
-from engine import auth
-from engine.auth import LOGIN_REFUSED, Passwords
+from engine.auth import LOGIN_REFUSED, VERIFYING_THREADS, Passwords
+from engine.eager import at_once
 from engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
 
 
@@ -23,23 +27,23 @@ def user(h: Harness, configure: str = "", write: str = "", read: str = "") -> No
 
 
 def test_login(h: Harness) -> None:
-    assert h.broker.authenticate("guest", "guest") == "guest"
+    assert h.login("guest", "guest") == "guest"
     for name, password in (("guest", "wrong"), ("nobody", "guest"), ("guest", "")):
         with refusal(AccessRefused, LOGIN_REFUSED):
-            h.broker.authenticate(name, password)
+            h.login(name, password)
 
 
 def test_a_changed_password_counts_at_once(h: Harness) -> None:
-    assert h.broker.authenticate("guest", "guest") == "guest"
+    assert h.login("guest", "guest") == "guest"
     h.broker.set_user("guest", "guest", "new", ("administrator",))
     with refusal(AccessRefused, LOGIN_REFUSED):
-        h.broker.authenticate("guest", "guest")
+        h.login("guest", "guest")
     h.broker.set_user("guest", "guest", None, ())
-    assert h.broker.authenticate("guest", "new") == "guest"
+    assert h.login("guest", "new") == "guest"
     h.broker.set_user("guest", "guest", "", ())
     for password in ("", "new"):
         with refusal(AccessRefused, LOGIN_REFUSED):
-            h.broker.authenticate("guest", password)
+            h.login("guest", password)
 
 
 def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,17 +51,52 @@ def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: py
     hashed = passwords.hash("secret")
     assert hashed.startswith("$argon2id$")
     assert "secret" not in hashed
-    assert passwords.verify(hashed, "secret")
     verified = []
-    monkeypatch.setattr(auth, "PasswordHasher", None)
-    monkeypatch.setattr(passwords, "_hasher", type("Counting", (), {
-        "verify": lambda self, hashed, password: verified.append(password),
-    })())  # fmt: skip
-    for _ in range(1_000):
-        assert passwords.verify(hashed, "secret")
-    assert verified == []
-    assert passwords.verify(hashed, "another")
-    assert verified == ["another"]
+
+    def verify(hashed: str, password: str) -> None:
+        verified.append(password)
+        if password != "secret":
+            raise VerifyMismatchError
+
+    monkeypatch.setattr(passwords, "_hasher", SimpleNamespace(verify=verify))
+
+    async def log_in() -> list[bool]:
+        together = await asyncio.gather(*(passwords.verify(hashed, "secret") for _ in range(100)))
+        for _ in range(100):
+            assert at_once(passwords.verify(hashed, "secret")), "it had to wait"
+        return [*together, await passwords.verify(hashed, "wrong"), await passwords.verify(hashed, "wrong")]
+
+    assert asyncio.run(log_in()) == [True] * 100 + [False] * 2
+    assert verified.count("secret") <= VERIFYING_THREADS
+    assert verified.count("wrong") == 2
+
+
+def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    h.broker.set_user("guest", "silent", "", ())
+    verified = []
+    real = PasswordHasher.verify
+
+    def verify(hasher: PasswordHasher, hashed: str, password: str) -> bool:
+        verified.append(extract_parameters(hashed))
+        return real(hasher, hashed, password)
+
+    monkeypatch.setattr(PasswordHasher, "verify", verify)
+    for name in ("guest", "silent", "nobody"):
+        with refusal(AccessRefused, LOGIN_REFUSED):
+            h.login(name, "wrong")
+    assert len(verified) == 3
+    assert len(set(map(str, verified))) == 1, "a hash of another kind takes another time"
+
+
+def test_a_password_that_changes_while_it_is_verified(h: Harness) -> None:
+    async def log_in() -> None:
+        verifying = asyncio.ensure_future(h.broker.access.authenticate("guest", "guest"))
+        await asyncio.sleep(0)
+        h.broker.set_user("guest", "guest", "new", ("administrator",))
+        with refusal(AccessRefused, LOGIN_REFUSED):
+            await verifying
+
+    h.loop.run_until_complete(log_in())
 
 
 def test_sessions_need_a_vhost_and_permissions_in_it(h: Harness) -> None:
