@@ -1,5 +1,6 @@
 """Where and how a broker runs."""
 
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -7,6 +8,7 @@ VERSION = "0.1.0"
 # RabbitMQ's version whose semantics and management API these are: clients and tools look at it to know what they may
 # ask for (docs/differences.md).
 RABBITMQ_VERSION = "3.13.7"
+EVERYWHERE = ("", "0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,11 @@ class Config:
     kafka_replication: int | None = None  # of new topics; None: 3, or as many as Kafka has brokers
     kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
+
+    @property
+    def address(self) -> str:
+        """Of the AMQP listener, as others may reach it: one that listens everywhere is known by the machine's name."""
+        return f"{socket.gethostname() if self.host in EVERYWHERE else self.host}:{self.amqp_port}"
 
     @property
     def cluster_name(self) -> str:

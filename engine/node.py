@@ -148,8 +148,7 @@ class Node:
     async def join(self) -> None:
         """Begin an epoch; clients may come when this returns."""
         topology = self._metadata.topology
-        address = f"{self._config.host}:{self._config.amqp_port}"
-        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, address)
+        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
         self.epoch = await self._metadata.ask(BROKER, joined)
         while self.epoch not in topology.nodes:  # it was declared lost before it had read that it joined
             self.epoch = await self._metadata.ask(BROKER, joined)

@@ -118,7 +118,7 @@ def node_item(broker: "Broker") -> Item:
     config = broker.config
     return {
         "name": config.node, "type": "disc", "running": broker.keeper.joined, "os_pid": str(os.getpid()),
-        "address": f"{config.host}:{config.amqp_port}", "epoch": broker.keeper.epoch,
+        "address": config.address, "epoch": broker.keeper.epoch,
         "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
         "uptime": int(uptime_seconds() * 1000), "mem_used": resident_bytes(), "mem_alarm": False,
         "disk_free": shutil.disk_usage(config.data).free, "disk_free_alarm": broker.blocked is not None,

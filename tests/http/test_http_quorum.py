@@ -1,7 +1,11 @@
 """Members, leaders and nodes over HTTP, on one node with an embedded log."""
 
+import socket
+from pathlib import Path
+
 import httpx
 
+from engine.config import Config
 from tests.running import RunningBroker
 
 
@@ -12,6 +16,10 @@ def test_nodes_tell_where_they_are(api: httpx.Client, broker: RunningBroker) -> 
     overview = api.get("/overview").json()
     assert overview["cluster_name"] == node["name"]
     assert [each["leader"] for each in overview["log"]] == [node["name"], node["name"]]
+
+
+def test_a_node_that_listens_everywhere_is_found_by_its_name(tmp_path: Path) -> None:
+    assert Config(tmp_path, host="0.0.0.0", amqp_port=7).address == f"{socket.gethostname()}:7"
 
 
 def test_quorum_status(api: httpx.Client, name: str) -> None:
