@@ -302,20 +302,23 @@ class Node:
                 partition.append(BROKER, NodeLost(node, epoch, reason))
 
     def _find_broken(self, partition: ReadBackPartition, broken: dict[str, Callable[[], object]]) -> None:
-        """What a node began with one event and did not end with another."""
+        """What a node began with one event and did not end with another. Not what only looks so because this node has
+        read further in one partition than in the other."""
         topology = self._metadata.topology
         for queue in partition.machine.queues():
             where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            if queue.vhost not in topology.vhosts:
+            if queue.vhost in topology.deleted_vhosts:
                 gone = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
                 broken[f"{where} of a deleted vhost"] = partial(partition.append, BROKER, gone)
                 continue
             applied = self._broker.other_policies(queue)
-            if applied is not None:
+            newest = max((policy.version for policy in (queue.policy, queue.operator_policy) if policy), default=-1)
+            if applied is not None and queue.vhost in topology.vhosts and newest < topology.next_offset:
                 broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)
         for bound in topology.queue_bindings():
             home = self._broker.partition_for(bound.vhost, bound.destination)
-            if home is partition and not self._broker.router.is_live(bound):
+            known = bound.queue_id < partition.machine.next_offset
+            if home is partition and known and not self._broker.router.is_live(bound):
                 broken[f"{bound}, whose queue is gone"] = partial(self._metadata.append, BROKER, unbound(bound))
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:

