@@ -5,8 +5,8 @@
                                    its own empty queue (in the same partition) comes when its acks are durable
 
 Each is a connection of its own (aio-pika) that connects again when the broker comes back, on whatever port. Where there
-are several nodes it takes any, and a publisher that connects again counts as another one: what its old node still has
-on its way may come into the log later than what its new node takes.
+are several nodes it takes them in turn, and a publisher that connects again counts as another one: what its old node
+still has on its way may come into the log later than what its new node takes.
 """
 
 import asyncio
@@ -56,6 +56,7 @@ class Clients:
         self.random = random.Random(seed)
         self.nodes = nodes
         self.urls: list[str] = []
+        self.connects = itertools.count()
         self.publishers = itertools.count(100)
         self.publishing = True
         self.orderly = False  # consumers ack everything and keep nothing: the last drain
@@ -84,7 +85,7 @@ class Clients:
             life = self.ledger.life
             try:
                 if self.urls:
-                    async with self.connected(self.random.choice(self.urls)) as channel:
+                    async with self.connected(self.urls[next(self.connects) % len(self.urls)]) as channel:
                         await work(channel)
             except GONE:
                 pass
