@@ -38,7 +38,7 @@ class Totals:
     def __str__(self) -> str:
         return (
             f"{self.trials} trials: {self.confirmed} confirmed, {self.lost} of them lost, {self.unknown} without an"
-            f" answer, {self.again} deliveries again (flagged), longest time without a confirm {self.longest_pause:.1f} s"
+            f" answer, {self.again} deliveries again (flagged), no confirm for {self.longest_pause:.1f} s at the most"
         )
 
 
