@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 
 from engine.deaths import Buried, bury, decoded_headers
+from engine.log.base import LogError
 from engine.partition import Partition
 from engine.routing import Router
 from projections.machine.effects import REJECTED, DeadLetter
@@ -229,12 +230,17 @@ class Forwarder:
                     narrowed.route, buried.properties, None, message.priority, message.persistent, origin,
                     message.encryption, message.body, message.body_size,
                 )  # fmt: skip
-                if letter.at_least_once:
-                    mark = narrowed.partition.forward(forwarded)
-                    letter.asked.append((narrowed.partition, mark, targets))
+                try:
+                    if letter.at_least_once:
+                        mark = narrowed.partition.forward(forwarded)
+                        letter.asked.append((narrowed.partition, mark, targets))
+                    else:
+                        mark = narrowed.partition.publish(BROKER, forwarded)
+                except LogError as error:  # with its headers it is larger than a record may be
+                    logger.error("dead letter %d of %s cannot be forwarded: %s", letter.message_id, queue.name, error)
+                    letter.refused = letter.at_least_once
                 else:
-                    mark = narrowed.partition.publish(BROKER, forwarded)
-                letter.sent.append((narrowed.partition, mark))
+                    letter.sent.append((narrowed.partition, mark))
         return bool(destinations)
 
     def _bury(self, source: Source, letter: Letter, message: Published) -> Buried:

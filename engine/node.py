@@ -43,6 +43,7 @@ from schemas.events import (
     NodeJoined,
     NodeLost,
     QueueDeleted,
+    Tick,
 )
 from schemas.single_object import FramedDecoder, FramedEncoder
 
@@ -147,6 +148,7 @@ class Node:
 
     async def join(self) -> None:
         """Begin an epoch; clients may come when this returns."""
+        await asyncio.gather(*(partition.ask(BROKER, Tick()) for partition in self._partitions))  # it has caught up
         topology = self._metadata.topology
         joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
         self.epoch = await self._metadata.ask(BROKER, joined)
@@ -246,8 +248,6 @@ class Node:
                 self._looked_at = -1  # nobody may have looked for half-done things since they were
                 for queue in list(partition.machine.outboxes()):
                     self._broker.forwarder.recover(partition, queue)
-                if partition.machine.machine_version < MACHINE_VERSION:
-                    partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
             elif partition.owned and not owned:
                 logger.info("%s: its duties are another node's now", partition.name)
                 partition.owned = False
@@ -265,6 +265,7 @@ class Node:
         for partition in self._partitions:
             if partition.owned:
                 self._tell_of_ended(partition)
+                self._upgrade(partition)
                 if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
                     self._asked[partition.name] = partition.machine.next_offset
                     partition.append(BROKER, CheckpointAsked())
@@ -300,6 +301,12 @@ class Node:
                 partition.told_lost[epoch] = None
                 reason = "restarted" if node == self._config.node else "lapsed"
                 partition.append(BROKER, NodeLost(node, epoch, reason))
+
+    def _upgrade(self, partition: ReadBackPartition) -> None:
+        """To the machine version that all nodes know that are alive: who does not know it would fold another state."""
+        known = min(joined.machine_version for joined in self._metadata.topology.nodes.values())
+        if partition.machine.machine_version < known <= MACHINE_VERSION:
+            partition.append(BROKER, MachineUpgraded(known))
 
     def _find_broken(self, partition: ReadBackPartition, broken: dict[str, Callable[[], object]]) -> None:
         """What a node began with one event and did not end with another. Not what only looks so because this node has

@@ -8,21 +8,22 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from broker_harness import Client
+from broker_harness import Client, args
 
 from engine.broker import Broker, Config, Session
 from engine.errors import ConnectionForced
 from engine.joining import open_node
 from engine.log.base import LogError
-from engine.log.memory_shared import MemorySharedLog, SharedHistory
+from engine.log.memory_shared import MemorySharedLog, MemorySharedPartition, SharedHistory
 from engine.node import Node
+from projections.replay import recover
 from projections.store import StateStore
-from schemas.events import BROKER, NodeLost, Published, QueueDeleted, VhostDeleted
+from schemas.events import BROKER, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
 from schemas.single_object import FramedEncoder
 
 START_MS = 1_700_000_000_000
@@ -292,5 +293,111 @@ def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatc
         asked = [broker.purge_queue(who, "q"), broker.delete_queue(who, "q", False, False), declare(broker, who, "r")]
         for problem in await asyncio.gather(*asked, return_exceptions=True):
             assert isinstance(problem, ConnectionForced)
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every partition: what another node has done may be asked for here as soon as clients may come."""
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        await declare(broker, session(broker))
+        held = broker.partition_for("/", "q").name
+        monkeypatch.setattr("engine.joining.recover", lambda log, store: recover(_Empty(log), store))
+        waiting = MemorySharedPartition.waiting
+
+        def lagging(partition: MemorySharedPartition) -> int:
+            return 0 if late and (partition.name, partition._log.node) == (held, "b") else waiting(partition)
+
+        late = True
+        monkeypatch.setattr(MemorySharedPartition, "waiting", lagging)
+        starting = asyncio.ensure_future(nodes.start("b"))
+        await settled()
+        assert "b" not in nodes.brokers, "clients may come, and what is there is not seen"
+        late = False
+        nodes.log("b").fetch()
+        assert (await starting).queue("/", "q") is not None
+
+    run(test, tmp_path, monkeypatch)
+
+
+class _Empty:
+    """A partition as it was when nothing was in it."""
+
+    next_offset = 0
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Any]:
+        return iter(())
+
+
+def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        old = await nodes.start("a")
+        monkeypatch.setattr("engine.node.MACHINE_VERSION", 2)
+        monkeypatch.setattr("projections.machine.machine.MACHINE_VERSION", 2)
+        new = await nodes.start("b")
+        nodes.history.assign({each.name: ["b"] for each in nodes.history.queues})
+        await settled()
+        nodes.node("b")._look_after()
+        await settled()
+        assert {partition.machine.machine_version for partition in new.partitions} == {1}
+        old.close()
+        await settled()
+        nodes.node("b")._look_after()
+        await settled()
+        assert {partition.machine.machine_version for partition in new.partitions} == {2}
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("strategy", ["at-most-once", "at-least-once"])
+def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        nodes.history.assign({each.name: ["a"] for each in nodes.history.queues})
+        who = session(broker)
+        await declare(broker, who, "dead")
+        dying = args(**{
+            "x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+            "x-overflow": "reject-publish", "x-dead-letter-strategy": strategy,
+        })  # fmt: skip
+        await broker.declare_queue(who, "q", False, True, False, False, dying)
+        publish(broker, who, b"huge", Client())
+        publish(broker, who, b"small", Client())
+        await settled()
+        target, log = broker.partition_for("/", "dead"), nodes.log("a")
+        shared = next(each for each in log.queues if each.name == target.name)
+        append = shared.append
+        monkeypatch.setattr(
+            shared, "append", lambda key, value: _too_large() if b"huge" in value else append(key, value)
+        )
+        got = Client()
+        for _ in range(2):
+            _, queue, holder = await broker.fetch(who, 1, got, "q", False)
+        partition = broker.partition_for("/", "q")
+        ids = [message_id for message_id, _, _ in got.fetches]
+        held = tuple((message_id, message_id) for message_id in ids)
+        partition.append(who.actor, Nacked("/", "q", holder, held, False, "reject"))
+        await settled()
+        dead = broker.queue("/", "dead")
+        if strategy == "at-most-once":
+            assert dead.messages_ready == 1
+            assert not queue.outbox
+        else:
+            assert dead.messages_ready == 0
+            assert len(queue.outbox) == 2
+            monkeypatch.setattr(shared, "append", append)
+            nodes.now_ms += 1_001
+            broker.turns.time_passed()
+            await settled()
+            assert dead.messages_ready == 2
 
     run(test, tmp_path, monkeypatch)
