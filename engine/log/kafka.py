@@ -153,7 +153,10 @@ class KafkaLog:
             arrived=lambda batches: self.on_arrival(batches), read=self._read, each=self._each, gone=self._gone,
             failed=lambda error: self.failed(error, lost_events=False),
         )  # fmt: skip
-        self._owners = KafkaOwners(self._clients, f"{self._prefix}.owners", self._topics.queues, self._owned)
+        self._owners = KafkaOwners(
+            self._clients, f"{self._prefix}.owners", self._topics.queues, self._owned,
+            failed=lambda error: self.failed(error, lost_events=False),
+        )  # fmt: skip
         self._following.start()
         self._owners.start()
 
