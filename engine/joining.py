@@ -35,7 +35,8 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
     )
     try:
         state_belongs_to(config, log.identity)
-        config = replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - AROUND_A_BODY))
+        around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
+        config = replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
         store = StateStore.open(config.data / "state")
         try:
             metadata = ReadBackMetadata(log.metadata, clock)

@@ -286,7 +286,10 @@ class Partition:
         if isinstance(effect, Refuse):
             self.refused.setdefault(effect.message_id, []).append(effect.queue.name)
         elif isinstance(effect, FetchReply):
-            self._answer(effect, fresh)
+            try:
+                self._answer(effect, fresh)
+            except Exception:  # as with a delivery
+                logger.exception("%s: message %d was not fetched", self.machine.partition, effect.message_id)
         elif isinstance(effect, DeadLetter):
             if self.owned:
                 surroundings.dead_letter(self, effect, fresh.get(effect.message_id))

@@ -38,7 +38,7 @@ from engine.http import (
     web,
 )
 from engine.http.authentication import authenticate
-from engine.http.call import ApiError, Call, api_error, reply
+from engine.http.call import ApiError, Call, api_error, in_time, reply
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -112,13 +112,21 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }  # fmt: skip
 
 
+# These may take longer than the log does for one answer: they look at history, ask Kafka, or ask again and again.
+PATIENT = {past.at, queues.get, *ROUTES_OF_MEMBERS}
+
+
 def make_app(broker: "Broker") -> ASGIApp:
     """The application."""
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             try:
                 user, tags = await authenticate(broker, request)
-                return await handler(Call(request, broker, user, tags))
+                call = Call(request, broker, user, tags)
+                if handler in PATIENT:
+                    return await handler(call)
+                async with in_time():
+                    return await handler(call)
             except ApiError as error:
                 return refuse(error)
             except AmqpError as error:

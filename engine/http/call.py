@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ's max_http_body_size, from 3.12 on
 MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (engine.amqp.tables), and a body holds one
-DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk)
+DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk, Kafka away)
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -179,11 +179,19 @@ class Call:
 
         self.broker.when_durable(land)
         self.broker.end_of_turn()
-        try:
-            await asyncio.wait_for(landed, DURABLE_SECONDS)
-        except TimeoutError:
-            raise ApiError(503, "service_unavailable", f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
-                           " written (is the disk full?); it is tried again") from None  # fmt: skip
+        async with in_time():
+            await landed
+
+
+@asynccontextmanager
+async def in_time() -> AsyncIterator[None]:
+    """Wait for the log in here, but not for ever. What is under way then may still be done."""
+    try:
+        async with asyncio.timeout(DURABLE_SECONDS):
+            yield
+    except TimeoutError:
+        raise ApiError(503, "service_unavailable", f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
+                       " written (is the disk full, is Kafka away?); it is tried again") from None  # fmt: skip
 
 
 def require_sane(value: Json, depth: int) -> None:

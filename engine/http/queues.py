@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, bad_request, boolean, done, integer, reply, text
+from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, reply, text
 from engine.http.clients import consumer_item, elsewhere, peer_details
 from engine.http.listing import Item, columns_of, listed
 from engine.http.properties import properties_of
@@ -183,7 +183,8 @@ async def get(call: Call) -> Response:
         partition = home_of(call.broker, queue)
         for _ in range(count):
             taken = Taken()
-            _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack)
+            async with in_time():
+                _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack)
             call.broker.end_of_turn()
             if taken.message is None:
                 break

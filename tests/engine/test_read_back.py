@@ -12,11 +12,13 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from broker_harness import Client, args
 
 from engine.broker import Broker, Config, Session
 from engine.errors import ConnectionForced
+from engine.http.app import make_app
 from engine.joining import open_node
 from engine.log.base import LogError
 from engine.log.memory_shared import MemorySharedLog, MemorySharedPartition, SharedHistory
@@ -399,5 +401,40 @@ def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
             broker.turns.time_passed()
             await settled()
             assert dead.messages_ready == 2
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        transport = httpx.ASGITransport(app=make_app(broker))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+            assert (await api.put("/queues/%2F/q", json={})).status_code == 201
+            monkeypatch.setattr("engine.http.call.DURABLE_SECONDS", 0.05)
+            monkeypatch.setattr("engine.log.memory_shared.PATIENCE_SECONDS", 3_600)  # else publishing is blocked
+            nodes.log("a").cut(True)
+            answers = [
+                await api.put("/queues/%2F/later", json={}),
+                await api.put("/vhosts/later"),
+                await api.put("/policies/%2F/later", json={"pattern": "q", "definition": {"max-length": 7}}),
+                await api.post("/queues/%2F/q/get", json={
+                    "count": 1, "ackmode": "ack_requeue_true", "encoding": "auto",
+                }),
+                await api.post("/exchanges/%2F/amq.default/publish", json={
+                    "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
+                }),
+            ]  # fmt: skip
+            assert [answer.status_code for answer in answers] == [503] * 5, answers[-1].text
+            assert not broker.sessions
+            nodes.log("a").cut(False)
+            await settled()
+            assert broker.queue("/", "later") is not None
+            assert "later" in broker.topology.vhosts
+            assert ("/", "later") in broker.topology.policies
+            assert broker.queue("/", "q").messages_ready == 1
+            assert broker.queue("/", "q").messages_unacked == 0
 
     run(test, tmp_path, monkeypatch)
