@@ -113,7 +113,10 @@ ROUTES: dict[str, dict[str, Handler]] = {
 
 
 # These may take longer than the log does for one answer: they look at history, ask Kafka, or ask again and again.
-PATIENT = {past.at, queues.get, *ROUTES_OF_MEMBERS}
+PATIENT = {
+    past.at, queues.get, quorum.status, quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow,
+    quorum.shrink, quorum.rebalance,
+}  # fmt: skip
 
 
 def make_app(broker: "Broker") -> ASGIApp:
