@@ -64,7 +64,7 @@ def state_at(
     from spark_replay.state import plan_state, state_frame
 
     plan = plan_state(place, time, offsets)
-    print_state(state_frame(_spark(), plan, queue, messages), messages, form)
+    print_state(state_frame(_spark(place), plan, queue, messages), messages, form)
 
 
 @main.command()
@@ -84,7 +84,7 @@ def history(
     _needs_out(form, out)
     options = {"startingTimestamp": start, "endingTimestamp": end}
     stretches = plan_history(place, {name: value for name, value in options.items() if value is not None})
-    write_frame(history_frame(_spark(), place, stretches, queue), form, out)
+    write_frame(history_frame(_spark(place), place, stretches, queue), form, out)
 
 
 @main.command()
@@ -101,7 +101,7 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 
     _needs_out(form, out)
     parse_message(message)
-    write_frame(biography_of(_spark(), place, message, queue), form, out)
+    write_frame(biography_of(_spark(place), place, message, queue), form, out)
 
 
 @main.command()
@@ -112,7 +112,7 @@ def audit(place: Place, form: str) -> int:
     from spark_replay.audit import audit as audit_of
     from spark_replay.report import print_report
 
-    findings = audit_of(_spark(), place)
+    findings = audit_of(_spark(place), place)
     print_report(findings, form)
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
@@ -150,7 +150,7 @@ def watch_command(
 
     try:
         done = watch(
-            _spark(), place, checkpoint, interval, batch_events, fail_fast, once,
+            _spark(place), place, checkpoint, interval, batch_events, fail_fast, once,
             functools.partial(print_batch, form=form), stop_on_signals,
         )  # fmt: skip
     finally:
@@ -178,10 +178,10 @@ def _needs_out(form: str, out: Path | None) -> None:
         raise BadRequest(f"--out: {out} exists already")
 
 
-def _spark() -> Any:
+def _spark(place: Place) -> Any:
     from spark_replay.session import session
 
-    return session()
+    return session(records_in_java=isinstance(place, InKafka))
 
 
 def run(arguments: list[str] | None = None) -> int:

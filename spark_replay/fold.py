@@ -247,17 +247,18 @@ def _fold_rows(product: Callable[[str], Product], batches: "Iterator[pa.RecordBa
 
 
 def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[Group]]:
-    """The partition that a task was given, None when it has no records, and these. They have the columns RECORDS and,
-    where the log says times, `timestamp_ms`."""
+    """The partition that a task was given, None when it has no records, and these. They have the columns RECORDS or
+    those of `kafka_frame.to_records`."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
         return None, iter(())
     partition = first.column("partition")[0].as_py()
-    return partition, _frame_groups(partition, chain((first,), filled))
+    name = f"queues-{partition}" if isinstance(partition, int) else partition
+    return name, _frame_groups(partition, chain((first,), filled))
 
 
-def _frame_groups(partition: str, batches: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
+def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
     """Verified to be one partition and to ascend: mixed rows would make a fold wrong in silence."""
     expected = 0
     for batch in batches:

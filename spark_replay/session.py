@@ -25,17 +25,19 @@ _LOCAL = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.log.level": "OFF",  # a failed task is reported once, by whoever catches its error
-    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # jobs are short and in Python
 }
+_JAVA_OPTIONS = "-XX:+UseSerialGC"
+_SHORT = " -XX:TieredStopAtLevel=1"  # jobs are short and in Python
 
 
 class NoSpark(Exception):
     """Spark cannot be started; the text says what the JVM had to say."""
 
 
-def session(cores: str = "*", memory: str = "1g") -> "SparkSession":
+def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False) -> "SparkSession":
     """The session of this process, with `spark.read.format("rewindmq")`. `cores` and `memory` are of a local one.
-    NoSpark, most likely because there is no Java 17."""
+    `records_in_java`: records go through the JVM (Kafka), so it is worth its while to compile well. NoSpark, most
+    likely because there is no Java 17."""
     _prepare_environment()
     from pyspark.sql import SparkSession
 
@@ -47,6 +49,8 @@ def session(cores: str = "*", memory: str = "1g") -> "SparkSession":
         builder = builder.master(f"local[{cores}]").config("spark.driver.memory", memory)
         for name, value in _LOCAL.items():
             builder = builder.config(name, value)
+        java_options = _JAVA_OPTIONS if records_in_java else _JAVA_OPTIONS + _SHORT
+        builder = builder.config("spark.driver.extraJavaOptions", java_options)
         with _stderr_kept():
             spark = builder.getOrCreate()
     else:

@@ -134,14 +134,18 @@ class Watch:
         return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
 
     def run(self, query: "StreamingQuery") -> None:
-        """Until it is told to stop or the query ends; raises what ended that."""
-        while query.isActive:
-            if self.stopping.wait(_LOOK_SECONDS):
-                with self.folding:
-                    pass  # a batch that had begun is finished, and no other begins
-                query.stop()
-        if not self.stopping.is_set():
+        """Until it is told to stop or the query ends; raises what ended that. A signal to stop may have gone to the JVM
+        too, and then nothing of it answers any more; a batch that was cut off is done again when the watch goes on."""
+        try:
+            while query.isActive:
+                if self.stopping.wait(_LOOK_SECONDS):
+                    with self.folding:
+                        pass  # a batch that had begun is finished, and no other begins
+                    query.stop()
             query.awaitTermination()
+        except Exception:
+            if not self.stopping.is_set():
+                raise
 
 
 class Stopped(Exception):

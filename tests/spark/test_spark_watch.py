@@ -1,6 +1,7 @@
 """The audit that goes on (B-18): batch on top of batch it finds what an audit of the whole finds, and nothing twice."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -168,11 +169,11 @@ def test_the_command_ends_on_sigterm_goes_on_and_fails_fast(
     command = ["watch", "--kafka", kafka.bootstrap, "--prefix", "watched", "--checkpoint", str(tmp_path / "watch")]
     with subprocess.Popen(
         [sys.executable, "-m", "spark_replay", *command, "--interval", "0.2"], stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).resolve().parents[2],
+        cwd=Path(__file__).resolve().parents[2], start_new_session=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
         assert process.stdout.readline() == "batch 0: 3 events, 0 violations; queues-0 at 3, at the end\n"
-        process.send_signal(signal.SIGTERM)
+        os.killpg(process.pid, signal.SIGTERM)  # as service managers do: the JVM is told, too
         assert process.wait(60) == 0
 
     lied = told.claim(0, "0" * 64)
