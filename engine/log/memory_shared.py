@@ -2,6 +2,7 @@
 
     history = SharedHistory(3, clock, call_later, SharedFaults(seed=7, append_seconds=0.1, arrival_seconds=0.5))
     log = history.open("a")     one node's view: append, read back, duties
+    log.hold(["queues-1"])      it falls behind in these
     log.cut(True)               it does not reach the log: what it appends waits, nothing arrives
     log.kill()                  its process is gone: of what it appended and is under way, the front part still lands
     history.assign({"queues-0": ["a", "b"]})     duties as somebody thinks they should be; `rebalance` deals them out
@@ -118,6 +119,7 @@ class SharedHistory:
         self.faults = SharedFaults()
         for log in self.logs.values():
             log.cut(False)
+            log.hold(())
         self.rebalance()
 
     def gap(self) -> int:
@@ -155,6 +157,7 @@ class MemorySharedPartition:
         self.name = history.name
         self.history = history
         self.position: int | None = None  # what is read back next; None: it is not followed yet
+        self.held = False  # nothing of it arrives for now
         self.under_way: deque[tuple[bytes, bytes]] = deque()
         self._log = log
         self._sending = False
@@ -230,6 +233,7 @@ class MemorySharedLog:
         self.is_cut = False
         self.closed = False
         self.owned: frozenset[str] = frozenset()  # as the node has been told
+        self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to hear of things
         self._nodes_from = shared.nodes.next_offset
         self._following = False
         self._fetching = False
@@ -310,6 +314,12 @@ class MemorySharedLog:
             self._out_of_group = False
             self.shared.rebalance()
 
+    def hold(self, names: Sequence[str]) -> None:
+        """Of these partitions, and of no others, nothing arrives from here on."""
+        for partition in self.partitions:
+            partition.held = partition.name in names
+        self.fetch()
+
     def _missed(self, times: int) -> None:
         if times == self._cut_times and not self.closed:
             self._in_trouble = True
@@ -325,7 +335,8 @@ class MemorySharedLog:
     def fetch(self) -> None:
         if self._following and not self._fetching and not self.is_cut and not self.closed:
             self._fetching = True
-            self.shared.call_later(self.shared.dice.uniform(0, self.shared.faults.arrival_seconds), self._fetched)
+            seconds = self.shared.dice.uniform(0, self._lag * self.shared.faults.arrival_seconds)
+            self.shared.call_later(seconds, self._fetched)
 
     def _fetched(self) -> None:
         self._fetching = False
@@ -333,7 +344,8 @@ class MemorySharedLog:
             return
         dice, lagging = self.shared.dice, self.shared.faults.arrival_seconds > 0
         batches = []
-        waiting = [(partition, size) for partition in self.partitions if (size := partition.waiting())]
+        reachable = [partition for partition in self.partitions if not partition.held]
+        waiting = [(partition, size) for partition in reachable if (size := partition.waiting())]
         dice.shuffle(waiting)
         left = False
         for partition, size in waiting:

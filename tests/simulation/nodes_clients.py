@@ -5,6 +5,7 @@ What a client asks of its node is a task, as on a connection: one at a time, and
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,8 @@ from tests.simulation.nodes_world import Life, World
 from tests.simulation.witness import EffectRow
 
 Step = tuple[str, int]
+EXCHANGES = ["x0", "x1"]
+VHOST = "other"
 
 
 @dataclass(eq=False)
@@ -136,13 +139,16 @@ class Clients:
         self.clients: list[Client] = []
         self.takers: list[Taker] = []
         self.publishes: list[Publish] = []
+        self.bound: dict[tuple[str, str, str], int] = {}  # source, key, queue that a client was told are bound: its id
+        self.unbinding: Counter[tuple[str, str, str]] = Counter()  # asked for, and not answered, which some never are
         self.kinds: dict[str, Callable[[], str]] = {
             "publish": self.publish, "settle": self.settle, "consume": self.consume, "fetch": self.fetch,
             "credit": self.credit, "cancel": self.cancel, "declare": self.declare, "delete": self.delete,
             "purge": self.purge, "bind": self.bind, "policy": self.policy, "connect": self.connect,
             "close": self.close, "wait": self.wait, "kill": self.kill, "stop": self.stop, "start": self.start,
             "cut": self.cut, "mend": self.mend, "owners": self.move_duties, "foreign": self.put_nonsense,
-            "clock": self.turn_clock,
+            "clock": self.turn_clock, "exchange": self.exchange, "vhost": self.vhost,
+            "hold": self.hold,
         }  # fmt: skip
 
     def do(self, step: Step) -> None:
@@ -173,8 +179,8 @@ class Clients:
     def serving(self) -> list[Life]:
         return [life for life in self.world.lives.values() if life.serves]
 
-    def open(self, life: Life) -> Client:
-        session = broker_of(life).open_session("guest", "/", "simulated", {})
+    def open(self, life: Life, vhost: str = "/") -> Client:
+        session = broker_of(life).open_session("guest", vhost, "simulated", {})
         client = Client(life, session)
         session.close = lambda reason: client.ends()
         self.clients.append(client)
@@ -182,7 +188,7 @@ class Clients:
 
     def idle(self) -> Client | None:
         """A client that may ask for something."""
-        found = [client for client in self.clients if not client.asking]
+        found = [client for client in self.clients if not client.asking and client.session.vhost == "/"]
         if not found or self.dice.random() < 0.05:
             lives = self.serving()
             return self.open(self.dice.choice(lives)) if lives else None
@@ -211,6 +217,9 @@ class Clients:
         told = [client.life.name]
         for _ in range(self.dice.randrange(1, 5)):
             exchange = self.dice.choice(["", "", "", "amq.fanout", "dlx", "amq.topic"])
+            other = self.dice.choice(EXCHANGES)
+            if self.dice.random() < 0.15 and ("/", other) in broker_of(client.life).topology.exchanges:
+                exchange = other
             key = self.dice.choice(QUEUES)
             expiration = self.dice.choice([None, None, None, None, None, 0, 80, 3_000])
             publish = self.publish_one(client, exchange, key, expiration)
@@ -354,14 +363,31 @@ class Clients:
         return f"{client.life.name} {name}"
 
     def bind(self) -> str:
-        source, name = self.dice.choice(["amq.fanout", "dlx", "amq.topic"]), self.dice.choice(QUEUES)
+        source, name = self.dice.choice(["amq.fanout", "dlx", "amq.topic", *EXCHANGES]), self.dice.choice(QUEUES)
         key, client = self.dice.choice(["#", "q1", "*"]), self.idle()
         if client is None:
             return "nobody"
-        broker = broker_of(client.life)
-        act = broker.unbind if self.dice.random() < 0.3 else broker.bind
-        self.ask(client, act(client.session, source, "queue", name, key, ()))
-        return f"{client.life.name} {act.__name__} {source} {key} {name}"
+        unbinds = self.dice.random() < 0.3
+        binding = (source, key, name)
+        work = self._unbind(client, binding) if unbinds else self._bind(client, binding)
+        self.ask(client, work)
+        return f"{client.life.name} {'unbind' if unbinds else 'bind'} {source} {key} {name}"
+
+    async def _bind(self, client: Client, binding: tuple[str, str, str]) -> None:
+        broker, (source, key, name) = broker_of(client.life), binding
+        before = broker.queue("/", name)
+        undisputed = not self.unbinding[binding] and source not in EXCHANGES  # these go, with their bindings
+        await broker.bind(client.session, source, "queue", name, key, ())
+        same = before is not None and broker.queue("/", name) is before
+        if before is not None and same and undisputed and not self.unbinding[binding]:
+            self.bound[binding] = before.queue_id
+
+    async def _unbind(self, client: Client, binding: tuple[str, str, str]) -> None:
+        source, key, name = binding
+        self.bound.pop(binding, None)
+        self.unbinding[binding] += 1
+        await broker_of(client.life).unbind(client.session, source, "queue", name, key, ())
+        self.unbinding[binding] -= 1
 
     def policy(self) -> str:
         client, name = self.idle(), self.dice.choice(["a", "b"])
@@ -377,6 +403,44 @@ class Clients:
         setting = broker.set_operator_policy if operator else broker.set_policy
         self.ask(client, setting("guest", "/", name, pattern, definition, self.dice.randrange(3), "queues"))
         return f"{client.life.name} {name} {pattern} {definition}"
+
+    def exchange(self) -> str:
+        client, name = self.idle(), self.dice.choice(EXCHANGES)
+        if client is None:
+            return "nobody"
+        broker, session = broker_of(client.life), client.session
+        if self.dice.random() < 0.3:
+            self.ask(client, broker.delete_exchange(session, name, self.dice.random() < 0.5))
+            return f"{client.life.name} delete {name}"
+        kind, durable, auto_delete = self.dice.choice(("fanout", "topic")), self.dice.random() < 0.7, name == "x0"
+        self.ask(client, broker.declare_exchange(session, name, kind, False, durable, auto_delete, False, ()))
+        return f"{client.life.name} {name} {kind}"
+
+    def vhost(self) -> str:
+        """It comes, has queues, and goes: three who do not know of each other."""
+        lives = self.serving()
+        if not lives:
+            return "nobody"
+        life = self.dice.choice(lives)
+        broker = broker_of(life)
+        client = next((client for client in self.clients if client.life is life and not client.asking), None)
+        if client is None:
+            client = self.open(life)
+        if VHOST not in broker.topology.vhosts:
+
+            async def create() -> None:
+                await broker.create_vhost("guest", VHOST, "")
+                await broker.set_permissions("guest", VHOST, "guest", ".*", ".*", ".*")
+
+            self.ask(client, create())
+            return f"{life.name} create"
+        if self.dice.random() < 0.4:
+            self.ask(client, broker.delete_vhost("guest", VHOST))
+            return f"{life.name} delete"
+        guest = self.open(life, VHOST)
+        name = self.dice.choice(QUEUES)
+        self.ask(guest, broker.declare_queue(guest.session, name, False, True, False, False, ()))
+        return f"{life.name} {name}"
 
     # -- connections, nodes, the log ----------------------------------------------------------------------------------
 
@@ -435,6 +499,16 @@ class Clients:
         life = self.dice.choice(cut)
         life.log.cut(False)
         return life.name
+
+    def hold(self) -> str:
+        """A node falls behind in some partitions, or is no longer."""
+        lives = list(self.world.lives.values())
+        life = self.dice.choice(lives) if lives else None
+        if life is None or life.broker is None:
+            return "nobody"
+        names = [partition.name for partition in life.log.partitions if self.dice.random() < 0.2]
+        life.log.hold(names)
+        return f"{life.name} {names}"
 
     def move_duties(self) -> str:
         history = self.world.history

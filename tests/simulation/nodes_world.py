@@ -26,6 +26,7 @@ from engine.log.memory_shared import MemorySharedLog, SharedFaults, SharedHistor
 from projections.machine.machine import Machine
 from projections.projector import Projector
 from projections.replay import recover
+from projections.snapshots import Snapshots, load
 from projections.store import StateStore
 from projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
@@ -111,6 +112,7 @@ class World:
             "engine.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
             "engine.turns.ROUND": dice.choice((1, 3, 100)),
             "engine.broker.CREDIT_WINDOW": dice.choice((1, 3, 10)),
+            "engine.broker.EPOCH_IDS": dice.choice((30, 1 << 24, 1 << 24)),
             "projections.projector.PERSIST_EVENTS": dice.choice((5, 60, 10_000)),
             "projections.projector.READ_AHEAD_MESSAGES": dice.choice((1, 3, 50)),
             "projections.store.BODY_CACHE_BYTES": dice.choice((0, 5_000, 1_000_000)),
@@ -227,6 +229,12 @@ class World:
             report = verify_partition(partition, store)
             assert report.equal, f"{node}, {partition.name}: RocksDB is not what the log says: {report.differences}"
         store.close()
+        snapshots = Snapshots(self.directory / node / "snapshots")
+        for index, partition in enumerate(self.history.queues):
+            for offset in snapshots.offsets(partition.name):
+                path = snapshots.nearest(partition.name, offset)
+                assert path is not None
+                self.record.claims.append(Claim(f"snapshot of {node}", index, offset, load(path).digest()))
 
     # -- instruments --------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,81 @@
+"""Defects put into nodes on purpose: the simulation must find each of them, and does not have to look for long."""
+
+import re
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from engine.read_back import ReadBackPartition
+from projections.machine.machine import HANDLERS
+from schemas.events import BROKER, NodeLost, Tick
+from tests.simulation.nodes_history import history_of, run
+
+TRIES = 80
+
+
+def nothing(*_: Any) -> None:
+    """It is left out."""
+
+
+def keep_clients(node: Any, reason: str) -> None:
+    """A node that is lost joins again, and its clients stay."""
+    node.joined = False
+
+
+def confirm_all(partition: Any) -> None:
+    """Nobody is told that a queue refused."""
+    partition.refused.clear()
+    SETTLE(partition)
+
+
+def only_end_the_epoch(state: Any, offset: int, actor: Any, event: Any, effects: list[Any]) -> None:
+    state.lose_epoch(event.epoch)
+
+
+def own_clock(partition: Any, arrived: Any) -> None:
+    """Time is the node's own, not the log's."""
+    arrived.timestamps_ms = [partition._clock()] * len(arrived.offsets)
+    READ_BACK(partition, arrived)
+
+
+SETTLE, READ_BACK = ReadBackPartition.settle, ReadBackPartition.read_back
+PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
+    "clients of a lost node stay": (
+        "engine.node.Node._drop_clients", keep_clients, r"and ignored|is nobody's|never answered|is of a life|missed"),
+    "nobody misses a node": (
+        "engine.node.Node._miss", nothing, r"alive are|is nobody's|not drained|does not come"),
+    "refusals are confirmed": (
+        "engine.read_back.ReadBackPartition.settle", confirm_all, r"was told a lie"),
+    "who takes duties over does not look into the outboxes": (
+        "engine.dead_letters.Forwarder.recover", nothing, r"not drained: .*outbox \[\d"),
+    "nodes go by their own clocks": (
+        "engine.read_back.ReadBackPartition.read_back", own_clock,
+        r"is not at|claims another state|by the log|the nodes differ"),
+    "a tick is sent again and again": (
+        "engine.read_back.ReadBackPartition.tick", lambda partition: partition.append(BROKER, Tick()),
+        r"came for nothing|never come to rest"),
+    "a lost node's messages stay with it": (
+        "projections.machine.machine.HANDLERS", HANDLERS | {NodeLost: only_end_the_epoch},
+        r"is nobody's|not drained|is of a life"),
+    "dead letters are taken in twice": (
+        "projections.machine.publishing.is_repeated", lambda queue, origin: False, r"taken in more than once"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", PLANTED)
+def test_a_planted_defect_is_found(what: str) -> None:
+    target, replacement, expected = PLANTED[what]
+    found = finding(target, replacement)
+    assert re.search(expected, found), f"{what}; found: {found or f'nothing in {TRIES} histories'}"
+
+
+def finding(target: str, replacement: Any) -> str:
+    """What is found first; empty: nothing."""
+    with patch(target, replacement):
+        for seed in range(TRIES):
+            try:
+                run(seed, history_of(seed))
+            except Exception as error:
+                return f"{type(error).__name__}: {error}"
+    return ""
