@@ -55,7 +55,7 @@ class State:
         self.lost_epochs[epoch] = None
         self.let_in = None
         if len(self.lost_epochs) > EPOCHS_REMEMBERED:
-            del self.lost_epochs[min(self.lost_epochs)]
+            del self.lost_epochs[next(iter(self.lost_epochs))]  # in the order of their loss, not of their age
 
     def touch(self, queue: Queue) -> None:
         """The queue is about to change, or has: it will be part of the next take_dirty."""

@@ -84,7 +84,7 @@ def pack_head(state: State) -> bytes:
         "limiters": _limiters(state),
     }
     if state.lost_epochs:
-        fields["lost_epochs"] = sorted(state.lost_epochs)
+        fields["lost_epochs"] = list(state.lost_epochs)
     return _json(fields)
 
 
@@ -236,7 +236,7 @@ def queue_digest(queue: Queue) -> str:
 def digest(state: State) -> str:
     fields: dict[str, object] = {"machine_version": state.machine_version, "limiters": _limiters(state)}
     if state.lost_epochs:
-        fields["lost_epochs"] = sorted(state.lost_epochs)
+        fields["lost_epochs"] = list(state.lost_epochs)
         fields["epochs"] = [[q.queue_id, q.epoch] for _, q in sorted(state.by_id.items()) if q.epoch != NO_EPOCH]
     whole = hashlib.sha256(_json(fields))
     for queue in sorted(state.by_id.values(), key=lambda q: (q.vhost, q.name, q.queue_id)):
