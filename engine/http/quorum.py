@@ -101,7 +101,8 @@ async def critical(call: Call) -> Response:
 
 async def rebalance(call: Call) -> Response:
     """POST: the preferred leader of each partition leads. `vhost_pattern` and `queue_pattern` choose partitions by
-    their quorum queues; without them, it is all. The answer says how many quorum queues each leads then."""
+    their quorum queues; without them, it is all. The answer says how many quorum queues each leads then,
+    as far as the broker that was asked has heard."""
     call.require()
     content = await call.body()
     patterns = text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*")

@@ -10,11 +10,11 @@ Everything here asks Kafka and waits; LogError when it does not answer.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import ElectionType, KafkaError, TopicCollection, TopicPartition
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
 from engine.log.base import LogError
-from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
+from engine.log.kafka_clients import ANSWER_MS, TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from engine.log.kafka_topics import KafkaTopics
 
 
@@ -57,16 +57,14 @@ class KafkaReplicas:
         """Every partition of the history, those of queues first."""
         admin = self._clients.admin()
         names = {self._topics.queues: "queues", self._topics.metadata: "metadata", self._topics.nodes: "nodes"}
-        futures = admin.describe_topics(TopicCollection(list(names)), request_timeout=TIMEOUT_SECONDS)
-        described = {topic: asked(f"the topic {topic}", future.result) for topic, future in futures.items()}
+        topics = asked("the topics", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).topics)
         least = self._least_in_sync(list(names))
         return [
             Placed(
-                f"{name}-{each.id}", topic, each.id, -1 if each.leader is None else each.leader.id,
-                tuple(node.id for node in each.replicas), tuple(node.id for node in each.isr), least[topic],
+                f"{name}-{number}", topic, number, each.leader, tuple(each.replicas), tuple(each.isrs), least[topic]
             )
             for topic, name in names.items()
-            for each in described[topic].partitions
+            for number, each in sorted(topics[topic].partitions.items())
         ]  # fmt: skip
 
     def elect_preferred(self, partitions: Sequence[Placed]) -> None:
@@ -81,10 +79,11 @@ class KafkaReplicas:
                 raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")
 
     def _least_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
-        admin = self._clients.admin()
-        resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
-        futures = admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
-        return {
-            resource.name: int(asked(f"the settings of {resource.name}", future.result)["min.insync.replicas"].value)
-            for resource, future in futures.items()
-        }
+        """A client that has just heard of a controller that is gone waits for that one: the next hears of another."""
+
+        def ask() -> dict[str, int]:
+            resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+            futures = self._clients.admin().describe_configs(resources, request_timeout=ANSWER_MS / 1000)
+            return {each.name: int(future.result()["min.insync.replicas"].value) for each, future in futures.items()}
+
+        return asked("the settings of the topics", ask)

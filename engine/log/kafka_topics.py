@@ -9,15 +9,22 @@ that could lose its end to an out-of-sync leader, is refused.
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from confluent_kafka import KafkaError, KafkaException, Node, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType, TopicDescription
 
 from engine.log.base import LogError
-from engine.log.kafka_clients import TIMEOUT_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of, text_of
+from engine.log.kafka_clients import (
+    ANSWER_MS,
+    TIMEOUT_SECONDS,
+    UNKNOWN_SECONDS,
+    KafkaClients,
+    asked,
+    code_of,
+    text_of,
+)
 
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
@@ -60,6 +67,7 @@ class KafkaTopics:
         self.nodes = f"{prefix}.nodes"
         self._names = (self.metadata, self.queues, self.nodes)
         self._clients = clients
+        self._addresses: dict[int, str] = {}  # of Kafka's brokers
 
     def create(self, partitions: int | None, replication: int | None) -> None:
         """Make those that are missing. Another node may do the same at the same time."""
@@ -134,12 +142,22 @@ class KafkaTopics:
             raise LogError(f"Kafka: the topics are not those of before: {identity} became {found}")
 
     def replicas(self) -> list[Replicas]:
-        """Where the queue partitions are now."""
-        description = self._describe(self._clients.admin(), self.queues)
+        """Where the queue partitions are now; empty when the broker that was asked does not know. Any broker is asked,
+        the controller may be away; and a broker that is away is known by the address that it had."""
+        admin = self._clients.admin()
+        found = asked("its brokers", lambda: admin.list_topics(self.queues, timeout=ANSWER_MS / 1000))
+        self._addresses |= {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
+
+        def address(number: int) -> str:
+            return "" if number < 0 else self._addresses.get(number, f"broker {number}")
+
         return [
-            Replicas(f"queues-{each.id}", _address(each.leader), _addresses(each.replicas), _addresses(each.isr))
-            for each in (description.partitions if description is not None else ())
-        ]
+            Replicas(
+                f"queues-{each.id}", address(each.leader), tuple(map(address, each.replicas)),
+                tuple(map(address, each.isrs)),
+            )
+            for _, each in sorted(found.topics[self.queues].partitions.items())
+        ]  # fmt: skip
 
     def _described(self, admin: AdminClient) -> dict[str, TopicDescription]:
         descriptions = {}
@@ -176,12 +194,3 @@ class KafkaTopics:
         ).values()
         settings: dict[str, ConfigEntry] = future.result(TIMEOUT_SECONDS + 1)
         return settings
-
-
-def _address(node: Node | None) -> str:
-    return "" if node is None else f"{node.host}:{node.port}"
-
-
-def _addresses(nodes: Sequence[Node]) -> tuple[str, ...]:
-    return tuple(_address(node) for node in nodes)
-
