@@ -124,7 +124,7 @@ class Drive:
 
     def asked(self, client: Client, work: object) -> None:
         self.clients.ask(client, work)  # type: ignore[arg-type]
-        self.until(lambda: not client.asking, 30)
+        self.until(lambda: not client.asking, 90)
 
     def until(self, done: object, seconds: float) -> None:
         for _ in range(int(seconds * 5)):
