@@ -40,7 +40,7 @@ soak: setup
 lock:
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --all-extras --generate-hashes --strip-extras --allow-unsafe \
-	  --no-emit-index-url --no-emit-trusted-host --no-header --output-file requirements.lock pyproject.toml
+	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --output-file requirements.lock pyproject.toml
 
 clean:
 	rm -rf .venv build *.egg-info demo-data demo.html stack-data tests/bench/target
