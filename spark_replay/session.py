@@ -80,7 +80,8 @@ def _stderr_kept() -> Iterator[None]:
             yield
         except Exception as error:
             kept.seek(0)
-            said = kept.read().decode(errors="replace").strip().splitlines()
+            lines = kept.read().decode(errors="replace").strip().splitlines()
+            said = [line for line in lines if not line.startswith("WARNING")]
             raise NoSpark(f"Spark does not start: {said[0] if said else error}") from error
         finally:
             os.dup2(terminal, 2)
