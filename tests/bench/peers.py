@@ -120,8 +120,8 @@ def rabbitmq_version() -> str:
     return answer.stdout.split("-")[0]
 
 
-def start_rewindmq(home: Path) -> Broker:
-    """`rewindmq start` with its defaults."""
+def start_rewindmq(home: Path, *options: str) -> Broker:
+    """`rewindmq start` with its defaults and `options`."""
     home.mkdir(parents=True, exist_ok=True)
     port = free_port()
     http_port = port + 1
@@ -129,7 +129,7 @@ def start_rewindmq(home: Path) -> Broker:
     ports = ["--amqp-port", str(port), "--http-port", str(http_port)]
     with open(home / "out", "ab") as out:
         process = subprocess.Popen(
-            [str(command), "start", "--data", str(home / "data"), *ports], stdout=out, stderr=subprocess.STDOUT
+            [str(command), "start", "--data", str(home / "data"), *ports, *options], stdout=out, stderr=subprocess.STDOUT
         )
     broker = Broker("RewindMQ", port, process, home, http_port)
     wait_for_amqp(port, process)

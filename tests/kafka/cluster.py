@@ -69,11 +69,12 @@ class KafkaCluster:
 
     def __init__(
         self, directory: Path, nodes: int = 1, settings: Mapping[str, str] | None = None,
-        ports: Sequence[int] | None = None,
+        ports: Sequence[int] | None = None, java: Sequence[str] = JAVA,
     ) -> None:  # fmt: skip
         self.directory = directory
         self.nodes = nodes
         self.settings = dict(settings or {})
+        self.java = java
         ports = ports or [free_port() for _ in range(4 * nodes)]
         assert len(ports) == 4 * nodes
         of_kind = [list(ports[kind * nodes : (kind + 1) * nodes]) for kind in range(4)]
@@ -106,7 +107,7 @@ class KafkaCluster:
         home = self._home(node)
         with (home / "server.log").open("ab") as output:
             started = _starter.submit(
-                subprocess.Popen, java("kafka.Kafka", str(home / "server.properties")), cwd=home,
+                subprocess.Popen, java("kafka.Kafka", str(home / "server.properties"), options=self.java), cwd=home,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=_die_with_parent,
             )  # fmt: skip
             self.processes[node] = started.result()
@@ -239,9 +240,9 @@ class KafkaCluster:
         }
 
 
-def java(main: str, *arguments: str) -> list[str]:
+def java(main: str, *arguments: str, options: Sequence[str] = JAVA) -> list[str]:
     jars = sorted(str(path) for path in (TARGET / "lib").glob("*.jar"))
-    return ["java", *JAVA, "-cp", ":".join(jars), main, *arguments]
+    return ["java", *options, "-cp", ":".join(jars), main, *arguments]
 
 
 def fetch_jars() -> None:

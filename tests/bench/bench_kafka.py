@@ -1,0 +1,131 @@
+"""RewindMQ on Kafka: PerfTest against a node (Kafka beside it on the same machine), the same on the embedded log, and
+Debian's RabbitMQ with a quorum queue, in turn in one run.
+
+    python tests/bench/bench_kafka.py [--seconds 15] [--rounds 3]
+
+Confirms 500 and manual acks with prefetch 200, 100-byte persistent bodies; then latency of confirms at 1,000 messages a
+second; then two nodes, each with a publisher and a consumer, on queues of two partitions. CPU seconds are those of the
+RewindMQ (RabbitMQ) process; Kafka's are told beside them.
+"""
+
+import argparse
+import contextlib
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from peers import Broker, start_rabbitmq, start_rewindmq
+from perftest import Result, latency, perftest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.kafka.cluster import JAVA, KafkaCluster
+
+TESTS_ONLY = ("-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+
+OPTIONS = ["-c", "500", "-q", "200", "--quorum-queue"]
+
+
+@contextlib.contextmanager
+def kafka(home: Path) -> Iterator[tuple[KafkaCluster, Broker]]:
+    """One Kafka node as its start script would set it up (the whole JIT compiler, G1), and its CPU time."""
+    java = [option for option in JAVA if option not in TESTS_ONLY] + ["-Xmx1g"]
+    with KafkaCluster(home, 1, java=java) as cluster:
+        yield cluster, Broker("Kafka", 0, cluster.processes[1], home)
+
+
+@contextlib.contextmanager
+def nodes(home: Path, cluster: KafkaCluster, count: int, *options: str) -> Iterator[list[Broker]]:
+    started: list[Broker] = []
+    try:
+        for number in range(count):
+            started.append(start_rewindmq(
+                home / f"node{number}", "--kafka", cluster.bootstrap, "--kafka-prefix", home.name,
+                "--node", f"node{number}@bench", *options,
+            ))  # fmt: skip
+        yield started
+    finally:
+        for node in started:
+            node.stop()
+
+
+def on_kafka(home: Path, options: list[str]) -> tuple[Result, float]:
+    """The result, and Kafka's CPU seconds."""
+    with kafka(home / "kafka") as (cluster, server), nodes(home, cluster, 1) as [node]:
+        before = server.cpu_seconds()
+        return perftest(node, options), server.cpu_seconds() - before
+
+
+def on_rabbitmq(home: Path, options: list[str]) -> tuple[Result, float]:
+    broker = start_rabbitmq(home)
+    try:
+        return perftest(broker, options), 0.0
+    finally:
+        broker.stop()
+
+
+def embedded(home: Path, options: list[str]) -> tuple[Result, float]:
+    broker = start_rewindmq(home)
+    try:
+        return perftest(broker, options), 0.0
+    finally:
+        broker.stop()
+
+
+def on_two_nodes(home: Path, options: list[str], count: int) -> float:
+    """Messages a second of two pairs of clients in all, on `count` nodes."""
+    with kafka(home / "kafka") as (cluster, _), nodes(home, cluster, count) as brokers:
+        results: list[Result] = []
+        threads = [
+            threading.Thread(target=lambda pair=pair: results.append(
+                perftest(brokers[pair % count], options, queue=f"bench-{pair}")
+            )) for pair in range(2)
+        ]  # fmt: skip
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(result.per_second for result in results)
+
+
+PEERS = {"RabbitMQ quorum": on_rabbitmq, "RewindMQ embedded": embedded, "RewindMQ on Kafka": on_kafka}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", choices=PEERS)
+    arguments = parser.parse_args()
+    peers = {name: run for name, run in PEERS.items() if arguments.only in (None, name)}
+    timed = ["-z", str(arguments.seconds)]
+    wall: dict[str, list[float]] = {name: [] for name in peers}
+    cpu: dict[str, list[float]] = {name: [] for name in peers}
+    for _ in range(arguments.rounds):
+        for name, run in peers.items():
+            with tempfile.TemporaryDirectory() as home:
+                result, kafkas = run(Path(home), [*OPTIONS, *timed])
+            wall[name].append(result.per_second)
+            cpu[name].append(result.per_cpu_second)
+            beside = f", Kafka {kafkas / result.messages * 1e6:.1f} us a message" if kafkas else ""
+            print(f"{name:20} {result.per_second:9,.0f} msg/s {result.per_cpu_second:9,.0f} msg/CPU-s{beside}", flush=True)
+    if len(peers) == len(PEERS):
+        ours = "RewindMQ on Kafka"
+        for what, measured in (("on the wall", wall), ("per CPU second", cpu)):
+            middle = {name: statistics.median(values) for name, values in measured.items()}
+            print(f"RewindMQ on Kafka {what}: {middle[ours] / middle['RabbitMQ quorum']:.2f} x RabbitMQ quorum,"
+                  f" {middle[ours] / middle['RewindMQ embedded']:.2f} x embedded", flush=True)  # fmt: skip
+    for name, run in peers.items():
+        with tempfile.TemporaryDirectory() as home:
+            result, _ = run(Path(home), ["-c", "100", "-q", "200", "--quorum-queue", "--rate", "1000", *timed])
+        print(f"{name:20} confirm latency at 1,000/s, ms: {latency(result, 'confirm')}", flush=True)
+    if not arguments.only:
+        for count in (1, 2):
+            with tempfile.TemporaryDirectory() as home:
+                print(f"two pairs of clients on {count} node(s): {on_two_nodes(Path(home), [*OPTIONS, *timed], count):,.0f} msg/s")
+
+
+if __name__ == "__main__":
+    main()
