@@ -110,7 +110,8 @@ def main() -> None:
             wall[name].append(result.per_second)
             cpu[name].append(result.per_cpu_second)
             beside = f", Kafka {kafkas / result.messages * 1e6:.1f} us a message" if kafkas else ""
-            print(f"{name:20} {result.per_second:9,.0f} msg/s {result.per_cpu_second:9,.0f} msg/CPU-s{beside}", flush=True)
+            print(f"{name:20} {result.per_second:9,.0f} msg/s {result.per_cpu_second:9,.0f} msg/CPU-s{beside}",
+                  flush=True)  # fmt: skip
     if len(peers) == len(PEERS):
         ours = "RewindMQ on Kafka"
         for what, measured in (("on the wall", wall), ("per CPU second", cpu)):
@@ -124,7 +125,8 @@ def main() -> None:
     if not arguments.only:
         for count in (1, 2):
             with tempfile.TemporaryDirectory() as home:
-                print(f"two pairs of clients on {count} node(s): {on_two_nodes(Path(home), [*OPTIONS, *timed], count):,.0f} msg/s")
+                rate = on_two_nodes(Path(home), [*OPTIONS, *timed], count)
+                print(f"two pairs of clients on {count} node(s): {rate:,.0f} msg/s", flush=True)
 
 
 if __name__ == "__main__":

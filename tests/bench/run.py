@@ -6,7 +6,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
-for script in ("bench_throughput.py", "bench_latency.py", "bench_memory.py", "bench_spark_fold.py",
-               "bench_kafka_log.py", "bench_kafka.py")  # fmt: skip:
+SCRIPTS = (
+    "bench_throughput.py", "bench_latency.py", "bench_memory.py", "bench_spark_fold.py", "bench_kafka_log.py",
+    "bench_kafka.py",
+)  # fmt: skip
+
+for script in SCRIPTS:
     print(f"\n== {script}", flush=True)
     subprocess.run([sys.executable, HERE / script], check=True)
