@@ -87,11 +87,15 @@ _PRODUCERS: dict[str, Any] = {
     "topic.metadata.propagation.max.ms": 10_000,
 }
 # In order, once each, for as long as it takes. When one event is refused for good, none follows it (gapless).
+# One request at a time to each broker. When the first of several fails for a moment (a leader is elected, a replica
+# is missing), those behind it are refused for their place, librdkafka gives up the producer's epoch for all partitions,
+# and a request to another partition whose answer was lost is written a second time. A round trip takes as long, and
+# there is more in a batch.
 _PRODUCERS_MUST: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "enable.gapless.guarantee": True,
-    "max.in.flight.requests.per.connection": 5,
+    "max.in.flight.requests.per.connection": 1,
     "message.timeout.ms": 0,
     "message.send.max.retries": 2_147_483_647,
     "delivery.report.only.error": True,
