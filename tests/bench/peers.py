@@ -126,9 +126,10 @@ def start_rewindmq(home: Path, *options: str) -> Broker:
     port = free_port()
     http_port = port + 1
     command = Path(sys.executable).with_name("rewindmq")
-    start = [str(command), "start", "--data", str(home / "data"), "--amqp-port", str(port), "--http-port", str(http_port)]
+    ports = ["--amqp-port", str(port), "--http-port", str(http_port)]
+    start = [str(command), "start", "--data", str(home / "data"), *ports, *options]
     with open(home / "out", "ab") as out:
-        process = subprocess.Popen([*start, *options], stdout=out, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(start, stdout=out, stderr=subprocess.STDOUT)
     broker = Broker("RewindMQ", port, process, home, http_port)
     wait_for_amqp(port, process)
     return broker
