@@ -2,6 +2,7 @@
 
 The thread waits for one record, takes what else is there, and gives it to the loop sorted by partition. It is ahead of
 the loop by a few batches at most; then it waits, and librdkafka's own queues fill, and then nothing is fetched.
+What librdkafka gives once more (it has done so after elections) is passed over.
 Records of transactions that are open are given too, and of those that were given up: a record in the log is a record,
 and a service's open transaction must not hold up all nodes.
 """
@@ -46,6 +47,7 @@ class KafkaFollowing:
         self._names = {(each.topic, each.number): each.name for each in partitions}
         self._places = {each.name: TopicPartition(each.topic, each.number) for each in partitions}
         self.ends: dict[str, int] = {}
+        self._next = {each.name: offset for each, offset in partitions.items()}  # what is below has been taken
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
         self._ahead = threading.Semaphore(BATCHES_AHEAD)
@@ -98,12 +100,17 @@ class KafkaFollowing:
                 topic, number = message.topic(), message.partition()
                 name = self._names[topic, number]
                 batch = batches.setdefault(name, Arrived(name, [], [], []))
-            batch.offsets.append(message.offset() or 0)
+            offset = message.offset() or 0
+            if offset < self._next[name]:
+                logger.debug("%s: offset %d came once more", name, offset)
+                continue
+            self._next[name] = offset + 1
+            batch.offsets.append(offset)
             batch.timestamps_ms.append(message.timestamp()[1])
             batch.values.append(message.value() or b"")
         if batches:
             self.away = False
-            self._hand_over(list(batches.values()))
+            self._hand_over([batch for batch in batches.values() if batch.offsets])
 
     def _hand_over(self, batches: list[Arrived]) -> None:
         self._read(batches)

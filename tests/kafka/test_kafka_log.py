@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from engine.log.base import LogError
@@ -66,6 +66,25 @@ def test_what_is_appended_comes_back_in_order_and_is_read_alike(log: KafkaLog) -
         assert read_all(partition) == (following.offsets[name], following.times[name], following.values[name])
     assert following.values["metadata-0"] == []
     assert following.failures == []
+
+
+def test_a_client_that_reads_a_part_again_does_not_show_it(log: KafkaLog) -> None:
+    """librdkafka has done so after a leader's election; a fold must have each record once."""
+
+    async def run() -> Following:
+        following = Following(log)
+        for number in range(100):
+            log.queues[0].append(b"", b"%d" % number)
+        await following.until_read({"queues-0": 100})
+        assert log._following is not None
+        log._following._consumer.seek(TopicPartition(log.queues[0].topic, 0, 40))
+        log.queues[0].append(b"", b"100")
+        await following.until_read({"queues-0": 101})
+        return following
+
+    following = asyncio.run(run())
+    assert following.offsets["queues-0"] == list(range(101))
+    assert following.values["queues-0"] == [b"%d" % number for number in range(101)]
 
 
 def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix: str) -> None:
