@@ -56,6 +56,7 @@ def worker(broker: RunningBroker, tmp_path_factory: pytest.TempPathFactory) -> I
     running = Worker(broker, tmp_path_factory.mktemp("celery") / "journal")
     celery_app.app.conf.broker_url = broker.amqp_url
     celery_app.app.conf.broker_write_url = broker.amqp_url
+    celery_app.app.amqp._producer_pool = None  # it outlives `close`, with the connection to the broker of before
     yield running
     celery_app.app.close()
     running.stop()
