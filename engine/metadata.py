@@ -6,6 +6,7 @@ log that many nodes share) folds what comes back, in the order in which it does.
 
 import asyncio
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
@@ -24,7 +25,7 @@ NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was r
 logger = logging.getLogger(__name__)
 
 
-class Metadata:
+class Metadata(ABC):
     """`changed(event)` is called after each event that was folded."""
 
     def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
@@ -58,21 +59,21 @@ class Metadata:
         return end
 
     @property
+    @abstractmethod
     def appended(self) -> int:
         """The mark of the next event that this broker appends; `settled`: all marks below are durable, and folded."""
-        raise NotImplementedError
 
     @property
-    def settled(self) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def settled(self) -> int: ...
 
+    @abstractmethod
     def append(self, actor: Actor, event: MetadataEvent) -> None:
         """Log an event; folded at once where this broker is the sole writer, else when it is read back."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def ask(self, actor: Actor, event: MetadataEvent) -> int:
         """Log an event and wait until it is folded: its offset. With a sole writer it never waits."""
-        raise NotImplementedError
 
     def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
         self.clock_ms = max(self.clock_ms, timestamp_ms)

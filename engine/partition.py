@@ -20,6 +20,7 @@ Rules of this file
 """
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Protocol
@@ -90,7 +91,7 @@ class Surroundings(Protocol):
         """Forward it; `message` is None when the projector has it."""
 
 
-class Partition:
+class Partition(ABC):
     """One per queue partition of the log. `effects`: gathered since the last carry_out."""
 
     index: int
@@ -135,50 +136,50 @@ class Partition:
     # -- appending: by the kind of log (sole_writer.py, read_back.py) -------------------------------------------------
 
     @property
+    @abstractmethod
     def appended(self) -> int:
         """The mark of the next event that this broker appends. Marks ascend."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def settled(self) -> int:
         """Every event that this broker appended under a lower mark is durable, and folded."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def next_offset(self) -> int:
         """The end of the log as this broker knows it."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def durable_offset(self) -> int:
         """Everything in the log below this offset is durable; of what this broker folded, nothing above is."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def undone_below(self) -> int:
         """A crash may undo what the fold has decided so far, until `settled` has reached this mark."""
-        raise NotImplementedError
 
+    @abstractmethod
     def now_ms(self) -> int:
         """The partition's time: never behind what the machine has seen."""
-        raise NotImplementedError
 
+    @abstractmethod
     def append(self, actor: Actor, event: Event) -> int:
         """Log an event; its mark. Folded at once where this broker is the sole writer, else when it is read back."""
-        raise NotImplementedError
 
+    @abstractmethod
     def publish(self, actor: Actor, message: Published) -> int:
         """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
         """Log an event and wait until it is folded: its effects. `folded` is called at that moment, before anything
         that follows from it is carried out. With a sole writer it never waits."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def folded(self) -> None:
         """Wait until all that was appended so far is folded."""
-        raise NotImplementedError
 
     async def catch_up(self) -> None:
         """If something is due, let it happen now: what is decided next must see what the next event will meet."""
@@ -186,9 +187,9 @@ class Partition:
         if deadline is not None and deadline <= self.now_ms():
             await self.ask(BROKER, Tick())
 
+    @abstractmethod
     def due_ms(self) -> int | None:
         """When `tick` is to be called, by the broker's clock; None: this node need not."""
-        raise NotImplementedError
 
     def tick(self) -> None:
         """Something may be due: see that it happens."""
@@ -196,9 +197,9 @@ class Partition:
         if deadline is not None and deadline <= self.now_ms():
             self.append(BROKER, Tick())
 
+    @abstractmethod
     def forward(self, message: Published) -> int:
         """`publish` a dead letter that is forwarded; `refusals` then tells who would not have it."""
-        raise NotImplementedError
 
     def refusals(self, mark: int) -> tuple[str, ...] | None:
         """The queues that would not take the letter forwarded under this mark; None: not known yet. Told once."""
@@ -347,9 +348,9 @@ class Partition:
 
     # -- durability ---------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def settle(self) -> None:
         """More is durable: confirm it. Then `project`."""
-        raise NotImplementedError
 
     def project(self) -> None:
         """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does;
