@@ -116,8 +116,7 @@ class Partition(ABC):
         self.effects = []
         self.fresh: dict[int, Published] = {}
         self.consumers: dict[int, Consumer] = {}
-        # publishes that a queue would not take, by offset: which queues. Until they are settled.
-        self.refused: dict[int, list[str]] = {}
+        self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
         self._surroundings: Surroundings | None = None
         self._clock = clock
@@ -285,7 +284,7 @@ class Partition(ABC):
         surroundings = self._surroundings
         assert surroundings is not None
         if isinstance(effect, Refuse):
-            self.refused.setdefault(effect.message_id, []).append(effect.queue.name)
+            self.refused.add(effect.message_id)
         elif isinstance(effect, FetchReply):
             try:
                 self._answer(effect, fresh)
@@ -337,7 +336,7 @@ class Partition(ABC):
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
         if effect.reason.startswith(NODE_LOST):  # a publish among it is in no queue, and must not be confirmed
-            self.refused.setdefault(effect.offset, [])
+            self.refused.add(effect.offset)
         count = self.quarantined.get(effect.event_type, 0)
         if count == 0:
             logger.warning(

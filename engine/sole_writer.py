@@ -106,7 +106,7 @@ class SoleWriterPartition(Partition):
             offset, confirms, sequence = waiting.popleft()
             confirms.confirm(sequence, offset in refused)
         if refused:
-            self.refused = {offset: queues for offset, queues in refused.items() if offset >= durable}
+            self.refused = {offset for offset in refused if offset >= durable}
 
     def checkpoint(self, final: bool = False) -> None:
         """Put into the history what this broker believes: the digest of the state after everything so far. `final`: it
