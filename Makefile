@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo stack stack-stop test lint bench soak lock clean
+.PHONY: setup demo stack stack-stop test compare acceptance lint bench soak lock clean
 
 setup: .venv/.ready
 
@@ -27,8 +27,19 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+# PYTEST_OPTIONS="-n 3 --dist loadgroup": in three processes, where there are more cores than two.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+
+# The same scenarios beside real RabbitMQs, Debian's and 4.3, where they are installed, else beside what they did when they
+# were recorded. What differs and why is in docs/differences.md.
+compare: setup
+	$(BIN)/python -m tests.clients.compare
+	$(BIN)/python -m tests.clients.compare --profile 4.3
+
+# Other people's suites (aiormq, aio-pika, py-amqp, kombu, amqp091-go), fetched where they are published. Long.
+acceptance: setup
+	$(BIN)/python -m tests.acceptance.run
 
 # Long runs, by hand: figures beside RabbitMQ (Debian's package, see docs/benchmarks.md), and the long simulation.
 bench: setup

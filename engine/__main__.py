@@ -6,14 +6,16 @@ Rules of this file
 - One line on stdout when clients may come; everything else goes to the log on stderr.
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
 - What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
-  taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used. The same when a
-  running node has to give up: 69 with Kafka, 70 when its own fold fails.
+  taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used, or its history is
+  a newer version's. The same when a running node has to give up: 69 with Kafka, 70 when its own fold fails, 78 when
+  other nodes have gone on to a newer version.
 """
 
 import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -22,10 +24,13 @@ import uvloop
 
 from engine.broker import Broker, Config, wall_clock_ms
 from engine.config import VERSION
+from engine.definitions import load
+from engine.errors import AmqpError
 from engine.http.app import make_app, serve
 from engine.joining import open_node
 from engine.log.base import CorruptLog, LogError
 from engine.server import AmqpServer
+from projections.machine.machine import NewerHistory
 from projections.store import StoreError
 from schemas.codec import UndecodableRecord
 
@@ -64,24 +69,24 @@ async def _main(config: Config) -> None:
         failures.append(error)
         stopping.set()
 
+    _take_descriptors()
     broker = await _open(config, failed)
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     try:
+        await _load_definitions(broker)
         server = AmqpServer(broker)
-        try:
-            await server.start(config.host, config.amqp_port)
-        except OSError as error:
-            raise Failure(UNAVAILABLE, f"amqp {config.host}:{config.amqp_port}: {_reason(error)}") from error
-        http = asyncio.create_task(serve(make_app(broker), config.host, config.http_port))
+        await _listen(server, config)
+        http = asyncio.create_task(serve(make_app(broker), config.host, *http_ports(config)))
         try:
             await asyncio.sleep(0)  # it binds its port
             if http.done():
                 _raise_http(config, http)
+            tls = "" if config.tls is None else f" amqp/ssl {config.host}:{config.tls.port},"
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
             print(
-                f"RewindMQ {VERSION} is ready: amqp {config.host}:{server.port}, http {config.host}:{config.http_port},"
-                f" data {config.data}{log}", flush=True,
+                f"RewindMQ {VERSION} is ready: amqp {config.host}:{server.port},{tls} http"
+                f" {config.host}:{config.http_port}, data {config.data}{log}", flush=True,
             )  # fmt: skip
             await _until_stopped(stopping, http)
         finally:
@@ -93,8 +98,18 @@ async def _main(config: Config) -> None:
     finally:
         _close(broker)
     if failures:
-        raise Failure(UNAVAILABLE if isinstance(failures[0], LogError) else SOFTWARE, f"stopped: {failures[0]}")
+        raise Failure(_code(failures[0]), f"stopped: {failures[0]}")
     logger.info("stopped")
+
+
+def http_ports(config: Config) -> list[int]:
+    return [config.http_port] if config.prometheus_port is None else [config.http_port, config.prometheus_port]
+
+
+def _take_descriptors() -> None:
+    """A connection is a file descriptor: as many as the system allows this process."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
@@ -105,10 +120,46 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         return Broker.open(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
-    except LogError as error:
-        raise Failure(UNAVAILABLE, str(error)) from error
+    except (LogError, NewerHistory) as error:
+        raise Failure(_code(error), str(error)) from error
     except OSError as error:
         raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+
+
+async def _listen(server: AmqpServer, config: Config) -> None:
+    """For AMQP clients, and for those over TLS."""
+    try:
+        await server.start(config.host, config.amqp_port)
+    except OSError as error:
+        raise Failure(UNAVAILABLE, f"amqp {config.host}:{config.amqp_port}: {_reason(error)}") from error
+    if config.tls is None:
+        return
+    try:
+        context = config.tls.context()
+    except OSError as error:
+        raise Failure(CONFIG_ERROR, f"tls: {error}") from error
+    try:
+        await server.start_tls(config.host, config.tls.port, context)
+    except OSError as error:
+        raise Failure(UNAVAILABLE, f"amqp/ssl {config.host}:{config.tls.port}: {_reason(error)}") from error
+
+
+async def _load_definitions(broker: Broker) -> None:
+    path = broker.config.load_definitions
+    if path is None:
+        return
+    try:
+        await load(broker, path)
+    except AmqpError as error:
+        raise Failure(DATA_ERROR, f"definitions: {error.text}") from error
+    except OSError as error:
+        raise Failure(CONFIG_ERROR, f"definitions: {path}: {_reason(error)}") from error
+
+
+def _code(error: Exception) -> int:
+    if isinstance(error, NewerHistory):
+        return CONFIG_ERROR
+    return UNAVAILABLE if isinstance(error, LogError) else SOFTWARE
 
 
 def _close(broker: Broker) -> None:

@@ -1,4 +1,4 @@
-"""The operator's half of the broker: policies, virtual hosts, users and permissions.
+"""The operator's half of the broker: policies, virtual hosts and parameters here, users and permissions in users.py.
 
 Rules of this file
 - Everything is an event in the metadata log, with the user who did it.
@@ -6,41 +6,39 @@ Rules of this file
   `PolicyApplied` event in its own partition (S-028, S-167).
 """
 
-import re
 from collections.abc import Iterator
 
-from engine.auth import Access
 from engine.config import Config
+from engine.declarations import QUEUE_ARGUMENTS
 from engine.errors import NotFound, PreconditionFailed
-from engine.metadata import Metadata
+from engine.limits import canonical
+from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.partition import Partition
 from engine.policies import checked_definition
 from engine.sessions import Session
+from engine.users import Users
+from projections.hidden import is_hidden
 from projections.machine.queue import Queue
-from projections.topology import Topology
+from projections.topology import VHOST_LIMITS
 from schemas.events import (
-    BROKER,
     Actor,
+    GlobalParameterCleared,
+    GlobalParameterSet,
     OperatorPolicyCleared,
     OperatorPolicySet,
-    PermissionsCleared,
-    PermissionsSet,
+    ParameterCleared,
+    ParameterSet,
     PolicyApplied,
     PolicyCleared,
     PolicySet,
     QueueDeleted,
-    UserDeleted,
-    UserSet,
     VhostCreated,
     VhostDeleted,
 )
 
 
-class Administration:
+class Administration(Users):
     config: Config
-    metadata: Metadata
-    topology: Topology
-    access: Access
     partitions: list[Partition]
     sessions: dict[int, Session]  # open client connections (AMQP and HTTP) by session_id
 
@@ -52,9 +50,11 @@ class Administration:
     ) -> None:  # fmt: skip
         """PreconditionFailed with RabbitMQ's validation text for a bad pattern, key or value; NotFound: the vhost."""
         self._check_vhost(vhost)
-        text = checked_definition(name, pattern, definition, priority, apply_to, operator=False)
-        await self.metadata.ask(Actor(user, 0), PolicySet(vhost, name, pattern, text, priority, apply_to))
-        await self.apply_policies(Actor(user, 0), vhost)
+        text = checked_definition(name, pattern, definition, priority, apply_to, False, self.config.semantics)
+        changed = PolicySet(vhost, name, pattern, text, priority, apply_to)
+        if self.topology.policies.get((vhost, name)) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+            await self.apply_policies(Actor(user, 0), vhost)
 
     async def clear_policy(self, user: str, vhost: str, name: str) -> None:
         """NotFound when there is none."""
@@ -68,9 +68,11 @@ class Administration:
         apply_to: str,
     ) -> None:  # fmt: skip
         self._check_vhost(vhost)
-        text = checked_definition(name, pattern, definition, priority, apply_to, operator=True)
-        await self.metadata.ask(Actor(user, 0), OperatorPolicySet(vhost, name, pattern, text, priority, apply_to))
-        await self.apply_policies(Actor(user, 0), vhost)
+        text = checked_definition(name, pattern, definition, priority, apply_to, True, self.config.semantics)
+        changed = OperatorPolicySet(vhost, name, pattern, text, priority, apply_to)
+        if self.topology.operator_policies.get((vhost, name)) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+            await self.apply_policies(Actor(user, 0), vhost)
 
     async def clear_operator_policy(self, user: str, vhost: str, name: str) -> None:
         """NotFound when there is none."""
@@ -90,6 +92,8 @@ class Administration:
 
     def other_policies(self, queue: Queue) -> PolicyApplied | None:
         """The policies that are in force for a queue, unless it has them."""
+        if is_hidden(queue.name):
+            return None
         policy = self.topology.effective_policy(queue.vhost, queue.name, queue.type)
         operator_policy = self.topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
         if policy == queue.policy and operator_policy == queue.operator_policy:
@@ -98,10 +102,16 @@ class Administration:
 
     # -- virtual hosts ------------------------------------------------------------------------------------------------
 
-    async def create_vhost(self, user: str, vhost: str, description: str) -> None:
-        """With its default exchanges (they are there by rule); of a vhost that exists only the description changes."""
-        if vhost not in self.topology.vhosts or self.topology.vhosts[vhost].description != description:
-            await self.metadata.ask(Actor(user, 0), VhostCreated(vhost, description))
+    async def create_vhost(
+        self, user: str, vhost: str, description: str, tags: tuple[str, ...] = (), default_queue_type: str = ""
+    ) -> None:
+        """With its default exchanges (they are there by rule); a vhost that exists is given the description, tags and
+        default queue type ("": none). PreconditionFailed for a type that there is not."""
+        if default_queue_type not in ("", *QUEUE_ARGUMENTS):
+            raise PreconditionFailed(f"Unsupported default queue type '{default_queue_type}'")
+        changed = VhostCreated(vhost, description, tags, default_queue_type)
+        if self.topology.vhosts.get(vhost) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
 
     async def delete_vhost(self, user: str, vhost: str) -> None:
         """With its queues, exchanges, bindings, policies and permissions; its sessions are closed. NotFound."""
@@ -115,45 +125,44 @@ class Administration:
         for partition in self.partitions:
             await partition.folded()
 
-    def _check_vhost(self, vhost: str) -> None:
-        if vhost not in self.topology.vhosts:
-            raise NotFound(f"vhost '{vhost}' does not exist")
+    # -- parameters ---------------------------------------------------------------------------------------------------
 
-    # -- users and permissions ----------------------------------------------------------------------------------------
-
-    async def set_user(self, user: str, name: str, password: str | None, tags: tuple[str, ...]) -> None:
-        """Make or change a user. `password` None: keep the one there is; "": cannot log in."""
-        known = self.topology.users.get(name)
-        if password is None:
-            password_hash = "" if known is None else known.password_hash
-        else:
-            password_hash = self.access.hash(password) if password else ""
-        await self.metadata.ask(Actor(user, 0), UserSet(name, password_hash, tags))
-
-    async def delete_user(self, user: str, name: str) -> None:
-        """NotFound when there is none. Its connections are closed."""
-        self._check_user(name)
-        await self.metadata.ask(Actor(user, 0), UserDeleted(name))
-
-    async def set_permissions(self, user: str, vhost: str, name: str, configure: str, write: str, read: str) -> None:
-        """NotFound for an unknown vhost or user, PreconditionFailed for a bad regular expression."""
+    async def set_parameter(self, user: str, vhost: str, component: str, name: str, value: object) -> None:
+        """NotFound: the vhost. PreconditionFailed in RabbitMQ's words."""
         self._check_vhost(vhost)
-        self._check_user(name)
-        for pattern in (configure, write, read):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                raise PreconditionFailed(f"invalid regular expression '{pattern}': {error}") from None
-        await self.metadata.ask(Actor(user, 0), PermissionsSet(vhost, name, configure, write, read))
+        check_parameter(component, name, value)
+        if component == OPERATOR_POLICY and isinstance(value, dict):
+            given = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
+            await self.set_operator_policy(user, vhost, name, *given)
+            return
+        changed = ParameterSet(vhost, component, name, canonical(value))
+        if self.topology.parameters.get((vhost, component, name)) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
 
-    async def clear_permissions(self, user: str, vhost: str, name: str) -> None:
+    async def clear_parameter(self, user: str, vhost: str, component: str, name: str) -> None:
+        """NotFound when there is none."""
         self._check_vhost(vhost)
-        self._check_user(name)
-        await self.metadata.ask(Actor(user, 0), PermissionsCleared(vhost, name))
+        if component == OPERATOR_POLICY:
+            await self.clear_operator_policy(user, vhost, name)
+            return
+        if (vhost, component, name) not in self.topology.parameters:
+            raise NotFound(f"parameter '{name}' of component '{component}' in vhost '{vhost}' does not exist")
+        await self.metadata.ask(Actor(user, 0), ParameterCleared(vhost, component, name))
 
-    def _check_user(self, name: str) -> None:
-        if name not in self.topology.users:
-            raise NotFound(f"user '{name}' does not exist")
+    async def set_vhost_limits(self, user: str, vhost: str, definition: object) -> None:
+        """All of them: those that are not there are lifted. NotFound, PreconditionFailed."""
+        await self.set_parameter(user, vhost, *VHOST_LIMITS, definition)
+
+    async def set_global_parameter(self, user: str, name: str, value: object) -> None:
+        changed = GlobalParameterSet(name, canonical(value))
+        if self.topology.global_parameters.get(name) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+
+    async def clear_global_parameter(self, user: str, name: str) -> None:
+        """NotFound when there is none."""
+        if name not in self.topology.global_parameters:
+            raise NotFound(f"global parameter '{name}' does not exist")
+        await self.metadata.ask(Actor(user, 0), GlobalParameterCleared(name))
 
     # -- looking ------------------------------------------------------------------------------------------------------
 
@@ -168,12 +177,10 @@ class Administration:
         found.sort(key=lambda pair: (pair[1].vhost, pair[1].name))
         return found
 
+    def visible_queues(self, vhost: str | None = None) -> list[tuple[Partition, Queue]]:
+        """The same without those that the broker keeps for itself."""
+        return [pair for pair in self.all_queues(vhost) if not is_hidden(pair[1].name)]
+
     def queues(self, vhost: str | None = None) -> Iterator[Queue]:
         for _, queue in self.all_queues(vhost):
             yield queue
-
-
-async def first_user(metadata: Metadata, access: Access) -> None:
-    """guest / guest, an administrator with all permissions in `/`, in a log that has no event yet."""
-    await metadata.ask(BROKER, UserSet("guest", access.hash("guest"), ("administrator",)))
-    await metadata.ask(BROKER, PermissionsSet("/", "guest", ".*", ".*", ".*"))

@@ -11,10 +11,14 @@ it ends when the event was. Whoever needs durability before it answers (declare-
     broker.end_of_turn()                          # after each batch of work: effects out, group commit kicked
 
 Where things are
+    reading.py       consumers of streams, and of the past
     partition.py     one queue partition: append, fold, effects, confirms     metadata.py        the metadata log, live
     routing.py       exchange and routing key -> partitions and queues        declarations.py    what may be declared
     dead_letters.py  letters on their way; deaths.py: their headers           auth.py            who may do what
-    administration.py  policies, vhosts, users; policies.py: what they say    turns.py           turns and durability
+    exchanges.py     exchanges, bindings, where a publish goes
+    administration.py  policies, vhosts, parameters; policies.py: what they say    users.py       users, permissions
+    definitions.py   all of that as a document; importing.py: taking one      limits.py          of vhosts and users
+    turns.py         turns and durability                                     passwords.py       hashes, ours and theirs
     recovery.py      start and clean stop
 
 A session or consumer id is (epoch << 24) | count, the epoch being the offset of this broker's BrokerStarted in the
@@ -25,13 +29,13 @@ import secrets
 import time
 from collections.abc import Callable
 
-from engine import declarations
-from engine.administration import Administration
-from engine.auth import Access
+from engine import declarations, limits
+from engine.auth import ITSELF, Access
 from engine.config import Config
-from engine.counters import COUNTERS
+from engine.counters import all_counters
 from engine.dead_letters import Forwarder
 from engine.declarations import argument_of, resource
+from engine.delays import HiddenQueues, check_not_hidden
 from engine.errors import (
     AccessRefused,
     AmqpError,
@@ -42,14 +46,19 @@ from engine.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from engine.exchanges import Exchanges, strip_cr_lf
 from engine.keeping import Keeper
 from engine.log.placement import partition_of
-from engine.metadata import NOT_RECORDED, Metadata
+from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
+from engine.reader import Asked, ReadingConsumer
+from engine.reading import Readings
+from engine.reading_arguments import check_stream_sizes, is_past_asked
 from engine.recovery import open_broker
 from engine.routing import Destination, Router
 from engine.sessions import ChannelStatus, Session
 from engine.turns import Turns
+from projections.hidden import is_reply_queue
 from projections.machine.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from projections.machine.queue import Queue
 from schemas.events import (
@@ -60,7 +69,6 @@ from schemas.events import (
     ConsumerAttached,
     ConsumerCancelled,
     Event,
-    ExchangeDeclared,
     Fetched,
     GlobalPrefetchSet,
     Published,
@@ -83,7 +91,7 @@ CREDIT_WINDOW = 200
 EPOCH_IDS = 1 << 24
 
 
-class Broker(Administration):
+class Broker(Exchanges):
     """Use `open`."""
 
     def __init__(
@@ -97,7 +105,7 @@ class Broker(Administration):
         self.partitions = partitions
         self.clock = clock
         self.sessions = {}
-        self.counters: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+        self.counters = all_counters()
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
         self.access = Access(self.topology)
@@ -106,6 +114,9 @@ class Broker(Administration):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
+        self.readings = Readings(config, clock, self._ask, self._check_open)
+        self.turns.readers = self.readings.landed
+        self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         metadata.changed = self._metadata_changed
         for partition in partitions:
             partition.stand_in(self)
@@ -120,6 +131,7 @@ class Broker(Administration):
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
         for session in list(self.sessions.values()):
             self.close_session(session)
+        self.readings.close()
         self.keeper.stop()
 
     # -- sessions -----------------------------------------------------------------------------------------------------
@@ -136,6 +148,15 @@ class Broker(Administration):
         session_id = self._next_id()
         session = Session(session_id, user, vhost, peer, Actor(user, session_id), client_properties, self.clock())
         self.sessions[session_id] = session
+        self.counters["connections_opened_total"] += 1
+        return session
+
+    def own_session(self, user: str, vhost: str) -> Session:
+        """The broker's own, which may do everything, for what `user` had it do (definitions). ConnectionForced."""
+        if not self.keeper.joined:
+            raise ConnectionForced("the node was declared lost and is joining again")
+        session = Session(self._next_id(), ITSELF, vhost, "definitions", Actor(user, 0), {}, self.clock())
+        self.sessions[session.session_id] = session
         self.counters["connections_opened_total"] += 1
         return session
 
@@ -175,27 +196,6 @@ class Broker(Administration):
         self._ids += 1
         return self._epoch << 24 | self._ids
 
-    # -- publishing (hot) ---------------------------------------------------------------------------------------------
-
-    def route(
-        self, session: Session, exchange: str, routing_key: str, headers: dict[str, object] | None
-    ) -> tuple[Destination, ...]:
-        """Where a publish goes: () when unroutable. NotFound 404 for an unknown exchange, AccessRefused without write
-        permission or for an internal exchange. Interned: the same answer is the same objects, until
-        `routing_version` moves. `headers` are only looked at by headers exchanges: `needs_headers(vhost, exchange)`."""
-        vhost = session.vhost
-        self.access.check(session.user, vhost, "write", "exchange", exchange)
-        declared = self.topology.exchanges.get((vhost, exchange))
-        if declared is None:
-            raise NotFound(f"no {resource('exchange', exchange, vhost)}")
-        if declared.internal:
-            raise AccessRefused(f"cannot publish to internal {resource('exchange', exchange, vhost)}")
-        return self.router.route(vhost, exchange, routing_key, headers)
-
-    def needs_headers(self, vhost: str, exchange: str) -> bool:
-        """Routing from this exchange looks at headers (a headers exchange can be reached from it)."""
-        return self.router.needs_headers(vhost, exchange)
-
     # -- queues -------------------------------------------------------------------------------------------------------
 
     def partition_for(self, vhost: str, name: str) -> Partition:
@@ -210,6 +210,7 @@ class Broker(Administration):
 
     async def _usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue, if it exists and is not another connection's exclusive one."""
+        check_not_hidden(name)
         partition = self.partition_for(session.vhost, name)
         await self._catch_up(session, partition)
         queue = partition.machine.queue(session.vhost, name)
@@ -245,6 +246,8 @@ class Broker(Administration):
         vhost = session.vhost
         self.counters["queues_declared_total"] += 1
         durable = durable and not exclusive  # S-084
+        default = self.topology.default_queue_type(vhost)
+        arguments = declarations.with_default_type(default, durable, exclusive, auto_delete, arguments)
         if name == "":
             name = self._generated_name(vhost, arguments)
         elif name.startswith("amq."):
@@ -262,14 +265,14 @@ class Broker(Administration):
         if dead_letter_exchange is not None:
             self.access.check(session.user, vhost, "read", "queue", name)
             self.access.check(session.user, vhost, "write", "exchange", dead_letter_exchange)
-        kind = declarations.queue_type(vhost, name, arguments)
-        declarations.check_queue_arguments(vhost, name, kind, arguments)
+        kind, semantics = self.check_queue_arguments(vhost, name, arguments)
+        limits.check_queue(self.topology, self.partitions, vhost, name)
         declarations.check_queue_properties(vhost, name, kind, durable, exclusive, auto_delete)
         if exclusive:
             session.owns_queues_in[partition] = None
         await self._ask(session, partition, QueueDeclared(
             vhost, name, kind, durable, exclusive, auto_delete, session.session_id if exclusive else 0, arguments,
-            declarations.SEMANTICS, self.topology.effective_policy(vhost, name, kind),
+            semantics, self.topology.effective_policy(vhost, name, kind),
             self.topology.effective_operator_policy(vhost, name, kind),
         ))  # fmt: skip
         self.counters["queues_created_total"] += 1
@@ -282,6 +285,17 @@ class Broker(Administration):
         declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
         return queue
 
+    def check_queue_arguments(self, vhost: str, name: str, arguments: tuple[Argument, ...]) -> tuple[str, str]:
+        """The type and the semantics that a new queue's arguments ask for."""
+        kind = declarations.queue_type(vhost, name, arguments)
+        semantics = declarations.semantics_of(vhost, name, arguments, self.config.semantics)
+        declarations.check_queue_arguments(vhost, name, kind, arguments, semantics)
+        version = self.partition_for(vhost, name).machine.machine_version
+        declarations.check_machine_version(vhost, name, kind, arguments, version)
+        if kind == "stream":
+            check_stream_sizes(arguments)
+        return kind, semantics
+
     def _generated_name(self, vhost: str, arguments: tuple[Argument, ...]) -> str:
         kind = declarations.queue_type(vhost, "", arguments)
         if kind != "classic":
@@ -293,10 +307,8 @@ class Broker(Administration):
     async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
         """Declaring a queue that exists, passively too, renews its lease (S-053; of quorum queues not, S-059)."""
         if queue.expires_ms is not None and queue.type == "classic":
-            await self._ask(session, partition, QueueDeclared(
-                queue.vhost, queue.name, queue.type, queue.durable, queue.exclusive, queue.auto_delete, queue.owner,
-                queue.arguments, queue.semantics, queue.policy, queue.operator_policy,
-            ))  # fmt: skip
+            await self._ask(session, partition, declarations.renewal(queue, partition.machine.machine_version))
+            _check_not_gone(queue)
         return queue
 
     async def delete_queue(self, session: Session, name: str, if_unused: bool, if_empty: bool) -> int:
@@ -308,6 +320,8 @@ class Broker(Administration):
             return 0
         partition, queue = await self._usable(session, name)
         where = resource("queue", name, session.vhost)
+        if queue.stream:
+            if_unused = if_empty = False  # RabbitMQ deletes a stream whatever is asked, and counts no messages
         for flag, text in ((if_unused, "if-unused"), (if_empty, "if-empty")):
             if flag and queue.type == "quorum":
                 raise NotImplementedByBroker(
@@ -323,12 +337,15 @@ class Broker(Administration):
         if not gone and not queue.gone:  # another node's client was faster: it is used, or not empty any more
             raise PreconditionFailed(f"{where} {'in use' if if_unused else 'not empty'}")
         partition.carry_out()  # the bindings go now: what this connection does next must not meet them
-        return sum(effect.messages for effect in gone)
+        return 0 if queue.stream else sum(effect.messages for effect in gone)
 
     async def purge_queue(self, session: Session, name: str) -> int:
         """Number of ready messages dropped."""
         self.access.check(session.user, session.vhost, "read", "queue", name)
         partition, queue = await self._usable(session, name)
+        if queue.stream:
+            where = resource("queue", name, session.vhost)
+            raise NotImplementedByBroker(f"queue.purge not supported by stream queues {where}")
         effects = await self._ask(session, partition, Purged(session.vhost, name))
         _check_not_gone(queue)
         return sum(
@@ -336,114 +353,29 @@ class Broker(Administration):
             if isinstance(effect, Forget) and effect.queue is queue and effect.reason == PURGED
         )  # fmt: skip
 
-    # -- exchanges and bindings ---------------------------------------------------------------------------------------
-
-    async def declare_exchange(
-        self, session: Session, name: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
-        arguments: tuple[Argument, ...],
-    ) -> None:  # fmt: skip
-        name = strip_cr_lf(name)
-        vhost = session.vhost
-        if passive:
-            _check_not_default(name)
-            if (vhost, name) not in self.topology.exchanges:
-                raise NotFound(f"no {resource('exchange', name, vhost)}")
-            return
-        if type not in declarations.EXCHANGE_TYPES:
-            raise PreconditionFailed(f"unknown exchange type '{type}'")
-        _check_not_default(name)
-        self.access.check(session.user, vhost, "configure", "exchange", name)
-        known = self.topology.exchanges.get((vhost, name))
-        if known is not None:
-            declarations.check_exchange_equivalence(known, type, durable, auto_delete, internal, arguments)
-            return
-        if name.startswith("amq."):
-            raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-        alternate = declarations.exchange_named_by("exchange", name, vhost, arguments, "alternate-exchange")
-        if alternate is not None:
-            self.access.check(session.user, vhost, "read", "exchange", name)
-            self.access.check(session.user, vhost, "write", "exchange", alternate)
-        await self.metadata.ask(
-            session.actor, ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
-        )
-        known = self.topology.exchanges.get((vhost, name))
-        if known is None:  # deleted by another node in the same moment
-            raise NotFound(f"no {resource('exchange', name, vhost)}")
-        # another node's client may have been faster
-        declarations.check_exchange_equivalence(known, type, durable, auto_delete, internal, arguments)
-
-    async def delete_exchange(self, session: Session, name: str, if_unused: bool) -> None:
-        """No error when there is no such exchange."""
-        name = strip_cr_lf(name)
-        vhost = session.vhost
-        _check_not_default(name)
-        if name.startswith("amq."):
-            raise AccessRefused(f"deletion of system {resource('exchange', name, vhost)} not allowed")
-        self.access.check(session.user, vhost, "configure", "exchange", name)
-        if (vhost, name) not in self.topology.exchanges:
-            return
-        if if_unused and any(self.router.is_live(bound) for bound in self.topology.bindings_from(vhost, name)):
-            raise PreconditionFailed(f"{resource('exchange', name, vhost)} in use")
-        await self.metadata.delete_exchange(session.actor, vhost, name)
-
-    async def bind(
-        self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,
-        arguments: tuple[Argument, ...],
-    ) -> None:  # fmt: skip
-        """`destination_type`: queue or exchange."""
-        source, destination = strip_cr_lf(source), strip_cr_lf(destination)
-        self._check_binding(session, source, destination_type, destination)
-        vhost = session.vhost
-        exchange = self.topology.exchanges.get((vhost, source))
-        if exchange is None:
-            raise NotFound(f"no {resource('exchange', source, vhost)}")
-        queue_id = NOT_RECORDED
-        if destination_type == "queue":
-            queue_id = (await self._usable(session, destination))[1].queue_id
-        elif (vhost, destination) not in self.topology.exchanges:
-            raise NotFound(f"no {resource('exchange', destination, vhost)}")
-        declarations.check_binding_arguments(exchange, arguments)
-        bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
-        await self.metadata.bind(session.actor, bound)
-
-    async def unbind(
-        self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,
-        arguments: tuple[Argument, ...],
-    ) -> None:  # fmt: skip
-        """No error when there is no such binding."""
-        source, destination = strip_cr_lf(source), strip_cr_lf(destination)
-        self._check_binding(session, source, destination_type, destination)
-        queue_id = NOT_RECORDED
-        if destination_type == "queue" and self.queue(session.vhost, destination) is not None:
-            queue_id = (await self._usable(session, destination))[1].queue_id
-        for each in dict.fromkeys((queue_id, NOT_RECORDED)):
-            await self.metadata.unbind(session.actor, Bound(
-                session.vhost, source, destination_type, destination, routing_key, _sorted(arguments), each
-            ))  # fmt: skip
-
-    def _check_binding(self, session: Session, source: str, destination_type: str, destination: str) -> None:
-        self.access.check(session.user, session.vhost, "write", destination_type, destination)
-        if destination_type == "exchange":
-            _check_not_default(destination)
-        _check_not_default(source)
-        self.access.check(session.user, session.vhost, "read", "exchange", source)
-
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def consume(
-        self, session: Session, channel: int, consumer: Consumer, queue: str, tag: str, no_ack: bool, exclusive: bool,
-        prefetch: int, global_prefetch: int, arguments: tuple[Argument, ...],
+        self, session: Session, channel: int, consumer: ReadingConsumer, queue: str, tag: str, no_ack: bool,
+        exclusive: bool, prefetch: int, global_prefetch: int, arguments: tuple[Argument, ...],
         attached: Callable[[Partition, Queue, int], None],
     ) -> None:  # fmt: skip
         """Attach. `attached(partition, queue, consumer id)` is called when it is done, before the first delivery."""
-        self.access.check(session.user, session.vhost, "read", "queue", queue)
+        if not is_reply_queue(queue):
+            self.access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._usable(session, queue)
         where = resource("queue", queue, session.vhost)
+        if found.stream or is_past_asked(arguments):
+            await self.readings.begin(partition, found, Asked(
+                session, channel, self._next_id(), consumer, tag, no_ack, exclusive, prefetch, global_prefetch,
+                arguments,
+            ), attached)  # fmt: skip
+            return
         if global_prefetch > 0 and found.type == "quorum":
             raise NotImplementedByBroker(f"{where} does not support global qos")
         declarations.check_consumer_arguments(found, arguments)
-        if found.consumer_count() > 0 and (exclusive or any(each.exclusive for each in found.consumers())):
-            raise AccessRefused(f"{where} in exclusive use")
+        exclusive = exclusive and found.type != "quorum"  # which pays no heed to it (S-112)
+        declarations.check_exclusive_use(found, exclusive)
         priority = argument_of(arguments, "x-priority")
         consumer_id = self._next_id()
         credit = 0 if prefetch > 0 and not no_ack else CREDIT_WINDOW
@@ -475,10 +407,12 @@ class Broker(Administration):
 
     async def cancel(self, session: Session, partition: Partition, queue: Queue, consumer_id: int) -> None:
         """No deliveries after this; what was on its way is delivered first."""
-        await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
-        partition.carry_out()
+        if consumer_id in queue.holders:  # else it reads the past, or the queue is gone
+            await partition.ask(session.actor, ConsumerCancelled(queue.vhost, queue.name, consumer_id))
+            partition.carry_out()
         partition.detach(consumer_id)
         session.forget(partition, consumer_id)
+        self.readings.landed()
 
     async def fetch(
         self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool
@@ -487,6 +421,7 @@ class Broker(Administration):
         at `end_of_turn`. Returns the partition, the queue and the holder's id, under which the message is acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._usable(session, queue)
+        declarations.check_fetch(found)
         key = (channel, partition.index, found.queue_id)
         holder_id = session.holders.get(key)
         if holder_id is None:
@@ -522,6 +457,7 @@ class Broker(Administration):
         elif not isinstance(event, BrokerStarted):
             self.router.exchanges_changed()
             self.access.changed()
+        self.hidden.changed(event)
         if isinstance(event, VhostDeleted):
             self._close_sessions(f"vhost '{event.vhost}' is deleted", lambda session: session.vhost == event.vhost)
         elif isinstance(event, UserDeleted):
@@ -560,21 +496,6 @@ class Broker(Administration):
 
 def wall_clock_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def strip_cr_lf(name: str) -> str:
-    """As RabbitMQ does with names of queues and exchanges."""
-    return name.replace("\n", "").replace("\r", "")
-
-
-def _sorted(arguments: tuple[Argument, ...]) -> tuple[Argument, ...]:
-    """Bindings that differ in the order of their arguments only are the same (rabbit_misc.erl `sort_field_table/1`)."""
-    return tuple(sorted(arguments, key=lambda argument: argument.name))
-
-
-def _check_not_default(exchange: str) -> None:
-    if exchange == "":
-        raise AccessRefused("operation not permitted on the default exchange")
 
 
 def _check_not_gone(queue: Queue) -> None:

@@ -4,10 +4,14 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from engine.tls import TlsListener
+from projections.machine.profile import RABBITMQ_3_13
+
 VERSION = "0.1.0"
 # RabbitMQ's version whose semantics and management API these are: clients and tools look at it to know what they may
 # ask for (docs/differences.md).
 RABBITMQ_VERSION = "3.13.7"
+MAX_MESSAGE_SIZE = 536_870_912  # as far as `max_message_size` goes, as in RabbitMQ
 EVERYWHERE = ("", "0.0.0.0", "::")
 
 
@@ -25,8 +29,13 @@ class Config:
     frame_max: int = 131_072
     channel_max: int = 2_047
     heartbeat_seconds: int = 60
+    semantics: str = RABBITMQ_3_13.name  # the profile of queues that ask for none (projections/machine/profile.py)
+    tls: TlsListener | None = None
+    loopback_users: tuple[str, ...] = ("guest",)  # they may connect from this machine only
+    consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue may say less or more
     segment_bytes: int = 268_435_456
     snapshot_events: int = 1_000_000
+    load_definitions: Path | None = None  # imported at each start, a file or a directory; no user `guest` is made then
 
     # With `kafka` the log is there, and any number of nodes share it; each needs a `node` name and a `data` of its own.
     kafka: str | None = None  # bootstrap servers, "host:port,host:port"; None: the embedded log, in `data`
@@ -35,10 +44,21 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
 
+    prometheus_port: int | None = None  # /metrics there, too (RabbitMQ's is 15692); None: at `http_port` only
+
     @property
     def address(self) -> str:
         """Of the AMQP listener, as others may reach it: one that listens everywhere is known by the machine's name."""
         return f"{socket.gethostname() if self.host in EVERYWHERE else self.host}:{self.amqp_port}"
+
+    @property
+    def listeners(self) -> list[tuple[str, str, int]]:
+        """(protocol by RabbitMQ's name, address, port)"""
+        ports = {
+            "amqp": self.amqp_port, "amqp/ssl": None if self.tls is None else self.tls.port, "http": self.http_port,
+            "http/prometheus": self.prometheus_port,
+        }  # fmt: skip
+        return [(protocol, self.host, port) for protocol, port in ports.items() if port is not None]
 
     @property
     def cluster_name(self) -> str:

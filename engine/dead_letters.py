@@ -15,6 +15,8 @@ Rules of this file
 - At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
+- A message that was delayed (delays.py) comes as a letter of reason `delayed`, which is no death: at-most-once, the
+  exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
 - Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
   bounded, the rest goes on in the next turn of the loop, so that a burst of deaths does not stop the world.
 - Everything is idempotent: a letter that is forwarded again after a crash is dropped by the fold of its target (B-07).
@@ -24,11 +26,14 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from engine.deaths import Buried, bury, decoded_headers
+from engine.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
+from engine.deaths import Buried, bury, without_blind_copies
+from engine.delays import due
 from engine.log.base import LogError
+from engine.matching import readable
 from engine.partition import Partition
 from engine.routing import Router
-from projections.machine.effects import REJECTED, DeadLetter
+from projections.machine.effects import DELAYED, REJECTED, DeadLetter
 from projections.machine.queue import Queue
 from schemas.events import BROKER, DeadLettersForwarded, Origin, Published
 
@@ -76,7 +81,8 @@ class Source:
         self.partition = partition
         self.queue = queue
         self.letters: deque[Letter] = deque()
-        self.in_flight: deque[tuple[int, list[tuple[Partition, int]]]] = deque()  # sequence, what must be durable
+        # sequence, what must be durable, at-least-once
+        self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
         self.known_sequence = 0  # the highest that came in
         self.scheduled = False
         self.retry_at_ms: int | None = None
@@ -101,7 +107,8 @@ class Forwarder:
     # -- letters come in ----------------------------------------------------------------------------------------------
 
     def take(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
-        self._counters[f"global_messages_dead_lettered_{effect.reason}_total"] += 1
+        if effect.reason in DEATHS:
+            self._count(effect.reason, effect.queue, effect.at_least_once)
         self._add(partition, effect.queue, Letter(
             effect.message_id, effect.reason, effect.sequence, effect.exchange, effect.routing_key,
             effect.at_least_once, message, partition.undone_below,
@@ -125,6 +132,10 @@ class Forwarder:
                 source.in_flight.clear()
                 self._waiting.pop(source, None)
                 del self._sources[key]
+
+    def _count(self, what: str, queue: Queue, at_least_once: bool) -> None:
+        name = dead_lettered(what, queue.type, AT_LEAST_ONCE if at_least_once else AT_MOST_ONCE)
+        self._counters[name] = self._counters.get(name, 0) + 1
 
     def _add(self, partition: Partition, queue: Queue, letter: Letter) -> None:
         key = (partition.index, queue.queue_id)
@@ -184,7 +195,7 @@ class Forwarder:
                 source.retry_delay_ms = RETRY_FIRST_MS
                 source.letters.popleft()
                 letter.give_up()
-                source.in_flight.append((letter.sequence, letter.sent))
+                source.in_flight.append((letter.sequence, letter.sent, letter.at_least_once))
             else:
                 self._schedule(source)
             self._tell(source)  # where nothing was sent, no group commit will
@@ -212,12 +223,15 @@ class Forwarder:
         message = letter.message
         if message is None:
             message = source.partition.message(queue.queue_id, letter.message_id)
-        buried = self._bury(source, letter, message)
+        buried, expiration_ms = self._bury(source, letter, message)
         if (vhost, letter.exchange) not in self._router.topology.exchanges:
             return False
-        headers = decoded_headers(buried.properties) if self._router.needs_headers(vhost, letter.exchange) else None
-        routing_keys = buried.routing_keys if letter.routing_key is None else (letter.routing_key,)
-        destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, headers)
+        content = readable(buried.properties) if self._router.needs_content(vhost, letter.exchange) else None
+        routing_keys, properties = buried.routing_keys, buried.properties
+        if letter.routing_key is not None:  # which takes the place of all keys, also where the letter dies once more
+            routing_keys, properties = (letter.routing_key,), without_blind_copies(properties)
+        published_to = message.route.exchange if letter.reason == DELAYED else None
+        destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, content, published_to)
         origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
         for destination in destinations:
             targets = [
@@ -227,8 +241,9 @@ class Forwarder:
             if targets:
                 narrowed = self._router.narrowed(destination, tuple(targets))
                 forwarded = Published(
-                    narrowed.route, buried.properties, None, message.priority, message.persistent, origin,
-                    message.encryption, message.body, message.body_size,
+                    narrowed.route, properties,
+                    expiration_ms if destination.delay_ms is None else destination.delay_ms, message.priority,
+                    message.persistent, origin, message.encryption, message.body, message.body_size,
                 )  # fmt: skip
                 try:
                     if letter.at_least_once:
@@ -243,19 +258,23 @@ class Forwarder:
                     letter.sent.append((narrowed.partition, mark))
         return bool(destinations)
 
-    def _bury(self, source: Source, letter: Letter, message: Published) -> Buried:
-        """Properties that cannot be read (a service may have put anything into the log) are left behind: the message is
-        worth more than they are."""
+    def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
+        """As it is sent on, and its expiration: dead letters have none, what was delayed has its own. Properties that
+        cannot be read (a service may have put anything into the log) are left behind: the message is worth more."""
         route, now_s = message.route, source.partition.now_ms() // 1000
         name = source.queue.name
         try:
-            return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s)
+            if letter.reason == DELAYED:
+                return due(message)
+            return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s), None
         except ValueError as error:
             logger.warning(
                 "%s: dead letter %d of %s loses its properties: %s", source.partition.machine.partition,
                 letter.message_id, name, error,
             )  # fmt: skip
-            return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s)
+            if letter.reason == DELAYED:
+                return Buried(NO_PROPERTIES, (route.routing_key,), ()), None
+            return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s), None
 
     def _is_cycle(self, letter: Letter, buried: Buried, target: str) -> bool:
         if letter.reason == REJECTED or not buried.cycles_into(target):
@@ -284,8 +303,9 @@ class Forwarder:
         arrived = 0
         in_flight = source.in_flight
         while in_flight and all(mark < target.settled for target, mark in in_flight[0][1]):
-            arrived, _ = in_flight.popleft()
-            self._counters["global_messages_dead_lettered_confirmed_total"] += 1
+            arrived, _, at_least_once = in_flight.popleft()
+            if at_least_once:
+                self._count("confirmed", source.queue, True)
         queue = source.queue
         if next(iter(queue.outbox), arrived + 1) <= arrived:
             source.partition.append(BROKER, DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived))

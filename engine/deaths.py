@@ -50,8 +50,8 @@ class Death:
 
 @dataclass(frozen=True, slots=True)
 class Buried:
-    """A dead letter's properties, the keys that it was published with (its own, then those of its CC header), and its
-    deaths, the latest first."""
+    """A dead letter's properties, the keys that it was published with (its own, then those of its CC and BCC headers),
+    and its deaths, the latest first."""
 
     properties: bytes
     routing_keys: tuple[str, ...]
@@ -74,8 +74,8 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
     original = None if expiration is None else expiration[1:].decode("utf-8", "replace")
     headers = split_table(fields.get(_HEADERS, b"\0\0\0\0"))
     history = _history(headers.get("x-death"))
-    routing_keys = (routing_key, *_copies(headers.get("CC")))
-    death = Death(queue, reason, exchange, routing_keys, 1, time_s, original)
+    told = (routing_key, *copies_of(headers.get("CC")))  # of blind copies nobody is told
+    death = Death(queue, reason, exchange, told, 1, time_s, original)
     before = next((each for each in history or () if (each.queue, each.reason) == (queue, reason)), None)
     if before is not None:
         death = Death(
@@ -88,18 +88,21 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
         for what, value in (("reason", reason), ("queue", queue), ("exchange", exchange)):
             headers[f"x-{order}-death-{what}"] = _longstr(value)
     fields[_HEADERS] = join_table(headers)
-    return Buried(join_properties(fields), routing_keys, deaths)
+    return Buried(join_properties(fields), (*told, *copies_of(headers.get("BCC"))), deaths)
 
 
-def decoded_headers(properties: bytes) -> dict[str, object]:
-    """The headers as values, for headers exchanges; none if they cannot be decoded."""
-    table = split_properties(properties).get(_HEADERS)
-    if table is None:
-        return {}
+def without_blind_copies(properties: bytes) -> bytes:
+    """Without the header BCC: as others may see them."""
+    if b"\x03BCC" not in properties:
+        return properties
     try:
-        return dict(decode.field_table(table)[1])
-    except Exception:  # damaged bytes make pamqp fail in many ways
-        return {}
+        fields = split_properties(properties)
+        headers = split_table(fields[_HEADERS])
+        del headers["BCC"]
+    except (ValueError, KeyError):  # no properties at all, or it is not one of their headers
+        return properties
+    fields[_HEADERS] = join_table(headers)
+    return join_properties(fields)
 
 
 # -- properties and tables, as bytes ----------------------------------------------------------------------------------
@@ -208,7 +211,7 @@ def _items(field: bytes | None) -> list[object] | None:
         return None
 
 
-def _copies(field: bytes | None) -> list[str]:
+def copies_of(field: bytes | None) -> list[str]:
     """Sender-selected distribution: further routing keys."""
     return [key for key in _items(field) or () if isinstance(key, str)]
 

@@ -1,23 +1,23 @@
-"""What a declaration must be: arguments of queues, consumers and bindings, and equality with what is declared already.
+"""What a declaration must be: arguments of queues and consumers, and equality with what is declared already.
 
 Rules of this file
 - Codes and texts are RabbitMQ 3.13's, word for word (rabbit_amqqueue.erl `declare_args/0`, rabbit_misc.erl
   `equivalence_fail/4`, rabbit_queue_type_util.erl); values print as Erlang terms, as clients of RabbitMQ see them.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
-- What this version cannot do yet is refused, never ignored: streams (540), priorities, single active consumers (406).
+- What a node of an older version on the same Kafka would not know is refused, never ignored.
 - Pure functions: raise an `AmqpError` or return.
 """
 
 from collections.abc import Callable
 
-from engine.errors import AmqpError, NotImplementedByBroker, PreconditionFailed
+from engine.errors import AccessRefused, AmqpError, NotImplementedByBroker, PreconditionFailed, ResourceLocked
+from projections.machine.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
 from projections.machine.queue import Queue
-from schemas.events import Argument, ExchangeDeclared
+from projections.machine.settings import age_ms
+from schemas.events import Argument, ExchangeDeclared, LeaseRenewed, QueueDeclared
 
-SEMANTICS = "rabbitmq-3.13"
 MAX_EXPIRY_MS = 315_360_000_000  # ten years, rabbit_misc.erl `check_expiry/1` (S-036)
 INTEGER_TYPES = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
-EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
 # Declaration arguments by queue type, in the order in which equality is checked (`capabilities/0` of each type).
@@ -39,6 +39,13 @@ QUEUE_ARGUMENTS = {
     ),
 }  # fmt: skip
 ALL_ARGUMENTS = frozenset(name for names in QUEUE_ARGUMENTS.values() for name in names)
+# Of profile rabbitmq-4.3 (rabbit_quorum_queue.erl capabilities/0, 4.3).
+OF_RABBITMQ_4_3 = (
+    "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout",
+    "x-consumer-disconnected-timeout",
+)  # fmt: skip
+SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall not be the node's
+SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
 
 Problem = str | None  # the Erlang term that says what is wrong with an argument
 Arguments = dict[str, Argument]
@@ -56,7 +63,7 @@ def erlang_term(value: object) -> str:
     if value is None:
         return "null"
     if isinstance(value, str):
-        return f'<<"{value}">>'
+        return f'<<"{value}">>' if value else "<<>>"
     if isinstance(value, list | tuple):
         return "[" + ",".join(erlang_term(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -79,24 +86,78 @@ def queue_type(vhost: str, name: str, arguments: tuple[Argument, ...]) -> str:
     return "classic"
 
 
-def check_queue_arguments(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...]) -> None:
-    """Each argument's type and value, then keys that belong to another queue type."""
+def with_default_type(
+    default: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: tuple[Argument, ...]
+) -> tuple[Argument, ...]:
+    """The arguments of a queue of a vhost that has a default queue type ("": none): without `x-queue-type` they get it,
+    or classic where a queue of that type can't be so (rabbit_amqqueue.erl `augment_declare_args/5`)."""
+    if default == "" or any(argument.name == "x-queue-type" for argument in arguments):
+        return arguments
+    fits = durable and not exclusive and not auto_delete
+    return (*arguments, Argument("x-queue-type", "longstr", default if fits else "classic"))
+
+
+def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default: str) -> str:
+    """The name of the queue's profile."""
+    argument = argument_of(arguments, SEMANTICS_ARGUMENT)
+    if argument is None:
+        return default
+    problem = _one_of("\"unsupported semantics 'VALUE'\"", *PROFILES)(argument, {})
+    if problem is not None:
+        raise _invalid(vhost, name, argument, problem)
+    return str(argument.value)
+
+
+def check_queue_arguments(
+    vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], semantics: str = RABBITMQ_3_13.name
+) -> None:
+    """Each argument's type and value, then keys that belong to another queue type. RabbitMQ 4.3 takes whatever a
+    delivery limit or delayed retry is said to be; what is no number is none."""
     given = {argument.name: argument for argument in arguments}
+    later = semantics == RABBITMQ_4_3.name
+    known = (*QUEUE_ARGUMENTS[kind], *OF_RABBITMQ_4_3) if later and kind == "quorum" else QUEUE_ARGUMENTS[kind]
     for key, check in _CHECKS:
-        if key in given and key in QUEUE_ARGUMENTS[kind]:
+        if key in given and key in known and not (later and key == "x-delivery-limit"):
             problem = check(given[key], given)
             if problem is not None:
                 raise _invalid(vhost, name, given[key], problem)
     for argument in arguments:
-        if argument.name in ALL_ARGUMENTS and argument.name not in QUEUE_ARGUMENTS[kind]:
+        foreign = argument.name in ALL_ARGUMENTS and argument.name not in QUEUE_ARGUMENTS[kind]
+        if foreign or (later and kind != "quorum" and argument.name in OF_RABBITMQ_4_3):
             raise PreconditionFailed(
                 f"invalid arg '{argument.name}' for {resource('queue', name, vhost)} of queue type {TYPE_MODULES[kind]}"
             )
+
+
+def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], version: int) -> None:
+    """While a node of an older version is alive on the same Kafka, no queue gets what that node would not know of."""
+    if version >= 2:
+        return
+    where = resource("queue", name, vhost)
     if kind == "stream":
-        raise NotImplementedByBroker(f"{resource('queue', name, vhost)}: queue type 'stream' is not supported yet")
-    for key in ("x-max-priority", "x-single-active-consumer"):
-        if key in given and given[key].value is not False:
-            raise PreconditionFailed(f"invalid arg '{key}' for {resource('queue', name, vhost)}: not supported yet")
+        raise NotImplementedByBroker(f"{where}: queue type 'stream' is not known to all nodes yet")
+    for argument in arguments:
+        if argument.name in SINCE_VERSION_2 and argument.value is not False:
+            raise PreconditionFailed(f"invalid arg '{argument.name}' for {where}: not known to all nodes yet")
+
+
+def check_exclusive_use(queue: Queue, exclusive: bool) -> None:
+    """An exclusive consumer is alone; of a queue with a single active consumer there is none (S-110)."""
+    alone = exclusive or any(each.exclusive for each in queue.consumers())
+    if alone and (queue.consumer_count() > 0 or queue.single_active):
+        raise AccessRefused(f"{resource('queue', queue.name, queue.vhost)} in exclusive use")
+
+
+def check_fetch(queue: Queue) -> None:
+    """basic.get (S-110)."""
+    if queue.stream:
+        where = resource("queue", queue.name, queue.vhost)
+        raise NotImplementedByBroker(f"basic.get not supported by stream queues {where}")
+    if queue.type == "quorum" and queue.single_active:
+        raise ResourceLocked(
+            f"cannot obtain access to locked {resource('queue', queue.name, queue.vhost)}. basic.get operations are not"
+            " supported by quorum queues with single active consumer"
+        )
 
 
 def check_queue_properties(
@@ -110,39 +171,29 @@ def check_queue_properties(
             raise PreconditionFailed(f"invalid property '{text}' for {resource('queue', name, vhost)}")
 
 
+def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
+    """What is logged when a queue that exists is declared again. Nodes of before version 2 know it as a declaration,
+    which brings the queue back if another node deletes it in the same moment."""
+    if machine_version >= 2:
+        return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
+    return QueueDeclared(
+        queue.vhost, queue.name, queue.type, queue.durable, queue.exclusive, queue.auto_delete, queue.owner,
+        queue.arguments, queue.semantics, queue.policy, queue.operator_policy,
+    )  # fmt: skip
+
+
 def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:
     for argument in arguments:
         if argument.name == "x-priority":
             problem = _integer(argument, {})
         elif argument.name == "x-cancel-on-ha-failover" and queue.type == "classic":
             problem = None if argument.type == "bool" else f"{{unacceptable_type,{argument.type}}}"
-        elif argument.name in ("x-stream-offset", "x-rewind-to"):
-            raise PreconditionFailed(
-                f"invalid arg '{argument.name}' for {resource('queue', queue.name, queue.vhost)}"
-                f" of queue type {TYPE_MODULES[queue.type]}"
-            )
+        elif argument.name == "x-consumer-timeout" and queue.quorum and queue.profile.overdue_returns:
+            problem = _not_negative(argument, {})
         else:
             problem = None
         if problem is not None:
             raise _invalid(queue.vhost, queue.name, argument, problem)
-
-
-def check_binding_arguments(exchange: ExchangeDeclared, arguments: tuple[Argument, ...]) -> None:
-    """`x-match` of a binding to a headers exchange."""
-    if exchange.type != "headers":
-        return
-    for argument in arguments:
-        if argument.name == "x-match":
-            if argument.type != "longstr":
-                raise PreconditionFailed(
-                    f"Invalid x-match field type {argument.type} (value {erlang_term(argument.value)}); "
-                    "expected longstr"
-                )
-            if argument.value not in ("all", "any", "all-with-x", "any-with-x"):
-                raise PreconditionFailed(
-                    f"Invalid x-match field value {erlang_term(argument.value)}; "
-                    "expected all, any, all-with-x, or any-with-x"
-                )
 
 
 def argument_of(arguments: tuple[Argument, ...], name: str) -> Argument | None:
@@ -225,6 +276,11 @@ def _queue_version(argument: Argument, given: Arguments) -> Problem:
     return problem
 
 
+def _max_age(argument: Argument, given: Arguments) -> Problem:
+    problem = _string(argument, given)
+    return "invalid_max_age" if problem is None and age_ms(str(argument.value)) is None else problem
+
+
 def _one_of(problem: str, *values: str) -> "Callable[[Argument, Arguments], Problem]":
     def check(argument: Argument, given: Arguments) -> Problem:
         wrong_type = _string(argument, given)
@@ -250,8 +306,11 @@ _CHECKS: tuple[tuple[str, Callable[[Argument, Arguments], Problem]], ...] = (
     ("x-queue-mode", _one_of("\"unsupported queue mode 'VALUE'\"", "default", "lazy")),
     ("x-queue-version", _queue_version),
     ("x-single-active-consumer", _boolean),
+    ("x-consumer-timeout", _not_negative),
+    ("x-consumer-disconnected-timeout", _not_negative),
     ("x-quorum-initial-group-size", _positive),
     ("x-delivery-limit", _not_negative),
+    ("x-max-age", _max_age),
     ("x-stream-max-segment-size-bytes", _not_negative),
     ("x-initial-cluster-size", _positive),
     ("x-queue-leader-locator",
@@ -268,7 +327,8 @@ def check_queue_equivalence(
     where = resource("queue", queue.name, queue.vhost)
     _same_field(where, "durable", queue.durable, durable)
     _same_field(where, "auto_delete", queue.auto_delete, auto_delete)
-    for key in QUEUE_ARGUMENTS[queue.type]:
+    later = OF_RABBITMQ_4_3 if queue.quorum and queue.semantics == RABBITMQ_4_3.name else ()
+    for key in (*QUEUE_ARGUMENTS[queue.type], *later, SEMANTICS_ARGUMENT):
         _same_argument(where, key, argument_of(queue.arguments, key), argument_of(arguments, key))
 
 

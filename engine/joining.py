@@ -9,7 +9,6 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 
-from engine.administration import first_user
 from engine.broker import Broker
 from engine.config import Config
 from engine.log.base import LogError
@@ -18,6 +17,7 @@ from engine.log.shared import SharedLog
 from engine.metadata import ReadBackMetadata
 from engine.node import Node, state_belongs_to
 from engine.read_back import ReadBackPartition
+from engine.users import first_user
 from projections.replay import recover
 from projections.store import StateStore
 
@@ -71,7 +71,8 @@ async def start_node(
     try:
         async with asyncio.timeout(JOIN_SECONDS):
             await node.join()
-            if not metadata.topology.had_permissions:  # two nodes may see to it at once: it comes to the same
+            if not metadata.topology.had_permissions and config.load_definitions is None:
+                # two nodes may see to it at once: it comes to the same
                 await first_user(metadata, broker.access)
     except TimeoutError:
         raise LogError(f"the log did not take the node in within {JOIN_SECONDS:.0f} seconds") from None

@@ -30,7 +30,7 @@ from engine.log.shared import Arrived, SharedLog
 from engine.metadata import ReadBackMetadata, unbound
 from engine.partition import Partition
 from engine.read_back import ReadBackPartition
-from projections.machine.machine import MACHINE_VERSION
+from projections.machine.machine import MACHINE_VERSION, NewerHistory
 from projections.machine.queue import Queue
 from projections.snapshots import Snapshots
 from projections.store import StateStore
@@ -122,7 +122,10 @@ class Node:
                 else:
                     self._hear(batch)
         except Exception as error:  # this node's fold is broken: it must not act on it any longer
-            logger.exception("the fold failed")
+            if isinstance(error, NewerHistory):
+                logger.error("%s", error)
+            else:
+                logger.exception("the fold failed")
             self._broken = True
             self._broker.turns.stop()
             self._fail(error)
@@ -150,10 +153,12 @@ class Node:
         """Begin an epoch; clients may come when this returns."""
         await asyncio.gather(*(partition.ask(BROKER, Tick()) for partition in self._partitions))  # it has caught up
         topology = self._metadata.topology
-        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
-        self.epoch = await self._metadata.ask(BROKER, joined)
-        while self.epoch not in topology.nodes:  # it was declared lost before it had read that it joined
-            self.epoch = await self._metadata.ask(BROKER, joined)
+        await self._begin_epoch()
+        for partition in self._partitions:  # no client shall be refused what a newer version brings
+            self._upgrade(partition)
+        await asyncio.gather(*(partition.folded() for partition in self._partitions))
+        if self.epoch not in topology.nodes:
+            await self._begin_epoch()
         for partition in self._partitions:
             partition.epoch = self.epoch
             self._tell_of_ended(partition)
@@ -164,6 +169,12 @@ class Node:
         logger.info("node %s joined, epoch %d; nodes: %s", self._config.node, self.epoch,
                     ", ".join(joined.node for joined in topology.nodes.values()))  # fmt: skip
         self._beat()
+
+    async def _begin_epoch(self) -> None:
+        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
+        self.epoch = await self._metadata.ask(BROKER, joined)
+        while self.epoch not in self._metadata.topology.nodes:  # declared lost before it had read that it joined
+            self.epoch = await self._metadata.ask(BROKER, joined)
 
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up (16 million): end it as if the node had been lost, and join again."""
@@ -322,6 +333,8 @@ class Node:
             newest = max((policy.version for policy in (queue.policy, queue.operator_policy) if policy), default=-1)
             if applied is not None and queue.vhost in topology.vhosts and newest < topology.next_offset:
                 broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)
+        for what, event in self._broker.hidden.broken(partition):
+            broken[what] = partial(partition.append, BROKER, event)
         for bound in topology.queue_bindings():
             home = self._broker.partition_for(bound.vhost, bound.destination)
             known = bound.queue_id < partition.machine.next_offset

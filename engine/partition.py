@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from engine.counters import DEATHS, DISABLED, Served, dead_lettered
 from projections.machine.effects import (
     ACKED,
     CancelConsumer,
@@ -49,6 +50,7 @@ from schemas.events import BROKER, Actor, Event, Published, Tick
 
 logger = logging.getLogger(__name__)
 
+NOBODY = Served()  # of no queue
 PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
 
 
@@ -57,12 +59,12 @@ class Consumer(Protocol):
 
     def deliver(
         self, partition: "Partition", queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None: ...  # fmt: skip
 
     def fetched(
         self, partition: "Partition", queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None: ...  # fmt: skip
 
     def cancelled(self) -> None:
@@ -118,6 +120,7 @@ class Partition(ABC):
         self.consumers: dict[int, Consumer] = {}
         self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
+        self.served: dict[Queue, Served] = {}  # what was delivered of each
         self._surroundings: Surroundings | None = None
         self._clock = clock
         self._now_ms = machine.clock_ms
@@ -244,8 +247,24 @@ class Partition(ABC):
         consumers = self.consumers
         epoch = self.epoch
         delivered = finally_delivered = redelivered = acked = 0
+        known = self.served
+        last: Queue | None = None
+        served = NOBODY  # of `last`: counts what was delivered since these
+        run_delivered = run_final = run_redelivered = 0
         for effect in effects:
             if isinstance(effect, Deliver):
+                if effect.queue is not last:
+                    final = finally_delivered - run_final
+                    served.deliver += delivered - run_delivered - final
+                    if final:
+                        served.deliver_no_ack += final
+                        run_final = finally_delivered
+                    if redelivered != run_redelivered:
+                        served.redeliver += redelivered - run_redelivered
+                        run_redelivered = redelivered
+                    run_delivered = delivered
+                    last = effect.queue
+                    served = known.get(last) or self._served(last)
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
                     queue = effect.queue
@@ -255,7 +274,8 @@ class Partition(ABC):
                         if message is None:
                             message = self.message(queue.queue_id, message_id)
                         consumer.deliver(
-                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final
+                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final,
+                            effect.acquired_count,
                         )
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
@@ -264,13 +284,22 @@ class Partition(ABC):
                         finally_delivered += 1
                     if effect.redelivered:
                         redelivered += 1
+                elif epoch is not None and effect.consumer >> 24 != epoch:
+                    self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
                 pass
             elif isinstance(effect, Forget):
-                if effect.reason == ACKED and (epoch is None or effect.consumer >> 24 == epoch):
-                    acked += len(effect.message_ids)
+                if effect.reason == ACKED:
+                    if epoch is None or effect.consumer >> 24 == epoch:
+                        acked += len(effect.message_ids)
+                elif effect.reason in DEATHS and self.owned and not effect.queue.stream:
+                    self._note_deaths(effect)
             else:
                 self._perform_rare(effect, fresh)
+        final = finally_delivered - run_final
+        served.deliver += delivered - run_delivered - final
+        served.deliver_no_ack += final
+        served.redeliver += redelivered - run_redelivered
         if delivered or acked:
             assert self._surroundings is not None
             counters = self._surroundings.counters
@@ -279,6 +308,36 @@ class Partition(ABC):
             counters["global_messages_delivered_consume_manual_ack_total"] += delivered - finally_delivered
             counters["global_messages_redelivered_total"] += redelivered
             counters["global_messages_acknowledged_total"] += acked
+
+    def _served(self, queue: Queue) -> Served:
+        served = self.served.get(queue)
+        if served is None:
+            served = Served()
+            if not queue.gone:
+                self.served[queue] = served
+        return served
+
+    def note_read(self, queue: Queue) -> None:
+        """A message of a stream was delivered."""
+        self._served(queue).deliver += 1
+        assert self._surroundings is not None
+        self._surroundings.counters["global_messages_delivered_total"] += 1
+        self._surroundings.counters["global_messages_delivered_consume_manual_ack_total"] += 1
+
+    def _note_elsewhere(self, effect: Deliver) -> None:
+        """Another node delivers it: that node counts it, but a queue's figures are the same at all."""
+        served = self._served(effect.queue)
+        served.deliver += not effect.final
+        served.deliver_no_ack += effect.final
+        served.redeliver += effect.redelivered
+
+    def _note_deaths(self, effect: Forget) -> None:
+        """Those that leave as dead letters are counted by the forwarder."""
+        queue = effect.queue
+        if queue.settings.dead_letter_exchange is None and self._surroundings is not None:
+            counters = self._surroundings.counters
+            name = dead_lettered(effect.reason, queue.type, DISABLED)
+            counters[name] = counters.get(name, 0) + len(effect.message_ids)
 
     def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
         surroundings = self._surroundings
@@ -298,26 +357,40 @@ class Partition(ABC):
             if consumer is not None:
                 consumer.cancelled()
         elif isinstance(effect, QueueGone):
+            self.served.pop(effect.queue, None)
             surroundings.queue_gone(self, effect.queue, effect.reason)
         elif isinstance(effect, Quarantine):
             self._note_quarantine(effect)
 
     def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
         consumer = self.consumers.get(effect.consumer)
+        if consumer is None and (self.epoch is None or effect.consumer >> 24 == self.epoch):
+            return  # its session is gone
+        served = self._served(effect.queue)
+        if effect.message_id < 0:
+            served.get_empty += 1
+        elif effect.final:
+            served.get_no_ack += 1
+        else:
+            served.get += 1
+        served.redeliver += effect.redelivered
         if consumer is None:
             return
         assert self._surroundings is not None
+        counters = self._surroundings.counters
         message: Published | None = None
         what = "get_empty"
         if effect.message_id >= 0:
+            counters["global_messages_delivered_total"] += 1
+            counters["global_messages_redelivered_total"] += effect.redelivered
             what = "delivered_get_auto_ack" if effect.final else "delivered_get_manual_ack"
             message = fresh.get(effect.message_id)
             if message is None:
                 message = self.message(effect.queue.queue_id, effect.message_id)
-        self._surroundings.counters[f"global_messages_{what}_total"] += 1
+        counters[f"global_messages_{what}_total"] += 1
         consumer.fetched(
             self, effect.queue, effect.message_id, message, effect.redelivered, effect.delivery_count, effect.final,
-            effect.messages_ready,
+            effect.messages_ready, effect.acquired_count,
         )  # fmt: skip
 
     def message(self, queue_id: int, message_id: int) -> Published:

@@ -8,14 +8,17 @@ bodies by their offsets, are read from the log, wherever that is. Nothing here w
 broker.
 """
 
+from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from engine.log.history import History
+from engine.config import Config
+from engine.log.history import History, HistoryReader
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.placement import partition_of
 from engine.log.reader import PartitionReader
+from projections.machine.machine import Machine
 from projections.machine.queue import MessageView, Queue
 from projections.replay import decoder_for
 from projections.rewind import At, OutsideHistory, format_time, require_in_history, state_at
@@ -50,12 +53,40 @@ class PastQueue:
     messages: list[PastMessage]
 
 
+def history_of(config: Config) -> History:
+    """That of a broker that runs so."""
+    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings)
+
+
 def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    reader = history.open()
-    number = partition_of(vhost, queue, len(reader.queues))
-    log = reader.queues[number]
+    log, machine, found = queue_then(history, history.open(), vhost, queue, at)
+    views = list(islice(found.messages(), first, first + count))
+    published = dict(published_at(log, (view.message_id for view in views)))
+    messages = [PastMessage(view, *published[view.message_id]) for view in views]
+    return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
+
+
+def messages_at(history: History, vhost: str, queue: str, at: At) -> "tuple[array[int], array[int]]":
+    """Ids and sizes of all its messages, in the same order. Raises as `queue_at`."""
+    ids, sizes = array("q"), array("q")
+    for view in queue_then(history, history.open(), vhost, queue, at)[2].messages():
+        ids.append(view.message_id)
+        sizes.append(view.size)
+    return ids, sizes
+
+
+def log_of(reader: HistoryReader, vhost: str, queue: str) -> PartitionReader | KafkaPartition:
+    """The partition that the queue is in."""
+    return reader.queues[partition_of(vhost, queue, len(reader.queues))]
+
+
+def queue_then(
+    history: History, reader: HistoryReader, vhost: str, queue: str, at: At
+) -> tuple[PartitionReader | KafkaPartition, Machine, Queue]:
+    """The queue as it was, with the machine that stands there and the log of its partition. Raises as `queue_at`."""
+    log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
     machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
@@ -63,10 +94,7 @@ def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count
     if found is None:
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
         raise NoSuchQueue(f"no queue '{queue}' in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})")
-    views = list(islice(found.messages(), first, first + count))
-    published = dict(published_at(log, (view.message_id for view in views)))
-    messages = [PastMessage(view, *published[view.message_id]) for view in views]
-    return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
+    return log, machine, found
 
 
 def published_at(
@@ -85,7 +113,8 @@ def published_at(
             index = message_id - block.first_offset
             assert index >= 0, f"{log.name}: there is no record {message_id}"
             timestamp_ms, _, event = decoder.decode(block.records[index])
-            assert isinstance(event, Published), f"{log.name}: the event at {message_id} is no publish"
+            if not isinstance(event, Published):
+                raise OutsideHistory(f"{log.name}: the event at {message_id} is no publish")
             yield message_id, (timestamp_ms if block.timestamps_ms is None else block.timestamps_ms[index], event)
             at += 1
     assert at == len(wanted), f"{log.name}: there is no record {wanted[at]}"

@@ -13,22 +13,23 @@ from collections.abc import Callable, Mapping
 
 from engine.declarations import erlang_term
 from engine.errors import PreconditionFailed
+from projections.machine.profile import RABBITMQ_4_3
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 OPERATOR_KEYS = frozenset((
     "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
-    "delivery-limit", "queue-version", "overflow",
+    "delivery-limit", "queue-version", "overflow", "delayed-retry-type", "delayed-retry-min", "delayed-retry-max",
 ))  # fmt: skip
 MAX_AGE = re.compile(r"[1-9][0-9]*[YMDhms]")
 MAX_SEGMENT_BYTES = 3_000_000_000
 
 
 def checked_definition(
-    name: str, pattern: object, definition: object, priority: object, apply_to: object, operator: bool
+    name: str, pattern: object, definition: object, priority: object, apply_to: object, operator: bool, semantics: str
 ) -> str:
     """The canonical JSON of a definition (sorted keys, no spaces). PreconditionFailed with all that is wrong."""
     problems = [
-        _definition_problem(name, definition, operator),
+        _definition_problem(name, definition, operator, _SETTINGS_OF.get(semantics, _SETTINGS)),
         _apply_to_problem(apply_to),
         _pattern_problem(pattern),
         _priority_problem(priority),
@@ -39,14 +40,14 @@ def checked_definition(
     return json.dumps(definition, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _definition_problem(name: str, definition: object, operator: bool) -> str | None:
+def _definition_problem(name: str, definition: object, operator: bool, settings: "_Settings") -> str | None:
     if not isinstance(definition, Mapping):
         return f"parse error while reading policy {name}: {erlang_term(definition)}. Validator: policy_validator."
     if not definition:
         return "no policy provided"
     unknown = []
     for key in sorted(definition):
-        check = _SETTINGS.get(key)
+        check = settings.get(key)
         if check is None or (operator and key not in OPERATOR_KEYS):
             unknown.append(key)
         elif not check[0](definition[key]):
@@ -54,6 +55,16 @@ def _definition_problem(name: str, definition: object, operator: bool) -> str | 
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(definition[key])}}}" for key in unknown)
         return f"[{pairs}] are not recognised policy settings"
+    return _retry_problem(definition)
+
+
+def _retry_problem(definition: Mapping[str, object]) -> str | None:
+    """rabbit_quorum_queue.erl validate_delayed_retry_constraints."""
+    kind, least, most = (definition.get(f"delayed-retry-{key}") for key in ("type", "min", "max"))
+    if kind not in (None, "disabled") and least is None:
+        return f"delayed-retry-min is required when delayed-retry-type is {kind}"
+    if isinstance(least, int) and isinstance(most, int) and most < least:
+        return f"delayed-retry-max ({most}) must not be smaller than delayed-retry-min ({least})"
     return None
 
 
@@ -90,6 +101,10 @@ def _one_of(*values: object) -> Callable[[object], bool]:
     return lambda value: any(type(value) is type(known) and value == known for known in values)
 
 
+def _integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def _text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -106,7 +121,8 @@ def _filter_bytes(value: object) -> bool:
     return isinstance(value, int) and 16 <= value <= 255
 
 
-_SETTINGS: dict[str, tuple[Callable[[object], bool], str]] = {
+_Settings = dict[str, tuple[Callable[[object], bool], str]]
+_SETTINGS: _Settings = {
     "alternate-exchange": (_text, "alternate exchange name"),
     "consumer-timeout": (_at_least(0), "consumer timeout"),
     "dead-letter-exchange": (_text, "dead letter exchange name"),
@@ -130,3 +146,17 @@ _SETTINGS: dict[str, tuple[Callable[[object], bool], str]] = {
     "stream-max-segment-size-bytes": (_segment_bytes, "segment size"),
     "stream-filter-size-bytes": (_filter_bytes, "filter size. Valid range is 16-255"),
 }  # fmt: skip
+
+# Where the node's profile is another. A queue that asks for it by argument has its own arguments.
+_SETTINGS_OF: dict[str, _Settings] = {
+    RABBITMQ_4_3.name: _SETTINGS
+    | {
+        "delivery-limit": (_integer, "delivery limit"),
+        "delayed-retry-type": (
+            _one_of("all", "failed", "returned", "disabled"),
+            "delayed retry type. Must be one of: all, failed, returned, disabled",
+        ),
+        "delayed-retry-min": (_at_least(1), "delayed retry minimum delay. Must be a positive integer"),
+        "delayed-retry-max": (_at_least(1), "delayed retry maximum delay. Must be a positive integer"),
+    },
+}

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from engine.administration import first_user
 from engine.config import VERSION, Config
 from engine.eager import at_once
 from engine.keeping import Members
@@ -22,6 +21,7 @@ from engine.log.embedded import EmbeddedLog
 from engine.metadata import SoleWriterMetadata, unbound
 from engine.partition import Partition
 from engine.sole_writer import SoleWriterPartition
+from engine.users import first_user
 from projections.machine.machine import MACHINE_VERSION
 from projections.machine.queue import Queue
 from projections.replay import recover
@@ -213,13 +213,13 @@ def _ended_cleanly(log: LogPartition) -> bool:
 def _take_over(broker: "Broker", alone: Alone, partitions: list[SoleWriterPartition]) -> None:
     first = alone.log.metadata.next_offset == 0
     alone.begin_epoch()
-    if first:
+    if first and broker.config.load_definitions is None:
         at_once(first_user(broker.metadata, broker.access))
     for partition in partitions:
         for queue in list(partition.machine.by_id.values()):
             broker.forwarder.recover(partition, queue)
         partition.append(BROKER, alone.started(after_crash=not _ended_cleanly(partition.log)))
-        if partition.machine.machine_version != MACHINE_VERSION:
+        if partition.machine.machine_version < MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
         partition.carry_out()
     _reconcile(broker)
@@ -238,4 +238,8 @@ def _reconcile(broker: "Broker") -> None:
     for bound in list(topology.queue_bindings()):
         if not broker.router.is_live(bound):
             broker.metadata.append(BROKER, unbound(bound))
+    for partition in broker.partitions:
+        for _, mended in list(broker.hidden.broken(partition)):
+            partition.append(BROKER, mended)
+        partition.carry_out()
     at_once(broker.apply_policies(BROKER))

@@ -4,14 +4,16 @@
     Output.wake   -> call_soon(flush)   -> confirms, credit, one transport.write
 
 Pressure goes back to where it comes from. A client that does not read: its consumers get no credit while its socket
-holds more than WRITE_HIGH bytes. Publishers faster than the disk: above UNSETTLED_HIGH received bytes that are not yet
-durable, whoever sends is not read until a group commit has landed. A full disk: publishers are told and not read.
+holds more than WRITE_HIGH bytes, what it asks for with basic.get waits so long, and it is not read from while that is
+more than UNREAD_HIGH. Publishers faster than the disk: above UNSETTLED_HIGH received bytes that are not yet durable,
+whoever sends is not read until a group commit has landed. A full disk: publishers are told and not read.
 """
 
 import asyncio
 import ipaddress
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -22,11 +24,12 @@ log = logging.getLogger("rewindmq.amqp")
 
 WRITE_HIGH = 1_048_576  # bytes in a socket's write buffer above which its consumers get no credit
 WRITE_LOW = 262_144
+UNREAD_HIGH = 16_777_216  # bytes that a client has not read above which nothing more is read from it
 UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
 UNSETTLED_MARK = 4_194_304  # how often durability is asked for
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
-LOOK_SECONDS = 60.0  # how often overdue deliveries are looked for
+LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least: RabbitMQ does so once a minute
 
 
 class AmqpProtocol(asyncio.Protocol):
@@ -51,7 +54,11 @@ class AmqpProtocol(asyncio.Protocol):
         if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer = transport.get_extra_info("peername") or ("unknown", 0)
-        connection = Connection(self.broker, f"{peer[0]}:{peer[1]}", is_loopback(str(peer[0])))
+        tls, listener = transport.get_extra_info("ssl_object"), self.broker.config.tls
+        connection = Connection(
+            self.broker, f"{peer[0]}:{peer[1]}", is_loopback(str(peer[0])),
+            None if tls is None or listener is None else listener.peer(tls),
+        )  # fmt: skip
         connection.output.wake = self.wake
         connection.on_throttle = self.choose_reading
         connection.on_open = self.opened
@@ -62,6 +69,9 @@ class AmqpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         connection = self.connection
         assert connection is not None
+        link = connection.link
+        link.received_octets += len(data)
+        link.received_count += 1
         connection.receive(data)
         self.broker.end_of_turn()
         self.server.received(self, len(data))
@@ -77,7 +87,12 @@ class AmqpProtocol(asyncio.Protocol):
         parts = connection.take_output()
         if parts:
             self.wrote = True
-            transport.write(b"".join(parts))
+            data = b"".join(parts)
+            connection.link.sent_octets += len(data)
+            connection.link.sent_count += 1
+            transport.write(data)
+            if connection.output.congested:
+                self.choose_reading()
         if connection.finished:
             transport.close()  # once everything is written, for which a client that does not read has not for ever
             self.set_timer(CLOSING_SECONDS, self.drop)
@@ -92,7 +107,8 @@ class AmqpProtocol(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         assert self.connection is not None
-        self.connection.output.congested = False
+        self.connection.output.relieve()
+        self.choose_reading()
         if self.connection.grant_credit():
             self.broker.end_of_turn()
 
@@ -115,7 +131,8 @@ class AmqpProtocol(asyncio.Protocol):
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
             return
-        reading = not (self.holding or connection.throttled or (connection.waiting and connection.rest))
+        unread = connection.output.congested and transport.get_write_buffer_size() > UNREAD_HIGH
+        reading = not (self.holding or connection.throttled or unread or (connection.waiting and connection.rest))
         if reading and not self.reading:
             transport.resume_reading()
         elif self.reading and not reading:
@@ -168,23 +185,33 @@ class AmqpServer:
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
         self.server: asyncio.Server | None = None
+        self.tls_server: asyncio.Server | None = None
         self.port = 0
         self.unsettled = 0  # bytes received since the last durable mark
         self.marked = 0  # of these, what the mark under way covers
         self.held: list[AmqpProtocol] = []
         self.timer: asyncio.TimerHandle | None = None
+        self.look_seconds = min(LOOK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
 
     async def start(self, host: str, port: int) -> None:
         """Listen; `port` 0 takes a free one. OSError when the address is taken."""
         self.broker.on_blocked.append(self.blocked_changed)
         self.server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
         self.port = self.server.sockets[0].getsockname()[1]
-        self.timer = self.loop.call_later(LOOK_SECONDS, self.look_for_overdue)
+        self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
+
+    async def start_tls(self, host: str, port: int, context: ssl.SSLContext) -> None:
+        """Listen for clients over TLS, too. OSError when the address is taken."""
+        self.tls_server = await self.loop.create_server(
+            lambda: AmqpProtocol(self), host, port, backlog=1024, ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=CLOSING_SECONDS,
+        )  # fmt: skip
 
     async def stop(self, reason: str = "shutdown") -> None:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
-        if self.server is not None:
-            self.server.close()
+        for server in (self.server, self.tls_server):
+            if server is not None:
+                server.close()
         if self.timer is not None:
             self.timer.cancel()
         for protocol in list(self.protocols):
@@ -203,7 +230,7 @@ class AmqpServer:
         return [protocol.connection for protocol in self.protocols if protocol.connection is not None]
 
     def look_for_overdue(self) -> None:
-        self.timer = self.loop.call_later(LOOK_SECONDS, self.look_for_overdue)
+        self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
         for connection in self.connections():
             connection.look_for_overdue(self.loop.time())
         self.broker.end_of_turn()

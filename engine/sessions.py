@@ -2,9 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
+from engine.counters import Tally
 from engine.partition import Partition
+from engine.tls import TlsPeer
 from schemas.events import Actor
+
+if TYPE_CHECKING:
+    from engine.amqp.settlement import Settlement
 
 
 @dataclass(slots=True)
@@ -12,9 +18,29 @@ class ChannelStatus:
     """What listings show of an open channel (its consumers and what they hold are in the machine)."""
 
     number: int
+    tally: Tally
+    settlement: "Settlement"
     confirm: bool = False
     prefetch: int = 0
     global_prefetch: int = 0
+    transactional: bool = False
+    messages_uncommitted: int = 0
+    acks_uncommitted: int = 0
+
+
+@dataclass(slots=True)
+class Link:
+    """A client's connection: what it negotiated, and the traffic so far (octets, and socket reads and writes)."""
+
+    tls: TlsPeer | None = None
+    auth_mechanism: str = ""
+    channel_max: int = 0
+    frame_max: int = 0
+    heartbeat_seconds: int = 0
+    received_octets: int = 0
+    received_count: int = 0
+    sent_octets: int = 0
+    sent_count: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +55,7 @@ class Session:
     client_properties: dict[str, object] = field(default_factory=dict)
     connected_at_ms: int = 0
     channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
+    link: Link | None = None  # None: a session without a connection of its own, as of an HTTP request
     close: Callable[[str], None] | None = None  # set by the connection: close it, 320 CONNECTION_FORCED and this reason
 
     # kept by the broker: where this session's end must be told, because it has consumers, holders or queues there

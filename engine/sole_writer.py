@@ -77,7 +77,9 @@ class SoleWriterPartition(Partition):
 
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
         before = len(self.effects)
-        self.append(actor, event)
+        offset = self.append(actor, event)
+        if isinstance(event, Published):
+            self.fresh[offset] = event
         effects = self.effects[before:]
         if folded is not None:
             folded()

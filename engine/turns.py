@@ -35,6 +35,7 @@ class Turns:
         # Set by the broker's keeper: make durable what was appended; take the snapshots that are due.
         self.kick: Callable[[], None] = do_nothing
         self.snapshots: Callable[[], None] = do_nothing
+        self.readers: Callable[[], None] = do_nothing  # set by the broker: more is durable, they may read on
         self.partitions = partitions
         self.forwarder = forwarder
         self.clock = clock
@@ -115,6 +116,7 @@ class Turns:
                 logger.exception("an answer that waited for the disk was not given")
         self._project()
         self.end()
+        self.readers()
 
     def _project(self) -> None:
         try:

@@ -28,7 +28,7 @@ from typing import Any, BinaryIO
 
 import fastavro
 
-from projections.machine.machine import Machine
+from projections.machine.machine import Machine, NewerHistory
 
 logger = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ def load(path: Path) -> Machine:
     try:
         with path.open("rb") as file:
             machine, said = _load(file)
-    except SnapshotError as error:
+    except (SnapshotError, NewerHistory) as error:
         raise SnapshotError(f"{path}: {error}") from error
     except OSError as error:
         raise SnapshotError(f"{path}: {error.strerror}") from error

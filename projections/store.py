@@ -29,7 +29,7 @@ from typing import cast
 from rocksdict import Rdict, WriteBatch
 
 from projections import keys, rocks
-from projections.machine.machine import Machine
+from projections.machine.machine import Machine, NewerHistory
 from projections.projector import Batch, Projector
 from projections.quarantine import QuarantineReport
 from projections.rocks import StoreError
@@ -103,7 +103,7 @@ class StateStore:
         self._db.write(batch, rocks.without_wal())
 
     def load(self, partition: str) -> Machine:
-        """The fold of a partition as stored."""
+        """The fold of a partition as stored. NewerHistory when it was written by a newer version."""
         prefix = keys.partition_prefix(partition)
         try:
             head = self.get(keys.head(prefix))
@@ -118,7 +118,7 @@ class StateStore:
             applied_offset = self.applied_offset(partition)
             if machine.next_offset != applied_offset:
                 raise ValueError(f"{partition}: a state at {machine.next_offset} under the offset {applied_offset}")
-        except StoreError:
+        except (StoreError, NewerHistory):
             raise
         except Exception as error:  # damaged bytes can fail in any way at all
             raise StoreError(_why(self.path, error)) from error

@@ -1,4 +1,4 @@
-"""Vhosts, users, permissions, exchanges, bindings, policies and nodes: the fold of the metadata log.
+"""Vhosts, users, permissions, limits, parameters, exchanges, bindings, policies, nodes: the fold of the metadata log.
 
 Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
@@ -13,6 +13,8 @@ Rules of this file
 - An auto-delete exchange goes with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`), and with
   it the bindings to it, which may be the last ones of other such exchanges. That follows, so it is no event; in older
   logs an ExchangeDeleted says it once more. One that never had a binding stays.
+- What belongs to a vhost or a user (permissions, limits, parameters) goes with it. A topic permission may name an
+  exchange that is not there (rabbit_auth_backend_internal.erl `set_topic_permissions`).
 - At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
   supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
   go to the first by name; RabbitMQ leaves them undetermined.
@@ -32,24 +34,32 @@ from schemas.events import (
     Event,
     ExchangeDeclared,
     ExchangeDeleted,
+    GlobalParameterCleared,
+    GlobalParameterSet,
     MachineUpgraded,
     NodeJoined,
     NodeLost,
     OperatorPolicyCleared,
     OperatorPolicySet,
+    ParameterCleared,
+    ParameterSet,
     PermissionsCleared,
     PermissionsSet,
     Policy,
     PolicyCleared,
     PolicySet,
+    TopicPermissionsCleared,
+    TopicPermissionsSet,
     Unbound,
     UserDeleted,
+    UserLimitsSet,
     UserSet,
     VhostCreated,
     VhostDeleted,
 )  # fmt: skip
 
 DEFAULT_VHOST = "/"
+VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
 SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
@@ -76,6 +86,7 @@ UNSUPPORTED_KEYS = {
 }  # fmt: skip
 APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
+Limits = dict[str, int]  # max-connections, max-channels, max-queues; no limit: not in it, or negative
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
 
@@ -102,10 +113,15 @@ class _Rule:
 
 class Topology:
     next_offset: int
-    # Keys with a vhost: (vhost, name), permissions (vhost, user).
+    # Keys with a vhost: (vhost, name), permissions (vhost, user), topic permissions (vhost, user, exchange), parameters
+    # (vhost, component, name).
     vhosts: dict[str, VhostCreated]
     users: dict[str, UserSet]
     permissions: dict[tuple[str, str], PermissionsSet]
+    topic_permissions: dict[tuple[str, str, str], TopicPermissionsSet]
+    parameters: dict[tuple[str, str, str], ParameterSet]
+    global_parameters: dict[str, GlobalParameterSet]
+    user_limits: dict[str, Limits]  # of users who have some
     exchanges: dict[tuple[str, str], ExchangeDeclared]
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
@@ -119,6 +135,10 @@ class Topology:
         self.vhosts = {}
         self.users = {}
         self.permissions = {}
+        self.topic_permissions = {}
+        self.parameters = {}
+        self.global_parameters = {}
+        self.user_limits = {}
         self.exchanges = {}
         self.policies = {}
         self.operator_policies = {}
@@ -134,10 +154,11 @@ class Topology:
 
     # -- looking --------------------------------------------------------------------------------------------------
 
-    def bindings(self, vhost: str) -> Iterator[Bound]:
-        """The bindings of a vhost, by source and then in the order of binding, without the default exchange's."""
+    def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
+        """The bindings of a vhost (None: of all), by source and then in the order of binding, without the default
+        exchange's."""
         for (home, _source), bindings in sorted(self._by_source.items()):
-            if home == vhost:
+            if vhost in (None, home):
                 yield from bindings
 
     def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
@@ -165,10 +186,20 @@ class Topology:
     def effective_exchange_policy(self, vhost: str, exchange: str) -> Policy | None:
         return _highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
 
+    def default_queue_type(self, vhost: str) -> str:
+        """Of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
+        known = self.vhosts.get(vhost)
+        return "" if known is None else known.default_queue_type
+
+    def vhost_limits(self, vhost: str) -> Limits:
+        parameter = self.parameters.get((vhost, *VHOST_LIMITS))
+        return {} if parameter is None else _limits(parameter.value)
+
     def digest(self) -> str:
-        """SHA-256 (hex) of all there is, in a canonical order; `next_offset` is not part of it, versions are."""
+        """SHA-256 (hex) of all there is, in a canonical order; `next_offset` is not part of it, versions are. What came
+        later to be is part of it only where there is some: digests of older logs stay as they were."""
         state: list[Any] = [
-            [asdict(self.vhosts[name]) for name in sorted(self.vhosts)],
+            [_told(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
             [asdict(self.exchanges[key]) for key in sorted(self.exchanges)],
@@ -179,6 +210,14 @@ class Topology:
                 for rules in (self._rules, self._operator_rules)
             ],
         ]  # fmt: skip
+        later: dict[str, Any] = {
+            "topic_permissions": [asdict(self.topic_permissions[key]) for key in sorted(self.topic_permissions)],
+            "parameters": [asdict(self.parameters[key]) for key in sorted(self.parameters)],
+            "global_parameters": [asdict(self.global_parameters[name]) for name in sorted(self.global_parameters)],
+            "user_limits": self.user_limits,
+        }
+        if any(later.values()):
+            state.append(later)
         if self.nodes:
             state.append([[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)])
         text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
@@ -275,8 +314,16 @@ class Topology:
 
     def on_user_deleted(self, offset: int, event: UserDeleted) -> None:
         self.users.pop(event.name, None)
-        for key in [key for key in self.permissions if key[1] == event.name]:
-            del self.permissions[key]
+        self.user_limits.pop(event.name, None)
+        for permissions in (self.permissions, self.topic_permissions):
+            _drop(permissions, event.name, position=1)
+
+    def on_user_limits_set(self, offset: int, event: UserLimitsSet) -> None:
+        limits = _limits(event.definition)
+        if limits and event.user in self.users:
+            self.user_limits[event.user] = limits
+        else:
+            self.user_limits.pop(event.user, None)
 
     def on_permissions_set(self, offset: int, event: PermissionsSet) -> None:
         if event.vhost in self.vhosts and event.user in self.users:
@@ -285,6 +332,26 @@ class Topology:
 
     def on_permissions_cleared(self, offset: int, event: PermissionsCleared) -> None:
         self.permissions.pop((event.vhost, event.user), None)
+
+    def on_topic_permissions_set(self, offset: int, event: TopicPermissionsSet) -> None:
+        if event.vhost in self.vhosts and event.user in self.users:
+            self.topic_permissions[event.vhost, event.user, event.exchange] = event
+
+    def on_topic_permissions_cleared(self, offset: int, event: TopicPermissionsCleared) -> None:
+        self.topic_permissions.pop((event.vhost, event.user, event.exchange), None)
+
+    def on_parameter_set(self, offset: int, event: ParameterSet) -> None:
+        if event.vhost in self.vhosts:
+            self.parameters[event.vhost, event.component, event.name] = event
+
+    def on_parameter_cleared(self, offset: int, event: ParameterCleared) -> None:
+        self.parameters.pop((event.vhost, event.component, event.name), None)
+
+    def on_global_parameter_set(self, offset: int, event: GlobalParameterSet) -> None:
+        self.global_parameters[event.name] = event
+
+    def on_global_parameter_cleared(self, offset: int, event: GlobalParameterCleared) -> None:
+        self.global_parameters.pop(event.name, None)
 
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event
@@ -299,6 +366,8 @@ class Topology:
         self._rules.pop(vhost, None)
         self._operator_rules.pop(vhost, None)
         _drop(self.permissions, vhost)
+        _drop(self.topic_permissions, vhost)
+        _drop(self.parameters, vhost)
         _drop(self.exchanges, vhost)
         _drop(self.policies, vhost)
         _drop(self.operator_policies, vhost)
@@ -351,6 +420,13 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     UserDeleted: Topology.on_user_deleted,
     PermissionsSet: Topology.on_permissions_set,
     PermissionsCleared: Topology.on_permissions_cleared,
+    TopicPermissionsSet: Topology.on_topic_permissions_set,
+    TopicPermissionsCleared: Topology.on_topic_permissions_cleared,
+    ParameterSet: Topology.on_parameter_set,
+    ParameterCleared: Topology.on_parameter_cleared,
+    GlobalParameterSet: Topology.on_global_parameter_set,
+    GlobalParameterCleared: Topology.on_global_parameter_cleared,
+    UserLimitsSet: Topology.on_user_limits_set,
     ExchangeDeclared: Topology.on_exchange_declared,
     ExchangeDeleted: Topology.on_exchange_deleted,
     Bound: Topology.on_bound,
@@ -364,10 +440,26 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
 }
 
 
-def _drop(mapping: dict[Any, Any], vhost: str) -> None:
-    """Everything of a vhost: keys begin with it."""
-    for key in [key for key in mapping if key[0] == vhost]:
+def _told(vhost: VhostCreated) -> dict[str, Any]:
+    """Without what older events could not say, where it is not said."""
+    return {name: value for name, value in asdict(vhost).items() if value or name in ("vhost", "description")}
+
+
+def _drop(mapping: dict[Any, Any], owner: str, position: int = 0) -> None:
+    """Everything of a vhost: keys begin with it. Of a user: it stands second."""
+    for key in [key for key in mapping if key[position] == owner]:
         del mapping[key]
+
+
+def _limits(definition: str) -> Limits:
+    """Of what no broker writes, what makes sense: a fold must not stop at it."""
+    try:
+        given = json.loads(definition)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(given, dict):
+        return {}
+    return {name: value for name, value in sorted(given.items()) if type(value) is int}
 
 
 def _best(rules: dict[str, _Rule], queue: str, queue_type: str) -> Policy | None:

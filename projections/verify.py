@@ -170,6 +170,8 @@ def _live_ids(queue: Queue) -> "array[int]":
     for holder in queue.holders.values():
         ids.extend(holder.held)
     ids.extend(letter.message_id for letter in queue.outbox.values())
+    if queue.delayed is not None:
+        ids.extend(queue.delayed.ids())
     return array("q", sorted(ids))
 
 

@@ -65,11 +65,14 @@ _TICK = bytes([_TICK_BYTE])
 # expiration_ms, priority, persistent, origin, encryption of nearly every message.
 _PLAIN_PERSISTENT = b"\x00\x00\x01\x00\x00"
 _PLAIN_TRANSIENT = b"\x00\x00\x00\x00\x00"
-_REASONS = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit")}
+_REASONS = {reason.encode(): reason for reason in ("expired", "rejected", "maxlen", "delivery_limit", "delayed")}
 _SMALL_LONGS = [long_bytes(value) for value in range(8192)]  # ready made, mostly for lengths
 _NEVER = b"\xff" * 11  # no record has this where a long or a length stands
 # Before a record that `strip_body` could not take a body out of: it is as it was.
 _UNSTRIPPED = _NEVER
+
+
+_NOT_RESTORED = b"\x00\x00\x00"  # restore, delivery_count and redelivered of a dead letter
 
 
 def _long(value: int) -> bytes:
@@ -179,7 +182,11 @@ class Encoder:
 
     def _origin(self, origin: Origin) -> bytes:
         head = self._in_queue(origin.vhost, origin.queue, origin.queue_id)
-        return b"\x02" + head + _long(origin.message_id) + _text(origin.reason) + _long(origin.sequence)
+        numbered = b"\x02" + head + _long(origin.message_id) + _text(origin.reason) + _long(origin.sequence)
+        if not (origin.restore or origin.delivery_count or origin.redelivered):
+            return numbered + _NOT_RESTORED
+        redelivered = b"\x01" if origin.redelivered else b"\x00"
+        return numbered + _text(origin.restore) + _long(origin.delivery_count) + redelivered
 
     def _in_queue(self, vhost: str, queue: str, number: int) -> bytes:
         """A queue and a number in it: what Acked, Nacked, Credited and Fetched (consumer) and Origin (queue_id) begin
@@ -440,7 +447,9 @@ class Decoder:
         if reason is None:
             raise _Surprise
         sequence, pos = _varint(record, pos + size)
-        return Origin(vhost, queue, queue_id, message_id, reason, sequence), pos
+        if record[pos : pos + 3] != _NOT_RESTORED:
+            raise _Surprise
+        return Origin(vhost, queue, queue_id, message_id, reason, sequence), pos + 3
 
     def _hot(self, record: bytes, pos: int, kind: int) -> Event:
         if kind == _TICK_BYTE:

@@ -71,9 +71,11 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dead letter came from: the source queue, its incarnation (`queue_id`), the message's id there, why it
-    died (`reason`: expired, rejected, maxlen, delivery_limit), and its number in the source queue's sequence of dead
-    letters, by which the target drops a forward that it has already seen."""
+    """Where a message came from that nobody published anew: the source queue, its incarnation (`queue_id`), and the
+    message's id there. `reason`: why it died there (expired, rejected, maxlen, delivery_limit), delayed, or restored.
+    `sequence`: of a dead letter its number in the source queue's sequence, by which the target drops a forward that it
+    has already seen; of a restored message its number in the restoration that is named `restore`, for the same purpose.
+    `delivery_count` and `redelivered` are what a restored message was when it was last in its queue."""
 
     vhost: str
     queue: str
@@ -81,6 +83,9 @@ class Origin:
     message_id: int
     reason: str
     sequence: int
+    restore: str = ""
+    delivery_count: int = 0
+    redelivered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,8 @@ class Acked:
 
 @dataclass(slots=True)
 class Nacked:
-    """`consumer` gave messages back. `method`: nack, reject or recover. `messages` as in `Acked`."""
+    """`consumer` gave messages back. `method`: nack, reject, recover, or timeout (the broker took them back from a
+    consumer that did not settle them in time). `messages` as in `Acked`."""
 
     vhost: str
     queue: str
@@ -314,6 +320,29 @@ class GlobalPrefetchSet:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseRenewed:
+    """A queue that exists was declared again, which renews its lease (S-053). Of another incarnation than `queue_id`,
+    or when there is none, it changes nothing: it never makes a queue."""
+
+    vhost: str
+    queue: str
+    queue_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PastRead:
+    """A client began to read the queue's past (x-stream-offset or x-rewind-to among `arguments`). The fold ignores it:
+    who reads the past changes nothing of the present. `consumer` is unique as in `ConsumerAttached`."""
+
+    vhost: str
+    queue: str
+    consumer: int
+    channel: int
+    tag: str
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MachineUpgraded:
     """From here on the fold decides by this machine version."""
 
@@ -336,8 +365,13 @@ class NodeJoined:
 
 @dataclass(frozen=True, slots=True)
 class VhostCreated:
+    """Of a vhost that exists: it is given this description, tags and default queue type. `default_queue_type`: of the
+    queues that are declared without x-queue-type; empty: classic."""
+
     vhost: str
     description: str = ""
+    tags: tuple[str, ...] = ()
+    default_queue_type: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,7 +381,8 @@ class VhostDeleted:
 
 @dataclass(frozen=True, slots=True)
 class UserSet:
-    """A user was made or changed. `password_hash` is in PHC string form (argon2id); empty: cannot log in."""
+    """A user was made or changed. `password_hash` is in PHC string form (argon2id), or an imported one of RabbitMQ's
+    (`$rabbitmq-sha256$` and its base64; also -sha512, -md5); empty: cannot log in."""
 
     name: str
     password_hash: str
@@ -374,6 +409,60 @@ class PermissionsSet:
 class PermissionsCleared:
     vhost: str
     user: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionsSet:
+    """Regular expressions over routing keys of the topic exchange, beside what `PermissionsSet` says."""
+
+    vhost: str
+    user: str
+    exchange: str
+    write: str
+    read: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPermissionsCleared:
+    vhost: str
+    user: str
+    exchange: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterSet:
+    """A runtime parameter; `value` is canonical JSON. Limits of a vhost are component vhost-limits, name limits."""
+
+    vhost: str
+    component: str
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCleared:
+    vhost: str
+    component: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterSet:
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalParameterCleared:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class UserLimitsSet:
+    """`definition`: canonical JSON of an object with max-connections, max-channels or both; `{}` lifts them."""
+
+    user: str
+    definition: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,12 +555,13 @@ class NodeAlive:
 QueueEvent = (
     Published | Acked | Nacked | Credited | Fetched | QueueDeclared | QueueDeleted | PolicyApplied | ConsumerAttached
     | ConsumerCancelled | Purged | Tick | SessionClosed | DeadLettersForwarded | Checkpointed | BrokerStarted
-    | MachineUpgraded | GlobalPrefetchSet | NodeLost | CheckpointAsked
+    | MachineUpgraded | GlobalPrefetchSet | NodeLost | CheckpointAsked | LeaseRenewed | PastRead
 )  # fmt: skip
 MetadataEvent = (
     BrokerStarted | MachineUpgraded | VhostCreated | VhostDeleted | UserSet | UserDeleted | PermissionsSet
     | PermissionsCleared | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | PolicySet | PolicyCleared
-    | OperatorPolicySet | OperatorPolicyCleared | NodeJoined | NodeLost
+    | OperatorPolicySet | OperatorPolicyCleared | NodeJoined | NodeLost | TopicPermissionsSet | TopicPermissionsCleared
+    | ParameterSet | ParameterCleared | GlobalParameterSet | GlobalParameterCleared | UserLimitsSet
 )  # fmt: skip
 Event = QueueEvent | MetadataEvent | NodeAlive
 
@@ -481,5 +571,6 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ConsumerCancelled, Purged, Tick, SessionClosed, DeadLettersForwarded, Checkpointed, BrokerStarted, MachineUpgraded,
     VhostCreated, VhostDeleted, UserSet, UserDeleted, PermissionsSet, PermissionsCleared, ExchangeDeclared,
     ExchangeDeleted, Bound, Unbound, PolicySet, PolicyCleared, OperatorPolicySet, OperatorPolicyCleared,
-    GlobalPrefetchSet, NodeJoined, NodeLost, NodeAlive, CheckpointAsked,
+    GlobalPrefetchSet, NodeJoined, NodeLost, NodeAlive, CheckpointAsked, LeaseRenewed, PastRead, TopicPermissionsSet,
+    TopicPermissionsCleared, ParameterSet, ParameterCleared, GlobalParameterSet, GlobalParameterCleared, UserLimitsSet,
 )  # fmt: skip

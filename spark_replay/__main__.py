@@ -1,8 +1,8 @@
-"""`python -m spark_replay`: state-at, history, biography, audit and watch from a shell.
+"""`python -m spark_replay`: state-at, history, biography, diff, slo, what-if, restore, audit and watch.
 
 Only the result is on stdout. Exit status: 0 done; 1 an audit found something; 64 a wrong argument; 65 the data cannot
-be used (a corrupt log, a time outside the history); 69 Spark does not start; 70 a defect of ours. An error is one line
-on stderr.
+be used (a corrupt log, a newer version's, a time outside the history); 69 Spark does not start; 70 a defect of ours. An
+error is one line on stderr.
 The checks that need no Spark come before Spark is started, so that a typo costs no seconds.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 import click
 
 from engine.log.base import CorruptLog, LogError
+from projections.machine.machine import NewerHistory
 from projections.rewind import OutsideHistory, RewindError, UnreadableTime
 from spark_replay.history_log import InKafka, Place, open_log
 from spark_replay.ranges import BadRequest
@@ -87,6 +88,22 @@ def history(
     write_frame(history_frame(_spark(place), place, stretches, queue), form, out)
 
 
+@main.command("keep-history")
+@_place
+@_queue
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
+def keep_history(place: Place, queue: str | None, out: Path) -> None:
+    """Add what is new since the last run to a history that is kept as Parquet."""
+    from dataclasses import asdict
+    from json import dumps
+
+    from spark_replay.kept_history import keep_history as keep
+    from spark_replay.kept_history import read_progress
+
+    read_progress(out, queue)
+    click.echo(dumps(asdict(keep(_spark(place), place, out, queue))))
+
+
 @main.command()
 @_place
 @click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
@@ -106,14 +123,118 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 
 @main.command()
 @_place
+@click.option("--from", "start", required=True, help='The first moment: a time, or offsets such as {"queues-0": 12}.')
+@click.option("--to", "end", help="The second one; now, if it is not given.")
+@click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
+@_queue
+@_format
+@_out
+def diff(
+    place: Place, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
+) -> None:
+    """What came into the queues and what left them between two moments, and why."""
+    from spark_replay.diff import diff_frame, plan_moment
+    from spark_replay.output import write_frame
+
+    _needs_out(form, out)
+    moments = plan_moment(place, start), plan_moment(place, end)
+    frame = diff_frame(_spark(place), *moments, queue)
+    if summary:
+        from pyspark.sql import functions as f
+
+        keys = ("vhost", "queue", "outcome", "rule", "user")
+        frame = frame.groupBy(*keys).agg(f.sum("change").alias("change")).orderBy(*keys)
+    write_frame(frame, form, out)
+
+
+@main.command()
+@_place
+@click.option("--from", "start", help="From this time on.")
+@click.option("--to", "end", help="Up to and including this time.")
+@click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
+@click.option("--every", help="A row for each stretch of this length: 5 minutes, 1 hour.")
+@_queue
+@_format
+@_out
+def slo(
+    place: Place, start: str | None, end: str | None, by: str, every: str | None, queue: str | None, form: str,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """How long messages waited for their first delivery and stayed in their queue, and how many came back."""
+    from spark_replay.output import write_frame
+    from spark_replay.slo import slo as slo_of
+
+    _needs_out(form, out)
+    write_frame(slo_of(_spark(place), place, start, end, queue, by, every), form, out)
+
+
+@main.command("what-if")
+@_place
+@click.option(
+    "--candidate", "texts", multiple=True, required=True,
+    help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
+)  # fmt: skip
+@click.option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
+@click.option("--to", "end", help="Up to and including this time.")
+@click.option(
+    "--show", default="summary", type=click.Choice(["summary", "fates", "depth", "assumptions"]), show_default=True
+)
+@click.option("--every", default=60.0, type=click.FloatRange(0.001), show_default=True, help="Seconds between depths.")
+@_format
+@_out
+def what_if(
+    place: Place, texts: tuple[str, ...], start: str | None, end: str | None, show: str, every: float, form: str,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """Which messages would have ended otherwise under another policy, argument or profile."""
+    from spark_replay.output import write_frame
+    from spark_replay.what_if import check, parse_candidate
+    from spark_replay.what_if import what_if as what_if_of
+
+    _needs_out(form, out)
+    candidates = [parse_candidate(text) for text in texts]
+    every_ms = max(1, round(every * 1000))
+    check(candidates, start, every_ms)
+    tried = what_if_of(_spark(place), place, candidates, start, end, every_ms)
+    write_frame(getattr(tried, show), form, out)
+
+
+@main.command()
+@_place
+@_queue
+@click.option("--where", "condition", required=True, help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
+@click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
+@click.option("--user", default="guest", show_default=True)
+@click.option("--password", default="guest", envvar="REWINDMQ_PASSWORD", help="Or in REWINDMQ_PASSWORD.")
+@click.option("--to", help="Into this queue of the same vhost, instead of back into their own.")
+@click.option("--name", help="Each message comes back once under a name.")
+@click.option("--dry-run", is_flag=True, help="Only say what would come back.")
+def restore(
+    place: Place, queue: str | None, condition: str, url: str, user: str, password: str, to: str | None,
+    name: str | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """Let a running broker bring back the messages that rows of the history are about."""
+    from spark_replay.bring_back import Broker, bring_back, find
+    from spark_replay.output import print_json
+
+    found = find(_spark(place), place, condition, queue)
+    print_json(bring_back(found, Broker(url, user, password), to, name, dry_run), sys.stdout)
+
+
+@main.command()
+@_place
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
-def audit(place: Place, form: str) -> int:
+@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
+def audit(place: Place, form: str, page: Path | None) -> int:
     """Check the history against itself, the log's hash chain, the broker's claims and its RocksDB."""
     from spark_replay.audit import audit as audit_of
     from spark_replay.report import print_report
+    from spark_replay.report_html import report_html
 
     findings = audit_of(_spark(place), place)
     print_report(findings, form)
+    if page is not None:
+        page.write_text(report_html(findings, str(place)), encoding="utf-8")
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
     return 0 if all(finding.ok for finding in findings) else 1
@@ -196,7 +317,7 @@ def run(arguments: list[str] | None = None) -> int:
         return _complain(EX_DATAERR, str(error))
     except RewindError as error:
         return _complain(EX_USAGE, str(error))
-    except (CorruptLog, LogError) as error:
+    except (CorruptLog, LogError, NewerHistory) as error:
         return _complain(EX_DATAERR, str(error))
     except Exception as error:
         return _spark_failure(error)
@@ -207,9 +328,9 @@ def _spark_failure(error: Exception) -> int:
     from spark_replay.failures import cause_of
 
     name, line = cause_of(error)
-    if name == "NoSpark":
+    if name in ("NoSpark", "Refused"):
         return _complain(EX_UNAVAILABLE, line)
-    data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__)
+    data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
     if name in (BadRequest.__name__, UnreadableTime.__name__):
         return _complain(EX_USAGE, line)
     return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)

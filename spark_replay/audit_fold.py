@@ -9,12 +9,14 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from projections.machine.effects import (
+    DELAYED,
     DELETED,
     DELIVERY_LIMIT,
     EXPIRED,
     MAXLEN,
     REJECTED,
     DeadLetter,
+    Delay,
     Deliver,
     Duplicate,
     Effect,
@@ -46,7 +48,7 @@ from schemas.events import (
 )  # fmt: skip
 from spark_replay import columns
 from spark_replay.ledger import CONSERVATION, DELIVERIES, LIMITS, ORDER, SETTLEMENT, TTL, Account
-from spark_replay.outcomes import batch_of, targets, time_passed
+from spark_replay.outcomes import batch_of, targets
 from spark_replay.prefetch import Prefetches
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ CHECKS = {
     LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
     TTL: "nothing delivered after its expiry, nothing expired before",
     DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
-    ORDER: "first deliveries in the order of publishing",
+    ORDER: "first deliveries in the order of publishing, the highest priority first",
     SETTLEMENT: "each ack and reject settles exactly what its consumer held",
     PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
     DEAD_LETTERS: "dead letters exactly where a dead-letter exchange is set, numbered without a gap",
@@ -84,6 +86,7 @@ class AuditProduct:
         self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
         self.offset = 0
         self.now_ms = 0
+        self.least_ms = 0
         self.events = 0
         self.claims = 0
         self.claimants: dict[str, None] = {}  # nodes, in the order of their first claims
@@ -157,10 +160,12 @@ class AuditProduct:
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         self.offset = offset
+        self.least_ms = self.now_ms  # what time alone brought happened at some moment after this
         self.now_ms = max(self.now_ms, timestamp_ms)
         self.events += 1
-        before = time_passed(effects, offset)
+        before = self.machine.time_passed_at(offset)
         touched = self._carry(event, effects[:before])
+        self.least_ms = self.now_ms
         self._limits(actor, event, effects[before:])
         account = self._happens(event, effects[before:])
         if account is not None:
@@ -263,7 +268,7 @@ class AuditProduct:
             key = (effect.queue.vhost, effect.queue.name)
             account = self.accounts.get(key)
             if account is None or account.queue is not effect.queue:
-                if isinstance(effect, Deliver | FetchReply | Forget | Requeue) and effect.queue.name:
+                if isinstance(effect, Deliver | FetchReply | Forget | Requeue | Delay) and effect.queue.name:
                     detail = f"{type(effect).__name__} of a queue that is not there"
                     self.fail(CONSERVATION, "/".join(key), None, detail)
                 continue
@@ -281,7 +286,10 @@ class AuditProduct:
         elif isinstance(effect, Requeue):
             for message_id in effect.message_ids:
                 self.prefetches.lets_go(account.out.get(message_id))
-                account.came_back(message_id)
+                account.came_back(message_id, effect.reason, self.now_ms)
+        elif isinstance(effect, Delay):
+            self.prefetches.lets_go(account.out.get(effect.message_id))
+            account.waits(effect.message_id, effect.reason, effect.due_ms, self.now_ms)
         elif isinstance(effect, Refuse):
             if isinstance(event, Published):
                 account.refused(effect.message_id, event)
@@ -297,8 +305,8 @@ class AuditProduct:
                 account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
             return
         account.delivered(
-            effect.message_id, effect.consumer, effect.redelivered, effect.delivery_count, effect.final, self.offset,
-            self.now_ms,
+            effect.message_id, effect.consumer, effect.redelivered, effect.delivery_count, effect.acquired_count,
+            effect.final, self.offset, self.least_ms,
         )  # fmt: skip
         if isinstance(effect, Deliver) and not effect.final:
             wrong = self.prefetches.holds(effect.consumer)
@@ -309,6 +317,7 @@ class AuditProduct:
         if effect.reason == DELETED:
             return  # the queue goes with all its messages, and its account
         mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
+        mourned = mourned or effect.reason == DELAYED
         for message_id in effect.message_ids:
             self.prefetches.lets_go(account.out.get(message_id))
             account.left(message_id, effect.reason, effect.consumer, event, self.now_ms)
@@ -319,6 +328,8 @@ class AuditProduct:
         queue = account.queue
         self.owed.pop((queue.queue_id, letter.message_id), None)
         wanted = account.limits.dead_letter_exchange
+        if letter.reason == DELAYED:
+            wanted = queue.name.removeprefix("amq.delayed.")
         if letter.exchange != wanted:
             detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
             account.fail(DEAD_LETTERS, letter.message_id, detail)
@@ -336,6 +347,8 @@ class AuditProduct:
                 return
             if isinstance(effect, Forget | Requeue) and effect.consumer == event.consumer:
                 settled += len(effect.message_ids)
+            elif isinstance(effect, Delay) and effect.consumer == event.consumer:
+                settled += 1
         if settled != asked:
             name = f"{event.vhost}/{event.queue}"
             self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {asked} messages settled {settled}")

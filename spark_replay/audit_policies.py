@@ -1,7 +1,8 @@
 """The audit of policies: a queue's own partition says which policies held; the metadata log says who set them.
 
     was set     each policy in force was set at the offset of the metadata log that it names, as it was used
-    is applied  the policies that a queue has at the end are those that the topology would give it
+    is applied  the policies that a queue has at the end are those that the topology would give it (none concerns the
+                broker's own: of delayed messages, of direct replies)
 
 Beside a running broker a policy may be set and not yet applied. The embedded log's broker logs both in one go, so
 whatever a partition logged after the last policy was set, by its clock, stands behind the application: only then is it
@@ -13,6 +14,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from projections.hidden import is_hidden
 from projections.replay import decoder_for
 from projections.topology import Topology
 from schemas.codec import UndecodableRecord
@@ -103,9 +105,10 @@ class PolicyBook:
 
     def _is_applied(self, row: Any, told: dict[str, Any]) -> list[Finding]:
         asked = (told["vhost"], told["queue"], told["type"])
+        hidden = is_hidden(told["queue"])
         wanted = {
-            "policy": _shown(self.topology.effective_policy(*asked)),
-            "operator_policy": _shown(self.topology.effective_operator_policy(*asked)),
+            "policy": None if hidden else _shown(self.topology.effective_policy(*asked)),
+            "operator_policy": None if hidden else _shown(self.topology.effective_operator_policy(*asked)),
         }
         name = f"{told['vhost']}/{told['queue']}"
         wrong = [f"{kind} is {told[kind]}, should be {right}" for kind, right in wanted.items() if told[kind] != right]

@@ -22,8 +22,9 @@ from projections.machine.machine import Machine
 from spark_replay.audit_fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 1
+FORMAT = 2
 _CLASSES = {
+    ("spark_replay.levels", "Levels"),
     ("spark_replay.limits", "Limits"),
     ("spark_replay.prefetch", "Prefetches"),
     ("schemas.events", "Argument"),

@@ -3,6 +3,8 @@
     EVENTS    one row an event of the log, what was asked        spark.read.format("rewindmq")
     RECORDS   the same, undecoded and without bodies: what a fold reads (option view=records)
     HISTORY   one row an outcome, what came of it
+    DIFF      one row of HISTORY by which a message came into a queue or left it
+    SLO       one row a queue, consumer or stretch of time: how long messages waited and stayed
     QUEUES    one row a queue at a moment
     MESSAGES  one row a message in a queue at that moment
     AUDIT     one row a finding
@@ -19,7 +21,8 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-TEXT, LONG, INT, BOOL, BYTES = pa.string(), pa.int64(), pa.int32(), pa.bool_(), pa.binary()
+TEXT, LONG, INT, FLOAT = pa.string(), pa.int64(), pa.int32(), pa.float64()
+BOOL, BYTES = pa.bool_(), pa.binary()
 TIME = pa.timestamp("us", "UTC")
 
 
@@ -63,6 +66,17 @@ HISTORY = table(
     routing_key=TEXT, origin=struct(vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, reason=TEXT),
 )  # fmt: skip
 
+# `change`: 1, a message came into the queue; -1, it left
+DIFF = pa.schema([pa.field("change", INT), *HISTORY])
+
+# `wait`: from the publish to the first delivery; `stay`: to the end. Null where there was none. `consumer` is null when
+# the row is about all of them, `since` when it is about the whole stretch.
+SLO = table(
+    vhost=TEXT, queue=TEXT, consumer=LONG, since=TIME, published=LONG, delivered=LONG, redelivered=LONG,
+    redelivery_rate=FLOAT, ended=LONG, wait_p50_ms=FLOAT, wait_p95_ms=FLOAT, wait_p99_ms=FLOAT, wait_max_ms=LONG,
+    stay_p50_ms=FLOAT, stay_p95_ms=FLOAT, stay_p99_ms=FLOAT, stay_max_ms=LONG,
+)  # fmt: skip
+
 QUEUES = table(
     partition=TEXT, offset=LONG, clock=TIME, vhost=TEXT, queue=TEXT, queue_id=LONG, type=TEXT, durable=BOOL,
     exclusive=BOOL, auto_delete=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG, operator_policy=TEXT,
@@ -82,3 +96,15 @@ MESSAGES = table(
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
 
 AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)
+
+# what_if: a message whose end is another under the candidate (acked, expired, ready ...), and when and by which rule
+FATES = table(
+    candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, message_id=LONG, before=TEXT, before_at=TIME,
+    before_rule=TEXT, after=TEXT, after_at=TIME, after_rule=TEXT,
+)  # fmt: skip
+# ... the number of messages of each queue at moments, as recorded and under the candidate
+DEPTHS = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, at=TIME, before=LONG, after=LONG)
+# ... and how often what consumers did had to be stretched: reactions that came later than recorded, that found no
+# message any more, and acks of messages that no consumer had met
+ASSUMPTIONS = table(candidate=TEXT, late_reactions=LONG, lost_reactions=LONG, guessed_acks=LONG)
+WHAT_IF = table(fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)))

@@ -16,6 +16,7 @@ from typing import Any
 
 from projections.machine.effects import (
     ACKED,
+    DELAYED,
     DELIVERED,
     DELIVERY_LIMIT,
     EXPIRED,
@@ -26,7 +27,8 @@ from projections.machine.effects import (
 )  # fmt: skip
 from projections.machine.queue import Queue
 from schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
-from spark_replay.limits import read_limits
+from spark_replay.levels import Levels
+from spark_replay.limits import Limits, read_limits
 
 CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT = (
     "conservation", "limits", "ttl", "deliveries", "order", "settlement",
@@ -41,9 +43,12 @@ _CAUSES: dict[str, tuple[type, ...] | None] = {
     EXPIRED: None,
     MAXLEN: None,
     DELIVERY_LIMIT: None,
+    DELAYED: None,
 }
 _FROM_CONSUMER = (ACKED, REJECTED, DELIVERY_LIMIT)
-_FROM_READY = (EXPIRED, MAXLEN, PURGED)
+_FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED)
+_FROM_WAITING = (PURGED, DELAYED)
+_FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")  # S-100, profile rabbitmq-4.3
 
 Report = Callable[[str, str, int | None, str], None]
 
@@ -59,14 +64,27 @@ class Account:
         self.out: dict[int, int] = {}  # of these, which consumer holds it
         self.expires: dict[int, int] = {}  # of these, when it is due
         self.returned: dict[int, int] = {}  # of these, how often it came back
+        self.failed: dict[int, int] = {}  # of profile rabbitmq-4.3: how often by a failure,
+        self.acquired: dict[int, int] = {}  # and how often since it came into this queue
+        self.waiting: dict[int, int] = {}  # of these, which wait, and until when
+        self.published: dict[int, int] = {}  # of these, in a stream, when it came
         self.bytes_ready = 0
         self.bytes_out = 0
-        self.last_first = -1  # the highest id delivered for the first time
+        self.bytes_waiting = 0
+        self.last_first: dict[int, int] = {}  # by priority, the highest id delivered for the first time
+        self.last_cut = -1  # of a stream
         self.crashed = 0  # messages below it may have been delivered before a crash, without a trace
         self.counters: dict[str, int] = {}
         self.quorum = declared.type == "quorum"
+        self.stream = declared.type == "stream"
+        self.later = self.quorum and queue.version >= 2 and declared.semantics == "rabbitmq-4.3"
+        self.delays = declared.type == "delayed"
         self.arguments = declared.arguments
-        self.limits = read_limits(declared.type, declared.arguments, declared.policy, declared.operator_policy)
+        self.limits = self._limits(declared)
+        self.levels = Levels.of(declared, queue.version, self.later)
+
+    def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
+        return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
 
     @classmethod
     def believing(cls, beliefs: dict[str, Any], queue: Queue, report: Report) -> "Account":
@@ -82,14 +100,14 @@ class Account:
         self.report(check, "/".join(self.key), message_id, detail)
 
     def policy(self, event: PolicyApplied) -> None:
-        self.limits = read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy)
+        self.limits = self._limits(event)
 
     def count(self, what: str) -> None:
         self.counters[what] = self.counters.get(what, 0) + 1
 
     @property
     def ready(self) -> int:
-        return len(self.sizes) - len(self.out)
+        return len(self.sizes) - len(self.out) - len(self.waiting)
 
     # -- what happens -----------------------------------------------------------------------------------------------
 
@@ -98,10 +116,22 @@ class Account:
             self.fail(CONSERVATION, message_id, "published twice into the same queue")
         self.sizes[message_id] = event.body_size
         self.bytes_ready += event.body_size
+        self.count("published")
+        origin = event.origin
+        if origin is not None and origin.redelivered:  # it is restored, and has been through something
+            self.returned[message_id] = origin.delivery_count if self.quorum and not self.later else 1
+            if self.later:
+                self.failed[message_id] = origin.delivery_count
+        if self.stream:
+            self.published[message_id] = now_ms
+            return
+        if self.delays:
+            self._waits(message_id, now_ms + (event.expiration_ms or 0))
+            return
+        self.levels.enters(message_id, event.priority)
         lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
         if lives:
             self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
-        self.count("published")
 
     def refused(self, message_id: int, event: Published) -> None:
         limits = self.limits
@@ -113,12 +143,12 @@ class Account:
             self.fail(LIMITS, message_id, f"refused with {self.ready} ready, {self.bytes_ready} bytes: {limits}")
 
     def delivered(
-        self, message_id: int, consumer: int, redelivered: bool, delivery_count: int, final: bool, cause: int,
-        now_ms: int,
+        self, message_id: int, consumer: int, redelivered: bool, delivery_count: int, acquired_count: int,
+        final: bool, cause: int, now_ms: int,
     ) -> None:  # fmt: skip
         size = self.sizes.get(message_id)
-        if size is None or message_id in self.out:
-            where = "not in the queue" if size is None else f"with consumer {self.out[message_id]}"
+        if size is None or message_id in self.out or message_id in self.waiting:
+            where = "not in the queue" if size is None else f"with consumer {self.out.get(message_id)} or waiting"
             self.fail(CONSERVATION, message_id, f"delivered to consumer {consumer}, but it is {where}")
             return
         due = self.expires.get(message_id)
@@ -127,12 +157,21 @@ class Account:
         returned = self.returned.get(message_id, 0)
         if redelivered != (returned > 0 or message_id < self.crashed):
             self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
+        wrong = self.levels.delivered(message_id)
+        if wrong is not None:
+            self.fail(ORDER, message_id, wrong)
         if not returned:
-            if message_id < self.last_first:
-                self.fail(ORDER, message_id, f"delivered after message {self.last_first}, which came later")
-            self.last_first = max(self.last_first, message_id)
-        if self.quorum and delivery_count != returned:
-            self.fail(DELIVERIES, message_id, f"delivery_count {delivery_count} after {returned} returns")
+            level = self.levels.level(message_id)
+            last = self.last_first.get(level, -1)
+            if message_id < last:
+                self.fail(ORDER, message_id, f"delivered after message {last}, which came later")
+            self.last_first[level] = max(last, message_id)
+        expected = (returned if self.quorum else 0, 0)
+        if self.later:
+            expected = (self.failed.get(message_id, 0), self.acquired.get(message_id, 0))
+        if (delivery_count, acquired_count) != expected:
+            detail = f"delivery_count {delivery_count}, acquired {acquired_count} after {returned} returns"
+            self.fail(DELIVERIES, message_id, detail)
         if final:
             self._leaves(message_id)
             self.count(DELIVERED)
@@ -141,17 +180,66 @@ class Account:
             self.bytes_ready -= size
             self.bytes_out += size
 
-    def came_back(self, message_id: int) -> None:
+    def came_back(self, message_id: int, reason: str, now_ms: int) -> None:
+        if reason == DELAYED:
+            self._waited(message_id, now_ms)
+        elif self._given_back(message_id, reason):
+            self.levels.ready_again(message_id)
+            if self._retry(reason) is not None:
+                self.fail(DELIVERIES, message_id, f"{reason}, but it did not wait: {self.limits}")
+
+    def waits(self, message_id: int, reason: str, due_ms: int, now_ms: int) -> None:
+        """It came back, and is ready again only later."""
+        if not self._given_back(message_id, reason):
+            return
+        retry = self._retry(reason)
+        if retry is None:
+            self.fail(DELIVERIES, message_id, f"waits after {reason}: {self.limits}")
+        else:
+            least, most = retry
+            wanted = now_ms + min(least * max(1, self.failed.get(message_id, 0)), most)
+            if due_ms != wanted:
+                self.fail(TTL, message_id, f"waits until {due_ms}, which should be {wanted}")
+        self._waits(message_id, due_ms)
+
+    def _retry(self, reason: str) -> tuple[int, int] | None:
+        """For how long a message waits that came back for this reason: least and most."""
+        if self.limits.retry is None:
+            return None
+        kind, least, most = self.limits.retry
+        return (least, most) if kind in ("all", "failed" if reason in _FAILURES else "returned") else None
+
+    def _given_back(self, message_id: int, reason: str) -> bool:
         if self.out.pop(message_id, None) is None:
             self.fail(CONSERVATION, message_id, "came back, but nobody had it")
-            return
+            return False
         size = self.sizes[message_id]
         self.bytes_out -= size
         self.bytes_ready += size
-        returned = self.returned[message_id] = self.returned.get(message_id, 0) + 1
+        count = self.returned[message_id] = self.returned.get(message_id, 0) + 1
+        if self.later:
+            self.acquired[message_id] = self.acquired.get(message_id, 0) + 1
+            count = self.failed[message_id] = self.failed.get(message_id, 0) + (reason in _FAILURES)
         limit = self.limits.delivery_limit
-        if limit is not None and 0 <= limit < returned:
-            self.fail(DELIVERIES, message_id, f"came back {returned} times, the limit is {limit}")
+        if limit is not None and 0 <= limit < count:
+            self.fail(DELIVERIES, message_id, f"came back {count} times, the limit is {limit}")
+        return True
+
+    def _waits(self, message_id: int, due_ms: int) -> None:
+        self.waiting[message_id] = due_ms
+        self.bytes_ready -= self.sizes[message_id]
+        self.bytes_waiting += self.sizes[message_id]
+
+    def _waited(self, message_id: int, now_ms: int) -> None:
+        due_ms = self.waiting.pop(message_id, None)
+        if due_ms is None:
+            self.fail(CONSERVATION, message_id, "ready again, but it did not wait")
+            return
+        if due_ms > now_ms:
+            self.fail(TTL, message_id, f"ready again at {now_ms}, due {due_ms}")
+        self.bytes_ready += self.sizes[message_id]
+        self.bytes_waiting -= self.sizes[message_id]
+        self.levels.ready_again(message_id)
 
     def left(self, message_id: int, reason: str, consumer: int, event: Event, now_ms: int) -> None:
         if message_id not in self.sizes:
@@ -162,33 +250,68 @@ class Account:
             self.fail(SETTLEMENT, message_id, f"{reason} by consumer {consumer}, but consumer {holder} has it")
         if reason in _FROM_READY and holder is not None:
             self.fail(SETTLEMENT, message_id, f"{reason}, but consumer {holder} has it")
+        due_ms = self.waiting.get(message_id)
+        if due_ms is not None and (reason not in _FROM_WAITING or (reason == DELAYED and due_ms > now_ms)):
+            self.fail(TTL, message_id, f"{reason} at {now_ms}, but it waits until {due_ms}")
         causes = _CAUSES.get(reason)
         if causes is not None and not isinstance(event, causes):
             self.fail(SETTLEMENT, message_id, f"{reason} because of {type(event).__name__}")
-        if reason == EXPIRED and self.expires.get(message_id, now_ms + 1) > now_ms:
+        if self.stream:
+            self._retained(message_id, reason, now_ms)
+        elif reason == EXPIRED and self.expires.get(message_id, now_ms + 1) > now_ms:
             self.fail(TTL, message_id, f"expired at {now_ms}, due {self.expires.get(message_id)}")
         if reason == MAXLEN and not self._over(0, 0):
             self.fail(LIMITS, message_id, f"dropped with {self.ready} ready, {self.bytes_ready} bytes: {self.limits}")
-        if reason == DELIVERY_LIMIT and self.returned.get(message_id, 0) + 1 <= (self.limits.delivery_limit or 0):
-            self.fail(DELIVERIES, message_id, f"delivery_limit after {self.returned.get(message_id, 0) + 1} returns")
+        if reason == DELIVERY_LIMIT:
+            count = (self.failed if self.later else self.returned).get(message_id, 0) + 1
+            if count <= (self.limits.delivery_limit or 0):
+                self.fail(DELIVERIES, message_id, f"delivery_limit after {count} returns")
         self._leaves(message_id)
         self.count(reason)
 
+    def _retained(self, message_id: int, reason: str, now_ms: int) -> None:
+        """A stream cuts in the order of publishing, and for its age only what is too old."""
+        if message_id < self.last_cut:
+            self.fail(ORDER, message_id, f"{reason} after message {self.last_cut}, which came later")
+        self.last_cut = message_id
+        age = self.limits.max_age_ms
+        if reason == EXPIRED and (age is None or self.published[message_id] + age > now_ms):
+            detail = f"cut at {now_ms}, published at {self.published[message_id]}, max-age {age} ms"
+            self.fail(TTL, message_id, detail)
+
+    def _due(self, message_id: int, shown: int | None) -> int | None:
+        """When a message is due. A stream's max-age is exact to the second that follows: `shown` has to be in it."""
+        if not self.stream:
+            return self.expires.get(message_id)
+        age = self.limits.max_age_ms
+        if age is None:
+            return None
+        least = self.published[message_id] + age
+        return shown if shown is not None and least <= shown <= least + 1000 else least
+
     def _leaves(self, message_id: int) -> None:
         size = self.sizes.pop(message_id)
-        if self.out.pop(message_id, None) is None:
-            self.bytes_ready -= size
-        else:
+        if self.out.pop(message_id, None) is not None:
             self.bytes_out -= size
+        elif self.waiting.pop(message_id, None) is not None:
+            self.bytes_waiting -= size
+        else:
+            self.bytes_ready -= size
+        self.levels.leaves(message_id)
+        self.failed.pop(message_id, None)
+        self.acquired.pop(message_id, None)
         self.expires.pop(message_id, None)
         self.returned.pop(message_id, None)
+        self.published.pop(message_id, None)
 
     def _over(self, more: int, more_bytes: int) -> bool:
-        """Whether what counts is above a limit; dead letters that a quorum queue still holds count too (S-150)."""
+        """Whether what counts is above a limit; what waits counts too, and dead letters that a quorum queue still holds
+        (S-150)."""
         limits, queue = self.limits, self.queue
         held = queue.messages_dlx if self.quorum else 0
         held_bytes = queue.message_bytes_dlx if self.quorum else 0
-        messages, size = self.ready + held + more, self.bytes_ready + held_bytes + more_bytes
+        messages = self.ready + len(self.waiting) + held + more
+        size = self.bytes_ready + self.bytes_waiting + held_bytes + more_bytes
         too_many = limits.max_length is not None and messages > limits.max_length
         return too_many or (limits.max_length_bytes is not None and size > limits.max_length_bytes)
 
@@ -197,12 +320,15 @@ class Account:
     def compare(self, entered: int | None) -> None:
         """After an event. `entered`: the size of the message, if the event was a publish that the queue took."""
         queue, limits = self.queue, self.limits
-        mine = (self.ready, len(self.out), self.bytes_ready, self.bytes_out)
-        shown = (queue.messages_ready, queue.messages_unacked, queue.message_bytes_ready, queue.message_bytes_unacked)
+        mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
+        shown = (
+            queue.messages_ready, queue.messages_unacked, queue.messages_delayed, queue.message_bytes_ready,
+            queue.message_bytes_unacked, queue.message_bytes_delayed,
+        )  # fmt: skip
         if mine != shown:
-            detail = f"ready, unacked and their bytes are {mine} by the history, {shown} by the fold"
+            detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
             self.fail(CONSERVATION, None, detail)
-        if not self.ready or not self._over(0, 0):
+        if self.ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
             return
         if limits.drops_head:
             self.fail(LIMITS, None, f"{self.ready} ready, {self.bytes_ready} bytes: {limits}")
@@ -218,7 +344,8 @@ class Account:
             self.fail(CONSERVATION, message_id, f"in the queue only {where}")
         for message_id in self.sizes.keys() & views.keys():
             view = views[message_id]
-            mine = (self.sizes[message_id], self.out.get(message_id, 0), self.expires.get(message_id))
+            due = self._due(message_id, view.expires_ms)
+            mine = (self.sizes[message_id], self.out.get(message_id, 0), due)
             if mine != (view.size, view.consumer, view.expires_ms):
                 shown = (view.size, view.consumer, view.expires_ms)
                 self.fail(CONSERVATION, message_id, f"size, holder, expiry {mine} by the history, {shown} by the fold")
@@ -227,5 +354,6 @@ class Account:
             if counted != value:
                 self.fail(CONSERVATION, None, f"{name}: {value} by the history, {counted} by the fold")
         head = next(self.queue.ready_ids(), None)
-        if head is not None and self.expires.get(head, now_ms + 1) <= now_ms:
-            self.fail(TTL, head, f"still at the head at {now_ms}, due {self.expires[head]}")
+        due = None if head not in self.sizes else self._due(head, views[head].expires_ms)
+        if due is not None and due <= now_ms:
+            self.fail(TTL, head, f"still at the head at {now_ms}, due {due}")

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from projections.machine.effects import (
-    DELETED,
-    EXPIRED,
     CancelConsumer,
     DeadLetter,
+    Delay,
     Deliver,
     Duplicate,
     Effect,
@@ -42,6 +41,7 @@ REFUSED = "refused"  # by reject-publish: it never was in the queue
 DUPLICATE = "duplicate"  # a dead letter that the target had seen
 DELIVERED = "delivered"  # `final` when without acknowledgement
 REQUEUED = "requeued"
+POSTPONED = "postponed"  # as requeued, but ready only when its delay is over (delayed retry): then it is requeued
 DEAD_LETTERED = "dead_lettered"
 CONSUMER_CANCELLED = "consumer_cancelled"
 QUEUE_GONE = "queue_gone"
@@ -54,7 +54,7 @@ BATCH_ROWS = 10_000
 
 _Row = tuple[Any, ...]
 # What the rows of one event share: offset, timestamp in microseconds, event, user, session
-_Cause = tuple[int, int | None, str, str | None, int | None]
+_Cause = tuple[int, int | None, str | None, str | None, int | None]
 
 
 class HistoryProduct:
@@ -81,7 +81,7 @@ class HistoryProduct:
         self.ordinal = 0
         self.cause = (offset, timestamp_ms * 1000, kind.__name__, actor.user, actor.session)
         if isinstance(event, Published):
-            before = time_passed(effects, offset)
+            before = self.machine.time_passed_at(offset)
             for effect in effects[:before]:
                 _ROWS[type(effect)](self, effect)
             self._published(offset, actor, event, effects)
@@ -93,6 +93,15 @@ class HistoryProduct:
         self.ordinal = 0
         self.cause = (offset, None, UNDECODABLE, None, None)
         self.row(None, QUARANTINED, None, reason=why)
+
+    def time_passes(self, offset: int, until_ms: int) -> None:
+        """With no event: what is due until then happens. `offset`: of the event that would come next."""
+        effects: list[Effect] = []
+        self.machine.advance(until_ms, effects)
+        self.ordinal = 0
+        self.cause = (offset, until_ms * 1000, None, None, None)
+        for effect in effects:
+            _ROWS[type(effect)](self, effect)
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
         if self.rows and last:
@@ -179,6 +188,10 @@ def _requeued(product: HistoryProduct, effect: Requeue) -> None:
         product.row(effect.queue, REQUEUED, message_id, consumer=effect.consumer, reason=effect.reason)
 
 
+def _postponed(product: HistoryProduct, effect: Delay) -> None:
+    product.row(effect.queue, POSTPONED, effect.message_id, consumer=effect.consumer, reason=effect.reason)
+
+
 def _refused(product: HistoryProduct, effect: Refuse) -> None:
     policy = deciding_policy(effect.queue, effect.rule)
     product.row(effect.queue, REFUSED, effect.message_id, rule=effect.rule or None, policy=policy)
@@ -216,6 +229,7 @@ _ROWS: dict[type, Callable[[HistoryProduct, Any], None]] = {
     FetchReply: _fetched,
     Forget: _left,
     Requeue: _requeued,
+    Delay: _postponed,
     Refuse: _refused,
     DeadLetter: _dead_lettered,
     Duplicate: _duplicate,
@@ -227,24 +241,6 @@ _ROWS: dict[type, Callable[[HistoryProduct, Any], None]] = {
 }
 
 # -- what an event and its effects mean -----------------------------------------------------------------------------
-
-
-def due_to_time(effect: Effect, offset: int) -> bool:
-    """Whether an effect of the event at `offset` came before the event itself: time passes first, then the event
-    happens. In doubt it is the event's own."""
-    if isinstance(effect, Forget):
-        return effect.reason == DELETED or (effect.reason == EXPIRED and offset not in effect.message_ids)
-    if isinstance(effect, DeadLetter):
-        return effect.reason == EXPIRED and effect.message_id != offset
-    return isinstance(effect, QueueGone | CancelConsumer)
-
-
-def time_passed(effects: Sequence[Effect], offset: int) -> int:
-    """How many of the effects came of time alone, before the event happened."""
-    for number, effect in enumerate(effects):
-        if not due_to_time(effect, offset):
-            return number
-    return len(effects)
 
 
 def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:

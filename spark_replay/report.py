@@ -16,7 +16,7 @@ from spark_replay.kept import KEPT
 from spark_replay.output import print_json
 from spark_replay.watch import BatchReport
 
-_MEANING = CHECKS | {
+MEANING = CHECKS | {
     KEPT: "Kafka has the whole history, from offset 0 on, and is set to keep it",
     CHAIN: "the bytes of the log are those that were written (hash chain over every block)",
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
@@ -33,12 +33,12 @@ def print_report(findings: Sequence[Finding], form: str) -> None:
     table = Table(box=None, pad_edge=False)
     for heading in ("check", "result", "what it says", "looked at"):
         table.add_column(heading, overflow="fold")
-    for check in _in_order(findings):
+    for check in in_order(findings):
         of_check = [finding for finding in findings if finding.check == check]
         broken = sum(not finding.ok for finding in of_check)
         looked = "; ".join(f"{f.partition}: {f.detail}" for f in of_check if f.ok)
         result = "[green]ok[/]" if not broken else f"[red]{broken} found[/]"
-        table.add_row(check, result, _MEANING[check], looked)
+        table.add_row(check, result, MEANING[check], looked)
     console.print(table)
     bad = [finding for finding in findings if not finding.ok]
     for finding in bad:
@@ -55,7 +55,7 @@ def print_batch(report: BatchReport, form: str) -> None:
     print("\n".join(lines), flush=True)
 
 
-def _in_order(findings: Sequence[Finding]) -> list[str]:
+def in_order(findings: Sequence[Finding]) -> list[str]:
     return list(dict.fromkeys(finding.check for finding in findings))
 
 

@@ -3,6 +3,9 @@
     broker          one started broker for a test module; ends with it, and must end cleanly
     start_broker    a function that starts more, or starts one again in the same directory
     kafka, kafka3   a real Kafka of one node, of three (tests/kafka/fixtures.py)
+
+Where tests run in several processes (`make test`), a file's tests stay together, for what they share; and so do those
+of all files that need Kafka, since one of it is enough for two cores, and those that need Spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,6 +17,14 @@ from tests.kafka.fixtures import kafka, kafka3
 from tests.running import RunningBroker
 
 __all__ = ["broker", "kafka", "kafka3", "start_broker"]
+KAFKAS = {"kafka", "kafka3"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = item.path.parent.name
+        group = "kafka" if folder == "kafka" or KAFKAS & set(getattr(item, "fixturenames", ())) else str(item.path)
+        item.add_marker(pytest.mark.xdist_group("spark" if folder == "spark" else group))
 
 
 @pytest.fixture

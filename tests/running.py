@@ -14,8 +14,11 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 START_SECONDS = 30
-# Ports below those that the system gives to clients, so that nobody takes one between our asking and its use.
-PORTS = itertools.cycle(range(10_000 + os.getpid() % 1_000 * 20, 32_000))
+# Ports below those that the system gives to clients, and others for each process of a test run, so that nobody takes
+# one between our asking and its use.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+_FIRST = 10_000 + _WORKER * 3_500
+PORTS = itertools.cycle((*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500), *range(_FIRST, _FIRST + 3_000)))
 
 
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test

@@ -7,5 +7,6 @@
     settlement.py     delivery tags and acks          confirms.py     publisher confirms
     consumer.py       deliveries and credit (hot)     output.py       what is to be written, and in which order
     methods.py        methods by pamqp's definitions  tables.py       field tables with their types
-    sasl.py           PLAIN, AMQPLAIN                 erlang.py, tally.py   texts as Erlang prints them; counters
+    sasl.py           PLAIN, AMQPLAIN, EXTERNAL       erlang.py       texts as Erlang prints them
+    transactions.py   what waits for tx.commit        overdue.py      deliveries that are unacked for too long
 """

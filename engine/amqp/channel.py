@@ -1,6 +1,7 @@
 """One channel, sans I/O: what its methods do, and what it remembers between them.
 
-    ready                a method frame may come (the channel is open and no content is under way)
+    ready                a method frame may come (the channel is open, no content is under way), and it is not
+                         transactional: frames.py may take publishes and acks in one piece
     publishing           a basic.publish whose header (`size` < 0) or body frames are still to come
     closing              channel.close was sent: everything but close and close-ok is ignored
 
@@ -12,12 +13,15 @@ from engine.amqp import methods
 from engine.amqp.confirms import Confirmations
 from engine.amqp.consumer import Consumer, content
 from engine.amqp.output import ChannelOutput
-from engine.amqp.properties import Parsed, parse
-from engine.amqp.publishing import Publishing, route_by_content
+from engine.amqp.overdue import Looks
+from engine.amqp.properties import Parsed, parse, with_reply_queue
+from engine.amqp.publishing import Publishing, message, route_by_content
 from engine.amqp.publishing import decode as decode_publish
-from engine.amqp.settlement import Settlement
-from engine.amqp.tally import Tally
+from engine.amqp.settlement import Settlement, Verdict
+from engine.amqp.transactions import Transaction
 from engine.broker import Broker, ChannelStatus, Destination, Session
+from engine.config import MAX_MESSAGE_SIZE
+from engine.counters import Tally
 from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
 from schemas.events import Published
 
@@ -38,7 +42,6 @@ class ConnectionState:
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[Consumer] = []  # consumers that want credit
         self.settling: list[Channel] = []  # channels whose settlements gather
-        self.tally = Tally(broker.counters)
 
 
 class Channel:
@@ -56,21 +59,24 @@ class Channel:
         self.publishings: dict[bytes, Publishing] = {}
         self.parsed: dict[bytes, Parsed] = {}
         self.publishing: Publishing | None = None
+        self.transaction: Transaction | None = None
         self.size = -1
-        self.received = 0
         self.properties = b""
-        self.pieces: list[bytes] = []
+        self.gathered = bytearray()  # of the body, while more is to come
         self.confirming = False
-        self.tally = shared.tally
-        self.confirms = Confirmations(output, shared.confirming, shared.tally)
+        self.tally = Tally()
+        self.confirms = Confirmations(output, shared.confirming, self.tally)
         self.settlement = Settlement(shared.session.actor)
+        self.looks = Looks(self.settlement)
         self.settling = False  # listed in shared.settling
         self.consumers: dict[str, Consumer] = {}
         self.gone: list[Consumer] = []  # cancelled by the broker
         self.prefetch = 0
         self.global_prefetch = 0
+        self.reply_queue = ""  # of the consumer of direct replies, its tag
+        self.reply_tag = ""
         self.last_queue = ""  # most recently declared: what an empty name means
-        self.status = ChannelStatus(self.number)
+        self.status = ChannelStatus(self.number, self.tally, self.settlement)
         self.session.channels[self.number] = self.status
 
     # -- publishing ---------------------------------------------------------------------------------------------------
@@ -84,12 +90,14 @@ class Channel:
             parsed = self.parse_properties(raw)
         if self.settlement.pending:
             self.settlement.flush()
+        tally = self.tally
+        if len(body) != tally.size:
+            tally.another_size(len(body))
         route = publishing.route
         partition = publishing.partition
         if route is None or partition is None or parsed.sender_selected:
             self.publish_anywhere(publishing, parsed, body)
             return
-        tally = self.tally
         tally.received += 1
         tally.routed += publishing.queues
         offset = partition.publish(
@@ -107,9 +115,7 @@ class Channel:
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
         """A publish to several partitions, to none, or one that is routed by its content."""
-        destinations, properties = publishing.destinations, parsed.raw
-        if publishing.needs_headers or parsed.sender_selected:
-            destinations, properties = route_by_content(publishing, parsed, self.broker, self.session)
+        destinations = self.destinations(publishing, parsed)
         tally = self.tally
         tally.received += 1
         sequence = 0
@@ -118,36 +124,47 @@ class Channel:
             sequence = self.confirms.published + 1
             self.confirms.published = sequence
         if not destinations:
-            if publishing.mandatory:
-                tally.unroutable_returned += 1
-                self.return_message(publishing, properties, body)
-            else:
-                tally.unroutable_dropped += 1
+            self.unroutable(publishing, parsed.raw, body)
             if sequence:
                 self.confirms.confirm(sequence, False)
             return
         if sequence and len(destinations) > 1:
             self.confirms.expect(sequence, len(destinations))
         for destination in destinations:
-            tally.routed += len(destination.route.queues)
-            self.publish_to(destination, parsed, properties, body, sequence)
+            mark = self.publish_to(destination, parsed, body)
+            if sequence:
+                destination.partition.await_durable(mark, self.confirms, sequence)
+        if publishing.returned:
+            self.return_message(publishing, parsed.raw, body)
 
-    def publish_to(self, to: Destination, parsed: Parsed, properties: bytes, body: bytes, sequence: int) -> None:
-        message = Published(
-            to.route, properties, parsed.expiration_ms, parsed.priority, parsed.persistent, None, None, body, len(body)
-        )
-        offset = to.partition.publish(self.actor, message)
-        if sequence:
-            to.partition.await_durable(offset, self.confirms, sequence)
+    def destinations(self, publishing: Publishing, parsed: Parsed) -> tuple[Destination, ...]:
+        if publishing.needs_content or parsed.sender_selected:
+            return route_by_content(publishing, parsed, self.broker, self.session)
+        return publishing.destinations
+
+    def unroutable(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
+        if publishing.mandatory:
+            self.tally.unroutable_returned += 1
+            self.return_message(publishing, properties, body)
+        else:
+            self.tally.unroutable_dropped += 1
+
+    def publish_to(self, to: Destination, parsed: Parsed, body: bytes) -> int:
+        """The mark of the message in the partition."""
+        self.tally.routed += len(to.route.queues)
+        return to.partition.publish(self.actor, message(to, parsed, body))
 
     def parse_properties(self, raw: bytes) -> Parsed:
         parsed = parse(raw)
+        if parsed.direct_reply_at >= 0:
+            if not self.reply_queue:
+                raise PreconditionFailed("fast reply consumer does not exist")
+            parsed = parse(with_reply_queue(parsed, self.reply_queue))
         claimed, user = parsed.user_id, self.session.user
-        if claimed is not None and claimed != user and "impersonator" not in self.broker.topology.users[user].tags:
-            raise PreconditionFailed(
-                f"user_id property set to '{claimed}' but authenticated user was '{user}'"
-            )
-        if len(raw) <= MEMO_BYTES:
+        if claimed is not None and claimed != user:
+            if "impersonator" not in self.broker.topology.users[user].tags:
+                raise PreconditionFailed(f"user_id property set to '{claimed}' but authenticated user was '{user}'")
+        elif len(raw) <= MEMO_BYTES:  # an impersonator may lose that tag
             if len(self.parsed) >= MEMO_SIZE:
                 self.parsed.clear()
             self.parsed[raw] = parsed
@@ -179,32 +196,43 @@ class Channel:
         publishing = self.expect_content()
         if self.size >= 0:
             raise self.out_of_place()
-        if class_id != 60 or weight != 0:
+        if weight != 0:
+            raise self.out_of_place()
+        if class_id != 60:
             raise UnexpectedFrame(f"expected content header for class 60, got one for class {class_id} instead")
         limit = self.broker.config.max_message_size
         if size > limit:
-            raise PreconditionFailed(f"message size {size} is larger than configured max size {limit}")
+            configured = "" if limit == MAX_MESSAGE_SIZE else "configured "
+            raise PreconditionFailed(f"message size {size} is larger than {configured}max size {limit}")
         if size == 0:
             self.end_content()
-            self.publish(publishing, properties, b"")
+            self.take(publishing, properties, b"")
             return
         self.size = size
-        self.received = 0
         self.properties = properties
 
     def body(self, piece: bytes) -> None:
         publishing = self.expect_content()
         if self.size < 0:
             raise self.out_of_place()
-        self.pieces.append(piece)
-        self.received += len(piece)
-        if self.received < self.size:
-            return
-        if self.received > self.size:
-            raise FrameError(f"content body of {self.received} bytes where {self.size} were announced")
-        body = b"".join(self.pieces) if len(self.pieces) > 1 else piece
+        received = len(self.gathered) + len(piece)
+        if received > self.size:
+            raise FrameError(f"content body of {received} bytes where {self.size} were announced")
+        body = piece
+        if received < self.size or self.gathered:
+            self.gathered += piece  # one buffer: a list of frames of a byte each would be many times their size
+            if received < self.size:
+                return
+            body = bytes(self.gathered)
         self.end_content()
-        self.publish(publishing, self.properties, body)
+        self.take(publishing, self.properties, body)
+
+    def take(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
+        """A publish that came frame by frame."""
+        if self.transaction is None:
+            self.publish(publishing, properties, body)
+        else:
+            self.transaction.publish(publishing, properties, body)
 
     def expect_content(self) -> Publishing:
         if self.publishing is None:
@@ -220,8 +248,8 @@ class Channel:
     def end_content(self) -> None:
         self.publishing = None
         self.size = -1
-        self.pieces = []
-        self.ready = True
+        self.gathered = bytearray()
+        self.ready = self.transaction is None
 
     # -- settling -----------------------------------------------------------------------------------------------------
 
@@ -232,7 +260,11 @@ class Channel:
             self.shared.settling.append(self)
         self.settlement.settle(tag, multiple, None)
 
-    def settle(self, tag: int, multiple: bool, verdict: tuple[str, bool]) -> None:
+    def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
+        """Any other settlement, or one that does not come by the hot path."""
+        if self.transaction is not None:
+            self.transaction.settle(tag, multiple, verdict)
+            return
         if not self.settling:
             self.settling = True
             self.shared.settling.append(self)
@@ -242,6 +274,11 @@ class Channel:
         """The socket read is done: log what was settled in it."""
         self.settling = False
         self.settlement.flush()
+
+    def reply_to(self, queue: str, tag: str) -> None:
+        """Direct replies come to this queue from now on ("": there are none). Properties that name it are made anew."""
+        self.reply_queue, self.reply_tag = queue, tag
+        self.parsed.clear()
 
     def forget_gone(self) -> None:
         """Consumers that the broker cancelled: their tags are free again."""
@@ -255,9 +292,10 @@ class Channel:
         self.settlement.flush()
         self.confirms.flush()
         self.confirms.closed = True
+        self.tally.settle(self.broker.counters)
         for consumer in self.consumers.values():
             consumer.detached = True
         self.closing = True
         self.ready = False
         self.publishing = None
-        self.pieces = []
+        self.gathered = bytearray()

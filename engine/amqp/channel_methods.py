@@ -13,6 +13,14 @@ from engine.amqp import methods
 from engine.amqp.channel import Channel
 from engine.amqp.consumer import Consumer, Getter
 from engine.amqp.methods import Method
+from engine.amqp.transactions import Transaction
+from engine.direct_reply import (
+    PSEUDO_QUEUE,
+    check_declared,
+    check_no_reply_queue,
+    declare,
+    new_name,
+)
 from engine.errors import (
     ChannelError,
     CommandInvalid,
@@ -21,12 +29,14 @@ from engine.errors import (
     NotImplementedByBroker,
     PreconditionFailed,
 )  # fmt: skip
+from engine.exchanges import strip_cr_lf
 from engine.partition import Partition
+from projections.hidden import is_reply_queue
 from projections.machine.queue import Queue
 
 Work = Coroutine[Any, Any, None]
 
-GATHERED = ("Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
+GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
 def handle(channel: Channel, method: Method) -> Work | None:
@@ -54,12 +64,11 @@ def reply_when_durable(channel: Channel, name: str, **values: int | bool | str |
 
 def queue_name(channel: Channel, method: Method) -> str:
     """An empty name means the queue that the channel declared last."""
-    name = method.text("queue")
-    if name:
-        return name
-    if not channel.last_queue:
+    name = method.text("queue") or channel.last_queue
+    if not name:
         raise NotFound("no previously declared queue")
-    return channel.last_queue
+    check_no_reply_queue(channel.session.vhost, name)
+    return name
 
 
 def binding_key(channel: Channel, method: Method) -> str:
@@ -130,6 +139,9 @@ async def exchange_unbind(channel: Channel, method: Method) -> None:
 
 
 async def queue_declare(channel: Channel, method: Method) -> None:
+    if method.text("queue").startswith(PSEUDO_QUEUE):
+        declare_reply_queue(channel, method)
+        return
     passive = method.flag("passive")
     queue = await channel.broker.declare_queue(
         channel.session, method.text("queue"), passive, method.flag("durable"), method.flag("exclusive"),
@@ -141,15 +153,35 @@ async def queue_declare(channel: Channel, method: Method) -> None:
     answer = reply if passive else reply_when_durable
     answer(
         channel, "Queue.DeclareOk", queue=queue.name, message_count=queue.messages_ready,
-        consumer_count=queue.consumer_count(),
+        consumer_count=0 if queue.stream else queue.consumer_count(),  # as RabbitMQ answers for streams
     )  # fmt: skip
 
 
+def declare_reply_queue(channel: Channel, method: Method) -> None:
+    """Always passive. Who is there has one consumer."""
+    name, broker, vhost = strip_cr_lf(method.text("queue")), channel.broker, channel.session.vhost
+    check_declared(broker.queue(vhost, name), vhost, name)
+    channel.last_queue = name
+    if not method.flag("nowait"):
+        reply(channel, "Queue.DeclareOk", queue=name, message_count=0, consumer_count=1)
+
+
 async def queue_delete(channel: Channel, method: Method) -> None:
-    name = queue_name(channel, method)
-    count = await channel.broker.delete_queue(channel.session, name, method.flag("if_unused"), method.flag("if_empty"))
+    name = method.text("queue") or queue_name(channel, method)
+    count = 0
+    cancels: list[bytes] = []  # come after delete-ok, as RabbitMQ's do: py-amqp raises at one that comes before
+    channel.output.cancels = cancels
+    try:
+        if not is_reply_queue(name):  # to clients there is none, and to delete what is not there is no error
+            count = await channel.broker.delete_queue(
+                channel.session, name, method.flag("if_unused"), method.flag("if_empty")
+            )
+    finally:
+        channel.output.cancels = None
     if not method.flag("nowait"):
         reply_when_durable(channel, "Queue.DeleteOk", message_count=count)
+    for frame in cancels:
+        channel.output.write(frame)
 
 
 async def queue_purge(channel: Channel, method: Method) -> None:
@@ -194,9 +226,13 @@ def basic_qos(channel: Channel, method: Method) -> None:
 
 async def basic_consume(channel: Channel, method: Method) -> None:
     channel.forget_gone()
-    name, tag = queue_name(channel, method), method.text("consumer_tag")
+    tag = method.text("consumer_tag")
     if tag in channel.consumers:
         raise NotAllowed(f"attempt to reuse consumer tag '{tag}'")
+    if (method.text("queue") or channel.last_queue) == PSEUDO_QUEUE:
+        await consume_replies(channel, method, tag or generated("amq.ctag"))
+        return
+    name = queue_name(channel, method)
     tag = tag or generated("amq.ctag")
     no_ack = method.flag("no_ack")
     prefetch = channel.prefetch
@@ -217,10 +253,35 @@ async def basic_consume(channel: Channel, method: Method) -> None:
     )  # fmt: skip
 
 
+async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
+    """basic.consume of the pseudo queue for direct replies."""
+    if not method.flag("no_ack"):
+        raise PreconditionFailed("reply consumer cannot acknowledge")
+    if channel.reply_queue:
+        raise PreconditionFailed("reply consumer already set")
+    broker, session, shared = channel.broker, channel.session, channel.shared
+    name = new_name()
+    consumer = Consumer(
+        channel.output, channel.settlement, tag, True, 0, shared.cancel_notify, channel.gone, shared.creditors
+    )
+
+    def attached(partition: Partition, queue: Queue, consumer_id: int) -> None:
+        consumer.attached(partition, queue, consumer_id)
+        channel.consumers[tag] = consumer
+        channel.reply_to(name, tag)
+        if not method.flag("nowait"):
+            reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
+
+    await declare(session, broker.partition_for(session.vhost, name), name)
+    await broker.consume(session, channel.number, consumer, name, tag, True, False, 0, 0, (), attached)
+
+
 async def basic_cancel(channel: Channel, method: Method) -> None:
     channel.forget_gone()
     tag = method.text("consumer_tag")
     consumer = channel.consumers.pop(tag, None)
+    if channel.reply_queue and tag == channel.reply_tag:
+        channel.reply_to("", "")
     if consumer is not None and consumer.partition is not None and consumer.queue is not None:
         consumer.detached = True
         # what is on its way to it is delivered first, and so goes before cancel-ok
@@ -230,11 +291,17 @@ async def basic_cancel(channel: Channel, method: Method) -> None:
 
 
 async def basic_get(channel: Channel, method: Method) -> None:
+    await channel.output.connection.room()
     getter = Getter(channel.output, channel.settlement)
     name, no_ack = queue_name(channel, method), method.flag("no_ack")
     partition, queue, holder_id = await channel.broker.fetch(channel.session, channel.number, getter, name, no_ack)
     getter.attached(partition, queue, holder_id)
     channel.broker.end_of_turn()  # the answer comes now, before that to whatever the client sent after it
+
+
+def basic_ack(channel: Channel, method: Method) -> None:
+    """One that frames.py did not take."""
+    channel.settle(method.number("delivery_tag"), method.flag("multiple"), None)
 
 
 def basic_reject(channel: Channel, method: Method) -> None:
@@ -248,7 +315,7 @@ def basic_nack(channel: Channel, method: Method) -> None:
 def basic_recover_async(channel: Channel, method: Method) -> None:
     if not method.flag("requeue"):
         raise NotImplementedByBroker("requeue=false")
-    channel.settle(0, True, ("recover", True))
+    channel.settlement.settle(0, True, ("recover", True))  # at once, also in a transaction
     channel.settlement.flush()
 
 
@@ -258,19 +325,40 @@ def basic_recover(channel: Channel, method: Method) -> None:
 
 
 def confirm_select(channel: Channel, method: Method) -> None:
+    if channel.transaction is not None:
+        raise PreconditionFailed("cannot switch from tx to confirm mode")
     channel.confirming = channel.status.confirm = True
     if not method.flag("nowait"):
         reply(channel, "Confirm.SelectOk")
 
 
+# -- transactions -----------------------------------------------------------------------------------------------------
+
+
 def tx_select(channel: Channel, method: Method) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
-    raise NotImplementedByBroker("transactions (tx.select)")
+    if channel.transaction is None:
+        channel.transaction = Transaction(channel)
+        channel.status.transactional = True
+        channel.ready = False
+    reply(channel, "Tx.SelectOk")
 
 
-def tx_not_selected(channel: Channel, method: Method) -> None:
-    raise PreconditionFailed("channel is not transactional")
+def transaction_of(channel: Channel) -> Transaction:
+    if channel.transaction is None:
+        raise PreconditionFailed("channel is not transactional")
+    return channel.transaction
+
+
+async def tx_commit(channel: Channel, method: Method) -> None:
+    await transaction_of(channel).commit()
+    reply(channel, "Tx.CommitOk")
+
+
+def tx_rollback(channel: Channel, method: Method) -> None:
+    transaction_of(channel).rollback()
+    reply(channel, "Tx.RollbackOk")
 
 
 def generated(prefix: str) -> str:
@@ -285,5 +373,5 @@ HANDLERS: dict[str, Callable[[Channel, Method], Work | None]] = {
     "Basic.Consume": basic_consume, "Basic.Cancel": basic_cancel, "Basic.Get": basic_get,
     "Basic.Reject": basic_reject, "Basic.Nack": basic_nack, "Basic.RecoverAsync": basic_recover_async,
     "Basic.Recover": basic_recover, "Confirm.Select": confirm_select, "Tx.Select": tx_select,
-    "Tx.Commit": tx_not_selected, "Tx.Rollback": tx_not_selected,
+    "Tx.Commit": tx_commit, "Tx.Rollback": tx_rollback, "Basic.Ack": basic_ack,
 }  # fmt: skip

@@ -11,7 +11,7 @@ Frames are made once per write, so a group commit that settles a thousand publis
 import struct
 
 from engine.amqp.output import ChannelOutput
-from engine.amqp.tally import Tally
+from engine.counters import Tally
 
 pack_settle = struct.Struct(">BHIIQBB").pack
 ACK = 60 << 16 | 80
@@ -89,6 +89,7 @@ class Confirmations:
             return
         parts = self.output.parts
         number = self.output.number
+        self.tally.refused += len(self.refused)
         for sequence in self.refused:
             parts.append(pack_settle(1, number, LENGTH, NACK, sequence, 0, FRAME_END))
         self.refused.clear()

@@ -15,7 +15,8 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from engine.amqp import channel_methods, methods, sasl, tables
+from engine import limits
+from engine.amqp import channel_methods, methods, overdue, sasl, tables
 from engine.amqp.channel import Channel, ConnectionState
 from engine.amqp.erlang import describe
 from engine.amqp.frames import (
@@ -46,34 +47,34 @@ from engine.errors import (
     PreconditionFailed,
     UnexpectedFrame,
 )  # fmt: skip
+from engine.sessions import Link
+from engine.tls import TlsPeer
 from schemas.events import Credited
 
 log = logging.getLogger("rewindmq.amqp")
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 START_OK = 10 << 16 | 11
+TUNE = 10 << 16 | 30
 CAPABILITIES = {
     "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
     "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
-    "per_consumer_qos": True, "direct_reply_to": False,
+    "per_consumer_qos": True, "direct_reply_to": True,
 }  # fmt: skip
 # Heartbeats are looked after twice an interval; after this many looks without a byte the peer is dead (two missed).
 MISSED_LOOKS = 4
-CONSUMER_TIMEOUT_MS = 1_800_000  # how long a delivery may stay unacked, as in RabbitMQ 3.13
-OVERDUE = (
-    "delivery acknowledgement on channel %d timed out. Timeout value used: %d ms. This timeout value can be configured,"
-    " see consumers doc guide to learn more"
-)
 
 
 class Connection(FrameReader):
-    """`peer` is "address:port" for people; `loopback`: it is this machine, where `guest` may log in."""
+    """`peer` is "address:port" for people; `loopback`: it is this machine, where `guest` may log in; `tls`: what is
+    known of a client over TLS."""
 
-    def __init__(self, broker: Broker, peer: str, loopback: bool) -> None:
+    def __init__(self, broker: Broker, peer: str, loopback: bool, tls: TlsPeer | None = None) -> None:
         super().__init__()
         self.broker = broker
         self.peer = peer
         self.loopback = loopback
+        self.tls = tls
         self.output = Output()
         self.state = "header"
         self.finished = False
@@ -87,6 +88,7 @@ class Connection(FrameReader):
         self.channel_max = 0
         self.frame_max = FRAME_MIN_SIZE
         self.heartbeat_seconds = 0
+        self.link = Link(tls)
         self.received = False  # something came since the last look
         self.silent_looks = 0
         self.told_blocked = False
@@ -124,7 +126,6 @@ class Connection(FrameReader):
             for channel in shared.settling:
                 channel.end_of_read()
             shared.settling.clear()
-            shared.tally.settle()
 
     def protocol_header(self, header: bytes) -> bool:
         """Another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): say which one is spoken here."""
@@ -141,7 +142,7 @@ class Connection(FrameReader):
         })  # fmt: skip
         self.say(
             "Connection.Start", version_major=0, version_minor=9, server_properties=properties,
-            mechanisms="PLAIN AMQPLAIN", locales="en_US",
+            mechanisms=" ".join(sasl.offered(self.tls)), locales="en_US",
         )  # fmt: skip
         return True
 
@@ -159,7 +160,7 @@ class Connection(FrameReader):
             elif self.state == "running":
                 self.channel_frame(channel, kind, number, index, payload)
             elif self.state != "closing":
-                raise UnexpectedFrame(describe(kind, payload))
+                self.close(UnexpectedFrame(describe(kind, payload)))
         except AmqpError as error:
             self.refuse(number, PUBLISH if publishing else index, error)
 
@@ -254,11 +255,16 @@ class Connection(FrameReader):
 
     def open_channel(self, number: int) -> None:
         assert self.shared is not None
-        count = len(self.channels)
-        if count >= self.channel_max:
-            raise NotAllowed(
-                f"number of channels opened ({count}) has reached the negotiated channel_max ({self.channel_max})"
-            )
+        count, most = len(self.channels), self.channel_max
+        try:
+            if 0 < most <= count:
+                raise NotAllowed(
+                    f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
+                )
+            limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
+        except NotAllowed as error:
+            self.close(error)
+            return
         output = ChannelOutput(self.output, number, self.frame_max - FRAME_OVERHEAD)
         self.channels[number] = Channel(self.shared, output)
         output.write(methods.encode(number, "Channel.OpenOk"))
@@ -315,7 +321,6 @@ class Connection(FrameReader):
             self.shared.settling.clear()
             self.shared.confirming.clear()
             self.shared.creditors.clear()
-            self.shared.tally.settle()
         session = self.session
         if session is not None:
             self.session = None
@@ -327,6 +332,7 @@ class Connection(FrameReader):
         self.discarding = True
         self.finished = True
         self.output.closed = True
+        self.output.let_in()
         if not self.output.scheduled:
             self.output.schedule()
 
@@ -337,6 +343,7 @@ class Connection(FrameReader):
         self.discarding = True
         self.finished = True
         self.output.closed = True
+        self.output.let_in()
 
     # -- bytes out ----------------------------------------------------------------------------------------------------
 
@@ -351,7 +358,6 @@ class Connection(FrameReader):
             for confirms in shared.confirming:
                 confirms.flush()
             shared.confirming.clear()
-            shared.tally.settle()
         return self.output.take()
 
     def grant_credit(self) -> bool:
@@ -386,13 +392,17 @@ class Connection(FrameReader):
         return True
 
     def look_for_overdue(self, now: float) -> None:
-        """Now and then: a channel with a delivery that is unacked for too long is closed (RabbitMQ's consumer_timeout).
-        `now`: seconds of any clock that does not jump."""
-        if self.waiting:  # what is under way on a channel must not meet its end
-            return
+        """Now and then: see to deliveries that are unacked for too long. `now`: seconds of any clock that does not
+        jump."""
         for number, channel in list(self.channels.items()):
-            if not channel.closing and channel.settlement.overdue_delivery(now, CONSUMER_TIMEOUT_MS / 1000):
-                self.refuse(number, 0, PreconditionFailed(OVERDUE % (number, CONSUMER_TIMEOUT_MS)))
+            if self.waiting:  # what is under way on a channel must not meet its end
+                return
+            if channel.closing:
+                continue
+            try:
+                self.wait_for(begin(overdue.look_after(channel, now)), number, 0)
+            except PreconditionFailed as error:
+                self.refuse(number, 0, error)
 
     # -- handshake and methods of channel 0 ---------------------------------------------------------------------------
 
@@ -402,24 +412,26 @@ class Connection(FrameReader):
         if isinstance(capabilities, dict):
             self.capabilities = capabilities
         self.mechanism = method.text("mechanism")
-        decode = sasl.MECHANISMS.get(self.mechanism)
-        if decode is None:
+        if self.mechanism not in sasl.offered(self.tls):
             raise CommandInvalid(f"unknown authentication mechanism '{self.mechanism}'")
-        user, password = decode(method.raw("response"))
-        self.wait_for(begin(self.log_in(user, password)), 0, START_OK)
+        login = sasl.decode(self.mechanism, method.raw("response"), self.tls)
+        self.wait_for(begin(self.log_in(login)), 0, START_OK)
 
-    async def log_in(self, user: str, password: str) -> None:
-        refusal = None
+    async def log_in(self, login: sasl.Login) -> None:
+        access, refusal = self.broker.access, None
         try:
-            if user == "guest" and not self.loopback:
-                raise AccessRefused("user 'guest' can only connect via localhost")
-            self.user = await self.broker.access.authenticate(user, password)
+            if login.password is None:
+                self.user = access.identify(login.user)
+            else:
+                self.user = await access.authenticate(login.user, login.password)
+            if self.user in self.broker.config.loopback_users and not self.loopback:
+                raise AccessRefused(f"user '{self.user}' can only connect via localhost")
         except AccessRefused as error:
             refusal = error
         if self.state != "starting":  # closed meanwhile
             return
         if refusal is not None:
-            self.login_refused(user, refusal)
+            self.login_refused(login.user, refusal)
             return
         config = self.broker.config
         self.state = "tuning"
@@ -439,8 +451,12 @@ class Connection(FrameReader):
     def tune_ok(self, method: Method) -> None:
         config = self.broker.config
         frame_max, channel_max = method.number("frame_max"), method.number("channel_max")
-        negotiated("frame_max", frame_max, FRAME_MIN_SIZE, config.frame_max)
-        negotiated("channel_max", channel_max, 1, config.channel_max)
+        try:
+            negotiated("frame_max", frame_max, FRAME_MIN_SIZE, config.frame_max)
+            negotiated("channel_max", channel_max, 1, config.channel_max)
+        except NotAllowed as error:
+            self.close(error, TUNE)
+            return
         self.frame_max = self.max_payload = frame_max
         self.max_content = min(frame_max, config.max_message_size)
         self.channel_max = channel_max
@@ -448,8 +464,13 @@ class Connection(FrameReader):
         self.state = "opening"
 
     def open(self, method: Method) -> None:
-        session = self.broker.open_session(self.user, method.text("virtual_host"), self.peer, self.client_properties)
+        vhost = method.text("virtual_host")
+        limits.check_connection(self.broker.topology, self.broker.sessions.values(), self.user, vhost)
+        session = self.broker.open_session(self.user, vhost, self.peer, self.client_properties)
         session.close = self.force_close
+        session.link = link = self.link
+        link.auth_mechanism, link.heartbeat_seconds = self.mechanism, self.heartbeat_seconds
+        link.channel_max, link.frame_max = self.channel_max, self.frame_max
         self.session = session
         notify = self.capabilities.get("consumer_cancel_notify") is True
         self.shared = ConnectionState(self.broker, session, notify)

@@ -11,12 +11,14 @@ window is what WINDOW_BYTES hold of messages like the last one, so what is in fl
 """
 
 import struct
+from collections.abc import Callable
 
 from engine.amqp import methods
 from engine.amqp.output import ChannelOutput
-from engine.amqp.properties import with_delivery_count
+from engine.amqp.properties import with_counts
 from engine.amqp.settlement import Holder, Settlement
 from engine.broker import CREDIT_WINDOW
+from engine.deaths import without_blind_copies
 from engine.partition import Partition
 from projections.machine.queue import Queue
 from schemas.events import Published, Route
@@ -64,20 +66,24 @@ class Consumer(Holder):
 
     def deliver(
         self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
         if not final:
             settlement.unacked[tag] = (self, message_id)
+        else:
+            settlement.delivered_no_ack += 1
+        if redelivered:
+            settlement.redelivered += 1
         body = message.body
         output = self.output
         if (
             message.route is not self.route or message.properties is not self.properties or len(body) != self.size
-            or redelivered is not self.redelivered or delivery_count
+            or redelivered is not self.redelivered or delivery_count or acquired_count
         ):  # fmt: skip
-            self.prepare(message, redelivered, delivery_count)
+            self.prepare(message, redelivered, delivery_count, acquired_count)
         if len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
@@ -92,15 +98,15 @@ class Consumer(Holder):
                 self.asking = True
                 self.creditors.append(self)
 
-    def prepare(self, message: Published, redelivered: bool, delivery_count: int) -> None:
+    def prepare(self, message: Published, redelivered: bool, delivery_count: int, acquired_count: int) -> None:
         """Make prefix and middle for this message."""
         route = message.route
         rest = bytes((redelivered,)) + short_string(route.exchange) + short_string(route.routing_key)
         number = self.output.number
         self.prefix = pack_method_start(1, number, 12 + len(self.short_tag) + len(rest), DELIVER) + self.short_tag
         properties = message.properties
-        if delivery_count:
-            properties = with_delivery_count(properties, delivery_count)
+        if delivery_count or acquired_count:
+            properties = with_counts(properties, delivery_count, acquired_count)
             self.route = None  # made for this message alone
         else:
             self.route = route
@@ -111,7 +117,7 @@ class Consumer(Holder):
 
     def fetched(
         self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         raise AssertionError("a consumer does not fetch")
 
@@ -119,9 +125,19 @@ class Consumer(Holder):
         """The queue is gone: basic.cancel for clients that understand it."""
         if self.notify:
             frame = methods.encode(self.output.number, "Basic.Cancel", consumer_tag=self.tag, nowait=True)
-            self.output.write(frame)
+            if self.output.cancels is None:
+                self.output.write(frame)
+            else:
+                self.output.cancels.append(frame)
         self.detached = True
         self.gone.append(self)
+
+    @property
+    def congested(self) -> bool:
+        return self.output.connection.congested
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        self.output.connection.relief.append(callback)
 
     def more_credit(self) -> int:
         """How many deliveries bring the window back to full (0 when the window shrank)."""
@@ -143,28 +159,33 @@ class Getter(Holder):
 
     def fetched(
         self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         output = self.output
+        settlement = self.settlement
         if message is None:
+            settlement.fetched_empty += 1
             output.write(methods.encode(output.number, "Basic.GetEmpty"))
             return
-        settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
-        if not final:
+        settlement.redelivered += redelivered
+        if final:
+            settlement.fetched_no_ack += 1
+        else:
+            settlement.fetched += 1
             settlement.unacked[tag] = (self, message_id)
         route = message.route
         frame = methods.encode(
             output.number, "Basic.GetOk", delivery_tag=tag, redelivered=redelivered, exchange=route.exchange,
             routing_key=route.routing_key, message_count=messages_ready,
         )  # fmt: skip
-        properties = with_delivery_count(message.properties, delivery_count) if delivery_count else message.properties
-        content(output, frame, properties, message.body)
+        output.connection.unsent += len(message.body)
+        content(output, frame, with_counts(message.properties, delivery_count, acquired_count), message.body)
 
     def deliver(
         self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         raise AssertionError("a basic.get is no consumer")
 
@@ -174,7 +195,8 @@ class Getter(Holder):
 
 def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
     """The header frame, and the beginning of the body frame when there is just one (its body and end follow; with an
-    empty body the header frame's own end does)."""
+    empty body the header frame's own end does). BCC is for the broker."""
+    properties = without_blind_copies(properties)
     frame = pack_header(2, output.number, 12 + len(properties), CONTENT, size) + properties
     if size == 0:
         return frame

@@ -13,6 +13,7 @@ nothing after it is read.
 """
 
 import struct
+from abc import ABC, abstractmethod
 
 from engine.amqp.channel import Channel
 from engine.amqp.erlang import describe
@@ -49,7 +50,7 @@ class Repeat:
         self.size = size
 
 
-class FrameReader:
+class FrameReader(ABC):
     """Bytes in. `Connection` extends it with what the frames mean."""
 
     def __init__(self) -> None:
@@ -63,13 +64,13 @@ class FrameReader:
         self.repeat: Repeat | None = None
         self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
 
+    @abstractmethod
     def frame(self, kind: int, number: int, payload: bytes) -> None:
         """A frame that `parse` did not take. Must not raise AmqpError."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refuse(self, number: int, index: int, error: AmqpError) -> None:
         """Method `index` on channel `number` failed: close the channel or the connection."""
-        raise NotImplementedError
 
     def parse(self, data: bytes) -> None:
         """Take the frames out of `data`, keep an incomplete one for the next read."""
@@ -184,5 +185,6 @@ class FrameReader:
         self.discarding = True
         self.frame_error(number, FrameError(describe(kind, payload) + ": " + why))
 
+    @abstractmethod
     def frame_error(self, number: int, error: AmqpError) -> None:
-        raise NotImplementedError
+        """A frame makes no sense where it stands: tell the client, and end what it was on."""

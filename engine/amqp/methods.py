@@ -29,7 +29,10 @@ DEFINITIONS: dict[int, Definition] = {
 }
 INDEXES = {name: index for index, (name, _) in DEFINITIONS.items()}
 # pamqp leaves out class access, which old clients still send (RabbitMQ answers with ticket 1).
-DEFINITIONS[0x1E000A] = ("Access.Request", ())
+DEFINITIONS[0x1E000A] = ("Access.Request", (
+    ("realm", "shortstr"), ("exclusive", "bit"), ("passive", "bit"), ("active", "bit"), ("write", "bit"),
+    ("read", "bit"),
+))  # fmt: skip
 DEFINITIONS[0x1E000B] = ("Access.RequestOk", (("ticket", "short"),))
 INDEXES["Access.RequestOk"] = 0x1E000B
 
@@ -68,7 +71,7 @@ class Method:
 
 def decode(index: int, payload: bytes) -> Method:
     """CommandInvalid (503) for a method that does not exist (RabbitMQ drops the socket without a word), FrameError
-    (501) for fields that are cut short or a short string that is not UTF-8."""
+    (501) for fields that are cut short or have bytes left over, or a short string that is not UTF-8."""
     definition = DEFINITIONS.get(index)
     if definition is None:
         raise CommandInvalid(f"unknown method {index >> 16}.{index & 0xFFFF}")
@@ -97,6 +100,8 @@ def decode(index: int, payload: bytes) -> Method:
             raise FrameError(f"cannot decode {erlang_binary(payload)}")
         value = payload[start:pos]
         fields[field] = _short_text(value) if domain == "shortstr" else _value(domain, value)
+    if pos + (bit > 0) != size:
+        raise FrameError(f"cannot decode {erlang_binary(payload)}")
     return Method(index, name, fields)
 
 

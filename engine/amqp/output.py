@@ -7,8 +7,11 @@ its channel says after it, so that the order on a channel is kept; other channel
     held[i]       a durable reply and what its channel said after it, one list for each reply that waits
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
+
+CROWDED = 1_048_576  # octets
 
 
 class Output:
@@ -19,7 +22,10 @@ class Output:
         self.scheduled = False
         self.wake: Callable[[], None] = do_nothing
         self.congested = False  # the socket takes no more for now: consumers get no new credit
+        self.relief: list[Callable[[], None]] = []  # called once it takes more again
         self.closed = False
+        self.unsent = 0  # octets of bodies that basic.get took since the last write
+        self.turned_away: list[asyncio.Future[None]] = []  # who waits for room
 
     def write(self, frame: bytes) -> None:
         self.parts.append(frame)
@@ -30,11 +36,41 @@ class Output:
         self.scheduled = True
         self.wake()
 
+    @property
+    def crowded(self) -> bool:
+        """Nothing large should be added now."""
+        return (self.congested or self.unsent > CROWDED) and not self.closed
+
+    async def room(self) -> None:
+        """Wait until what gathered was written, and the socket took it: a client that asks and does not read must not
+        make a heap of answers."""
+        while self.crowded:
+            self.turned_away.append(asyncio.get_running_loop().create_future())
+            await self.turned_away[-1]
+
+    def let_in(self) -> None:
+        """Who waits for room may look again."""
+        turned_away, self.turned_away = self.turned_away, []
+        for waiting in turned_away:
+            if not waiting.done():
+                waiting.set_result(None)
+
+    def relieve(self) -> None:
+        """The socket takes more again."""
+        self.congested = False
+        self.let_in()
+        relief, self.relief = self.relief, []
+        for callback in relief:
+            callback()
+
     def take(self) -> list[bytes]:
         """What gathered; nothing is scheduled any more."""
         parts = self.parts[:]
         self.parts.clear()  # channels hold on to the list itself
         self.scheduled = False
+        self.unsent = 0
+        if self.turned_away:
+            self.let_in()
         return parts
 
 
@@ -47,6 +83,7 @@ class ChannelOutput:
         self.max_payload = max_payload  # of a body frame (frame_max less the frame's own 8 bytes)
         self.parts = connection.parts
         self.held: deque[list[bytes]] = deque()
+        self.cancels: list[bytes] | None = None  # what the broker cancels waits for the queue.delete that is under way
 
     def write(self, frame: bytes) -> None:
         self.parts.append(frame)

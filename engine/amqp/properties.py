@@ -8,17 +8,20 @@ Equal bytes mean equal properties, so a connection keeps what it parsed (`Parsed
 dictionary look-up. The bytes of `Parsed` are shared by all messages that have them.
 """
 
+from engine import direct_reply
 from engine.amqp import tables
 from engine.errors import MalformedFrame, PreconditionFailed
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years (S-036)
 
+PSEUDO_QUEUE = direct_reply.PSEUDO_QUEUE.encode()
 SHORT, TABLE, OCTET, TIMESTAMP = 0, 1, 2, 3
-HEADERS, DELIVERY_MODE, PRIORITY, EXPIRATION, USER_ID = 13, 12, 11, 8, 4
+HEADERS, DELIVERY_MODE, PRIORITY, REPLY_TO, EXPIRATION, USER_ID = 13, 12, 11, 9, 8, 4
 # (flag bit, kind) in the order of the wire
 LAYOUT = (
-    (15, SHORT), (14, SHORT), (HEADERS, TABLE), (DELIVERY_MODE, OCTET), (PRIORITY, OCTET), (10, SHORT), (9, SHORT),
-    (EXPIRATION, SHORT), (7, SHORT), (6, TIMESTAMP), (5, SHORT), (USER_ID, SHORT), (3, SHORT), (2, SHORT),
+    (15, SHORT), (14, SHORT), (HEADERS, TABLE), (DELIVERY_MODE, OCTET), (PRIORITY, OCTET), (10, SHORT),
+    (REPLY_TO, SHORT), (EXPIRATION, SHORT), (7, SHORT), (6, TIMESTAMP), (5, SHORT), (USER_ID, SHORT), (3, SHORT),
+    (2, SHORT),
 )  # fmt: skip
 
 
@@ -31,6 +34,7 @@ class Parsed:
         self.priority: int | None = None
         self.persistent = False
         self.user_id: str | None = None
+        self.direct_reply_at = -1  # where a reply_to lies that is the pseudo queue for direct replies
         self.headers = -1
         self.headers_end = -1
         self.sender_selected = False  # CC or BCC among the headers
@@ -72,6 +76,9 @@ def parse(raw: bytes) -> Parsed:
             parsed.priority = raw[start]
         elif bit == EXPIRATION:
             parsed.expiration_ms = expiration(raw[start:pos])
+        elif bit == REPLY_TO:
+            if raw[start:pos] == PSEUDO_QUEUE:
+                parsed.direct_reply_at = start
         elif bit == USER_ID:
             parsed.user_id = raw[start:pos].decode("utf-8", "replace")
     if pos != size:
@@ -106,9 +113,9 @@ def expiration(value: bytes) -> int:
     raise PreconditionFailed(f"invalid expiration '{text}': {why}")
 
 
-def carbon_copies(parsed: Parsed) -> tuple[list[str], bytes]:
-    """Routing keys out of the headers CC and BCC (sender-selected distribution), and the properties without BCC.
-    PreconditionFailed when one of them is not an array."""
+def carbon_copies(parsed: Parsed) -> list[str]:
+    """Routing keys out of the headers CC and BCC (sender-selected distribution). PreconditionFailed when one of them is
+    not an array."""
     keys: list[str] = []
     entries = tables.parse(parsed.header_table())
     for wanted in ("CC", "BCC"):
@@ -119,7 +126,7 @@ def carbon_copies(parsed: Parsed) -> tuple[list[str], bytes]:
                 raise PreconditionFailed(f'invalid message: {{unacceptable_type_in_header,"{wanted}",{kind}}}')
             assert isinstance(value, list)
             keys += [key for kind, key in value if kind == "longstr" and isinstance(key, str)]
-    return keys, without_header(parsed, b"BCC")
+    return keys
 
 
 def without_header(parsed: Parsed, name: bytes) -> bytes:
@@ -135,9 +142,31 @@ def without_header(parsed: Parsed, name: bytes) -> bytes:
     return raw
 
 
-def with_delivery_count(raw: bytes, count: int) -> bytes:
-    """The properties with header x-delivery-count (a long), which replaces one that is there (S-157)."""
-    entry = b"\x10x-delivery-countl" + count.to_bytes(8, "big")
+def with_reply_queue(parsed: Parsed, name: str) -> bytes:
+    """The properties with the requester's reply queue instead of the pseudo queue (engine/direct_reply.py)."""
+    raw, at = parsed.raw, parsed.direct_reply_at
+    told = name.encode()
+    return raw[: at - 1] + bytes((len(told),)) + told + raw[at + len(PSEUDO_QUEUE) :]
+
+
+def with_counts(raw: bytes, delivery_count: int, acquired_count: int) -> bytes:
+    """The properties with header x-delivery-count (S-157), and of profile rabbitmq-4.3 x-acquired-count; without those
+    that are 0."""
+    if delivery_count:
+        raw = with_long(raw, b"x-delivery-count", delivery_count)
+    return with_long(raw, b"x-acquired-count", acquired_count) if acquired_count else raw
+
+
+def with_long(raw: bytes, name: bytes, value: int) -> bytes:
+    """The properties with a header of type long, which replaces one that is there."""
+    before, behind = around_long(raw, name)
+    return before + value.to_bytes(8, "big") + behind
+
+
+def around_long(raw: bytes, name: bytes) -> tuple[bytes, bytes]:
+    """What stands before and behind the value of that header, in the properties that have it."""
+    entry = bytes((len(name),)) + name + b"l"
+    size = len(entry) + 8
     parsed = parse(raw)
     if parsed.headers < 0:
         flags = (raw[0] | 0x20) << 8 | raw[1]
@@ -145,9 +174,9 @@ def with_delivery_count(raw: bytes, count: int) -> bytes:
         for bit in (15, 14):
             if flags >> bit & 1:
                 at += 1 + raw[at]
-        return flags.to_bytes(2, "big") + raw[2:at] + len(entry).to_bytes(4, "big") + entry + raw[at:]
-    raw = without_header(parsed, b"x-delivery-count")
+        return flags.to_bytes(2, "big") + raw[2:at] + size.to_bytes(4, "big") + entry, raw[at:]
+    raw = without_header(parsed, name)
     start = parsed.headers
     length = int.from_bytes(raw[start - 4 : start], "big")
     end = start + length
-    return raw[: start - 4] + (length + len(entry)).to_bytes(4, "big") + raw[start:end] + entry + raw[end:]
+    return raw[: start - 4] + (length + size).to_bytes(4, "big") + raw[start:end] + entry, raw[end:]

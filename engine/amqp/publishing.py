@@ -1,16 +1,17 @@
 """basic.publish, resolved once per distinct method frame of a channel: exchange, routing key, flags, and where it goes.
 
 A `Publishing` stays in the channel's memo under the bytes of its method frame. Where it goes holds as long as
-`broker.routing_version` stands; routing that looks at headers, or at CC and BCC, is resolved per message.
+`broker.routing_version` stands; routing that looks at the content, or at CC and BCC, is resolved per message.
 """
 
-from engine.amqp import tables
 from engine.amqp.erlang import erlang_binary
 from engine.amqp.properties import Parsed, carbon_copies
 from engine.broker import Broker, Destination, Session
 from engine.errors import FrameError, NotImplementedByBroker
+from engine.matching import NO_CONTENT, Content
 from engine.partition import Partition
-from schemas.events import Route
+from projections.hidden import is_reply_queue
+from schemas.events import Published, Route
 
 
 class Publishing:
@@ -20,8 +21,9 @@ class Publishing:
         self.exchange = exchange
         self.routing_key = routing_key
         self.mandatory = mandatory
+        self.returned = mandatory and exchange == "" and is_reply_queue(routing_key)  # even when it is delivered
         self.version = -1  # of the routing that `destinations` was resolved under
-        self.needs_headers = False
+        self.needs_content = False
         self.destinations: tuple[Destination, ...] = ()
         self.partition: Partition | None = None
         self.route: Route | None = None
@@ -29,15 +31,15 @@ class Publishing:
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """NotFound, AccessRefused as `Broker.route`."""
-        self.needs_headers = broker.needs_headers(session.vhost, self.exchange)
-        if self.needs_headers:
-            broker.route(session, self.exchange, self.routing_key, {})  # for its refusals
+        self.needs_content = broker.needs_content(session.vhost, self.exchange)
+        if self.needs_content:
+            broker.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
             self.destinations = ()
         else:
             self.destinations = broker.route(session, self.exchange, self.routing_key, None)
         self.partition = None
         self.route = None
-        if len(self.destinations) == 1:
+        if len(self.destinations) == 1 and not self.returned:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
@@ -52,11 +54,11 @@ def decode(payload: bytes) -> Publishing:
         exchange = payload[3:pos].decode()
         end = pos + 1 + payload[pos]
         routing_key = payload[pos + 1 : end].decode()
-        bits = payload[end]
-    except IndexError:
-        raise FrameError(f"cannot decode {erlang_binary(payload)}") from None
+        (bits,) = payload[end:]
     except UnicodeDecodeError:
         raise FrameError("Malformed UTF-8 in shortstr") from None
+    except (IndexError, ValueError):
+        raise FrameError(f"cannot decode {erlang_binary(payload)}") from None
     if bits & 2:
         raise NotImplementedByBroker("immediate=true")
     return Publishing(exchange, routing_key, bits & 1 == 1)
@@ -64,33 +66,19 @@ def decode(payload: bytes) -> Publishing:
 
 def route_by_content(
     publishing: Publishing, parsed: Parsed, broker: Broker, session: Session
-) -> tuple[tuple[Destination, ...], bytes]:
-    """Where a message goes that is routed by its headers or to carbon copies, and its properties (without BCC)."""
-    headers = tables.mapping(parsed.header_table()) if publishing.needs_headers else None
-    destinations = broker.route(session, publishing.exchange, publishing.routing_key, headers)
-    if not parsed.sender_selected:
-        return destinations, parsed.raw
-    copies, properties = carbon_copies(parsed)
-    for key in copies:
-        destinations = union(destinations, broker.route(session, publishing.exchange, key, headers), publishing)
-    return destinations, properties
-
-
-def union(
-    left: tuple[Destination, ...], right: tuple[Destination, ...], publishing: Publishing
 ) -> tuple[Destination, ...]:
-    """One destination a partition, with the queues of both; the message keeps its own routing key."""
-    if not left and not right:
-        return ()
-    queues: dict[int, list[str]] = {}
-    partitions: dict[int, Partition] = {}
-    for destination in left + right:
-        index = destination.partition.index
-        partitions[index] = destination.partition
-        names = queues.setdefault(index, [])
-        names += [name for name in destination.route.queues if name not in names]
-    vhost = (left + right)[0].route.vhost
-    return tuple(
-        Destination(partition, Route(vhost, publishing.exchange, publishing.routing_key, tuple(queues[index])))
-        for index, partition in partitions.items()
+    """Where a message goes that is routed by its content or to carbon copies."""
+    content = Content(parsed.raw) if publishing.needs_content else NO_CONTENT
+    if not parsed.sender_selected:
+        return broker.route(session, publishing.exchange, publishing.routing_key, content)
+    keys = (publishing.routing_key, *carbon_copies(parsed))
+    return broker.route_by_keys(session, publishing.exchange, keys, content)
+
+
+def message(to: Destination, parsed: Parsed, body: bytes) -> Published:
+    """A publish as one of its destinations logs it. With its BCC header: who routes it once more (a delay, a dead
+    letter) needs that, and who gets it does not see it (consumer.py `header_frame`)."""
+    expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms
+    return Published(
+        to.route, parsed.raw, expiration_ms, parsed.priority, parsed.persistent, None, None, body, len(body)
     )

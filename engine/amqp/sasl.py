@@ -1,30 +1,50 @@
-"""SASL as AMQP clients use it: PLAIN (RFC 4616) and AMQPLAIN (a field table with LOGIN and PASSWORD).
+"""SASL as AMQP clients use it: PLAIN (RFC 4616), AMQPLAIN (a field table with LOGIN and PASSWORD), and EXTERNAL (the
+client's certificate, where the TLS listener says that one may log in with it).
 
-Each function takes the client's response and gives user name and password; MalformedFrame (502) when it is none.
+What a client says is turned into a `Login`; MalformedFrame (502) when it is none.
 """
 
-from collections.abc import Callable
+from dataclasses import dataclass
 
 from engine.amqp import tables
 from engine.errors import MalformedFrame
+from engine.tls import TlsPeer
 
 
-def plain(response: bytes) -> tuple[str, str]:
+@dataclass(frozen=True, slots=True)
+class Login:
+    """`password` None: there is a certificate instead."""
+
+    user: str
+    password: str | None
+
+
+def offered(tls: TlsPeer | None) -> tuple[str, ...]:
+    return ("PLAIN", "AMQPLAIN", "EXTERNAL") if tls is not None and tls.external else ("PLAIN", "AMQPLAIN")
+
+
+def decode(mechanism: str, response: bytes, tls: TlsPeer | None) -> Login:
+    if mechanism == "EXTERNAL":
+        return Login("" if tls is None or tls.user is None else tls.user, None)
+    return plain(response) if mechanism == "PLAIN" else amqplain(response)
+
+
+def plain(response: bytes) -> Login:
     """[authorization id] NUL user NUL password. RabbitMQ wants the authorization id empty."""
     parts = response.split(b"\x00")
     if len(parts) != 3 or parts[0]:
         raise MalformedFrame("response to PLAIN invalid")
-    return text(parts[1]), text(parts[2])
+    return Login(text(parts[1]), text(parts[2]))
 
 
-def amqplain(response: bytes) -> tuple[str, str]:
+def amqplain(response: bytes) -> Login:
     fields = tables.mapping(response)
     user, password = fields.get("LOGIN"), fields.get("PASSWORD")
     if user is None or password is None:
         raise MalformedFrame("AMQPLAIN auth info is missing LOGIN or PASSWORD field")
     if not isinstance(user, str) or not isinstance(password, str):
         raise MalformedFrame("AMQPLAIN auth info uses unsupported type for LOGIN or PASSWORD field")
-    return user, password
+    return Login(user, password)
 
 
 def text(value: bytes) -> str:
@@ -32,6 +52,3 @@ def text(value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError:
         raise MalformedFrame("user name and password must be UTF-8") from None
-
-
-MECHANISMS: dict[str, Callable[[bytes], tuple[str, str]]] = {"PLAIN": plain, "AMQPLAIN": amqplain}

@@ -4,16 +4,21 @@
     pending    settled in this read, per holder; one Acked or Nacked event per holder when it ends (`flush`)
 
 Order: acks of one channel commute, so they gather over a whole socket read. Requeues and discards do not (the queue
-takes messages back in the order in which they come), so they gather only while message ids ascend. Whatever else
-happens on the channel flushes first. Delivery tags are the channel's and are never logged.
+takes messages back in the order in which they come), so they gather only while message ids ascend; those of one
+`multiple` go together, and the queue knows their order. Whatever else happens on the channel flushes first. Delivery
+tags are the channel's and are never logged.
 """
 
-from collections import deque
+import itertools
+from typing import TYPE_CHECKING
 
 from engine.errors import PreconditionFailed
 from engine.partition import Partition
 from projections.machine.queue import Queue
 from schemas.events import Acked, Actor, Nacked
+
+if TYPE_CHECKING:
+    from engine.reader import Reader
 
 
 class Holder:
@@ -24,6 +29,7 @@ class Holder:
         self.queue: Queue | None = None
         self.consumer_id = 0
         self.pending: list[int] = []  # message ids settled in this read
+        self.reader: Reader | None = None  # it takes nothing from a queue: settling lets it read on
 
     def attached(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
         self.partition = partition
@@ -41,12 +47,17 @@ class Settlement:
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self.unacked: dict[int, tuple[Holder, int]] = {}
-        self.last_tag = 0  # of the latest delivery
+        self.last_tag = 0  # of the latest delivery: how many there were
+        self.delivered_no_ack = 0  # of these, to consumers with no_ack
+        self.redelivered = 0
+        self.fetched = 0  # by basic.get
+        self.fetched_no_ack = 0
+        self.fetched_empty = 0
+        self.acked = 0
         self.settled_below = 1  # no tag below this one is unacked: where `multiple` begins to look
+        self.given_back: set[int] = set()  # tags that the broker took back: settling them changes nothing
         self.verdict: Verdict = None
         self.pending: list[Holder] = []
-        self.marks: deque[tuple[float, int]] = deque()  # when each look was, and the last tag by then
-        self.overdue = 0  # deliveries up to this tag are older than the limit of the last look
 
     def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
         """PreconditionFailed (406) for a tag that is not outstanding (S-099); tag 0 with `multiple` means all."""
@@ -56,36 +67,63 @@ class Settlement:
         if not multiple:
             held = self.unacked.pop(tag, None)
             if held is None:
-                raise PreconditionFailed(f"unknown delivery tag {tag}")
-            self.gather(held)
+                self.must_be_given_back(tag)
+            else:
+                self.gather(held)
             return
         if tag == 0:
             tag = self.last_tag
         elif tag not in self.unacked:
-            raise PreconditionFailed(f"unknown delivery tag {tag}")
+            self.must_be_given_back(tag)
+        if verdict is not None:
+            self.flush()
         unacked = self.unacked
         for each in range(self.settled_below, tag + 1):
             held = unacked.pop(each, None)
             if held is not None:
-                self.gather(held)
+                self.gather(held, True)
         self.settled_below = max(self.settled_below, tag + 1)
+        if verdict is not None:
+            self.flush()
 
-    def overdue_delivery(self, now: float, limit: float) -> bool:
-        """Look whether a delivery has been unacked for more than `limit` seconds (counted from the first look after
-        it, so that deliveries need no clock)."""
-        marks = self.marks
-        while marks and marks[0][0] <= now - limit:
-            self.overdue = marks.popleft()[1]
-        if not marks or marks[-1][1] != self.last_tag:
-            marks.append((now, self.last_tag))
-        return next(iter(self.unacked), self.overdue + 1) <= self.overdue
+    def must_be_given_back(self, tag: int) -> None:
+        if tag not in self.given_back:
+            raise PreconditionFailed(f"unknown delivery tag {tag}")
+        self.given_back.discard(tag)
 
-    def gather(self, held: tuple[Holder, int]) -> None:
+    # -- of a transaction: taken when the client says so, settled at commit -------------------------------------------
+
+    def take(self, tag: int, multiple: bool) -> list[tuple[int, Holder, int]]:
+        """As `settle`, but only taken out: (tag, holder, message id)."""
+        if tag not in self.unacked and not (tag == 0 and multiple):
+            self.must_be_given_back(tag)
+            if not multiple:
+                return []
+        tags = [tag]
+        if multiple:
+            tags = list(itertools.takewhile(lambda each: tag == 0 or each <= tag, self.unacked))
+        return [(each, *self.unacked.pop(each)) for each in tags]
+
+    def settle_taken(self, taken: list[tuple[int, Holder, int]], verdict: Verdict) -> None:
+        self.flush()
+        self.verdict = verdict
+        for _, holder, message_id in taken:
+            self.gather((holder, message_id))
+        self.flush()
+
+    def put_back(self, taken: list[tuple[int, Holder, int]]) -> None:
+        """They are outstanding again, in the order of their tags."""
+        entries = [*self.unacked.items(), *((tag, (holder, message_id)) for tag, holder, message_id in taken)]
+        self.unacked.clear()
+        self.unacked.update(sorted(entries, key=lambda entry: entry[0]))
+        self.settled_below = min((tag for tag, _, _ in taken), default=self.settled_below)
+
+    def gather(self, held: tuple[Holder, int], together: bool = False) -> None:
         holder, message_id = held
         pending = holder.pending
         if not pending:
             self.pending.append(holder)
-        elif self.verdict is not None and message_id < pending[-1]:
+        elif self.verdict is not None and not together and message_id < pending[-1]:
             self.flush()
             self.pending.append(holder)
         holder.pending.append(message_id)
@@ -100,6 +138,9 @@ class Settlement:
         for holder in holders:
             ids = holder.pending
             holder.pending = []
+            if holder.reader is not None:
+                holder.reader.credited(len(ids))
+                continue
             partition, queue = holder.partition, holder.queue
             assert partition is not None
             assert queue is not None
@@ -107,6 +148,7 @@ class Settlement:
                 continue  # the queue is gone, and with it the messages: nothing to settle
             messages = ranges(ids)
             if verdict is None:
+                self.acked += len(ids)
                 partition.append(self.actor, Acked(queue.vhost, queue.name, holder.consumer_id, messages))
             else:
                 method, requeue = verdict

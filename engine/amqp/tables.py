@@ -185,6 +185,11 @@ def entry_end(data: bytes, pos: int, end: int) -> int:
     pos += 1 + data[pos]
     if pos >= end:
         raise MalformedFrame("field table cut short in a name")
+    return value_end(data, pos, end)
+
+
+def value_end(data: bytes, pos: int, end: int) -> int:
+    """The same for a value, whose type octet is at `pos`."""
     kind = data[pos]
     pos += 1
     size = WIDTHS[kind]
@@ -198,10 +203,30 @@ def entry_end(data: bytes, pos: int, end: int) -> int:
     return pos
 
 
-def check(data: bytes, pos: int, end: int) -> None:
-    """Walk over a table's entries (nested ones as a whole); MalformedFrame when they do not end at `end`."""
+def check(data: bytes, pos: int, end: int, depth: int = 0) -> None:
+    """Walk over a table's entries, nested ones too: who consumes must not get what is wrong. MalformedFrame."""
+    if depth > MAX_DEPTH:
+        raise MalformedFrame(f"field table nested deeper than {MAX_DEPTH}")
     while pos < end:
+        at = pos + 1 + data[pos]
         pos = entry_end(data, pos, end)
+        if data[at] in NESTED:
+            _check_nested(data, at, pos, depth + 1)
+
+
+def _check_nested(data: bytes, pos: int, end: int, depth: int) -> None:
+    """The table or array whose type octet is at `pos`."""
+    if data[pos] == TABLE:
+        check(data, pos + 5, end, depth)
+        return
+    if depth > MAX_DEPTH:
+        raise MalformedFrame(f"field table nested deeper than {MAX_DEPTH}")
+    pos += 5
+    while pos < end:
+        at = pos
+        pos = value_end(data, pos, end)
+        if data[at] in NESTED:
+            _check_nested(data, at, pos, depth + 1)
 
 
 def _widths() -> list[int]:
@@ -215,3 +240,5 @@ def _widths() -> list[int]:
 
 
 WIDTHS = _widths()
+TABLE = ord("F")
+NESTED = (TABLE, ord("A"))

@@ -1,4 +1,4 @@
-"""Users, vhosts and permissions."""
+"""Users and what they may do."""
 
 import sys
 
@@ -34,10 +34,12 @@ def no_such_user(name: str) -> CliError:
 
 
 @click.command("add_user")
+@click.option("--pre-hashed-password", is_flag=True,
+              help="PASSWORD is a hash, as hash_password prints it (base64 of a salt of 4 bytes and SHA-256).")
 @click.argument("name")
 @click.argument("secret", metavar="[PASSWORD]", required=False)
 @common
-def add_user(settings: Settings, name: str, secret: str | None) -> None:
+def add_user(settings: Settings, name: str, secret: str | None, pre_hashed_password: bool) -> None:
     """Create a user. Without PASSWORD it is read from standard input. It has no permissions yet."""
     if not name:
         raise CliError(DATA, "(argument validation): Bad argument: user cannot be an empty string")
@@ -46,7 +48,7 @@ def add_user(settings: Settings, name: str, secret: str | None) -> None:
     client = settings.client()
     if client.exists("users", name):
         raise CliError(SOFTWARE, f'User "{name}" already exists')
-    client.put("users", name, content={"password": password, "tags": []})
+    client.put("users", name, content={"password_hash" if pre_hashed_password else "password": password, "tags": []})
     settings.banner("Done. Don't forget to grant the user permissions to some virtual hosts! See 'rewindmq"
                     " set_permissions --help' to learn more.")  # fmt: skip
 
@@ -73,6 +75,29 @@ def change_password(settings: Settings, name: str, secret: str | None) -> None:
     password = password_from(secret)
     client = settings.client()
     client.put("users", name, content={"password": password, "tags": user_of(client, name)["tags"]})
+
+
+@click.command("clear_password")
+@click.argument("name")
+@common
+def clear_password(settings: Settings, name: str) -> None:
+    """Take a user's password away: it cannot log in with one any more."""
+    settings.banner(f'Clearing password for user "{name}" ...')
+    client = settings.client()
+    client.put("users", name, content={"tags": user_of(client, name)["tags"]})
+
+
+@click.command("hash_password")
+@click.argument("secret", metavar="[PASSWORD]", required=False)
+@common
+def hash_password(settings: Settings, secret: str | None) -> None:
+    """Print a hash of a password as RabbitMQ has them, for add_user --pre-hashed-password and for definitions."""
+    from engine.passwords import rabbitmq_hash
+
+    if secret == "":
+        raise CliError(DATA, "(argument validation): Bad argument: password cannot be an empty string")
+    settings.banner("Will hash provided password")
+    click.echo(rabbitmq_hash(password_from(secret)))
 
 
 @click.command("authenticate_user")
@@ -116,30 +141,6 @@ def list_users(settings: Settings) -> None:
     settings.show(("user", "tags"), rows)
 
 
-@click.command("add_vhost")
-@click.option("--description", help="What it is for.")
-@click.argument("name")
-@common
-def add_vhost(settings: Settings, name: str, description: str | None) -> None:
-    """Create a virtual host."""
-    if not name:
-        raise CliError(DATA, "(argument validation): Bad argument: vhost name cannot be an empty string")
-    settings.banner(f'Adding vhost "{name}" ...')
-    settings.client().put("vhosts", name, content={} if description is None else {"description": description})
-
-
-@click.command("delete_vhost")
-@click.argument("name")
-@common
-def delete_vhost(settings: Settings, name: str) -> None:
-    """Delete a virtual host, and everything in it."""
-    settings.banner(f'Deleting vhost "{name}" ...')
-    try:
-        settings.client().delete("vhosts", name)
-    except Refused as refused:
-        raise no_such_vhost(name) if refused.status == 404 else refused from None
-
-
 @click.command("set_permissions")
 @click.argument("name")
 @click.argument("configure")
@@ -158,6 +159,22 @@ def set_permissions(settings: Settings, name: str, configure: str, write: str, r
             user_of(client, name)
             raise no_such_vhost(settings.home) from None
         raise
+
+
+@click.command("set_permissions_globally")
+@click.argument("name")
+@click.argument("configure")
+@click.argument("write")
+@click.argument("read")
+@common
+def set_permissions_globally(settings: Settings, name: str, configure: str, write: str, read: str) -> None:
+    """Let a user configure, write to and read from what matches these regular expressions, in every virtual host."""
+    settings.banner(f'Setting permissions for user "{name}" in all virtual hosts ...')
+    client = settings.client()
+    user_of(client, name)
+    content = {"configure": configure, "write": write, "read": read}
+    for vhost in client.get("vhosts"):
+        client.put("permissions", str(vhost["name"]), name, content=content)
 
 
 @click.command("clear_permissions")
@@ -200,7 +217,72 @@ def list_user_permissions(settings: Settings, name: str) -> None:
     settings.show(("vhost", "configure", "write", "read"), client.get("users", name, "permissions"))
 
 
+@click.command("set_topic_permissions")
+@click.argument("name")
+@click.argument("exchange")
+@click.argument("write")
+@click.argument("read")
+@common
+def set_topic_permissions(settings: Settings, name: str, exchange: str, write: str, read: str) -> None:
+    """Let a user publish to and bind to a topic exchange only with routing keys that match these expressions."""
+    settings.banner(f'Setting topic permissions on "{exchange}" for user "{name}" in vhost "{settings.home}" ...')
+    client = settings.client()
+    content = {"exchange": exchange, "write": write, "read": read}
+    try:
+        client.put("topic-permissions", settings.home, name, content=content)
+    except Refused as refused:
+        if refused.reason == "vhost_or_user_not_found":
+            user_of(client, name)
+            raise no_such_vhost(settings.home) from None
+        raise
+
+
+@click.command("clear_topic_permissions")
+@click.argument("name")
+@click.argument("exchange", required=False)
+@common
+def clear_topic_permissions(settings: Settings, name: str, exchange: str | None) -> None:
+    """Take a user's topic permissions for an exchange away, or all in a virtual host."""
+    on = "" if exchange is None else f' on "{exchange}"'
+    settings.banner(f'Clearing topic permissions{on} for user "{name}" in vhost "{settings.home}" ...')
+    client = settings.client()
+    try:
+        client.delete("topic-permissions", settings.home, name, *([] if exchange is None else [exchange]))
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+        user_of(client, name)
+        if not client.exists("vhosts", settings.home):
+            raise no_such_vhost(settings.home) from None  # a user without topic permissions there: nothing to take
+
+
+@click.command("list_topic_permissions")
+@common
+def list_topic_permissions(settings: Settings) -> None:
+    """List the topic permissions in a virtual host."""
+    settings.banner(f'Listing topic permissions for vhost "{settings.home}" ...')
+    try:
+        rows = settings.client().get("vhosts", settings.home, "topic-permissions")
+    except Refused as refused:
+        raise no_such_vhost(settings.home) if refused.status == 404 else refused from None
+    settings.show(("user", "exchange", "write", "read"), rows)
+
+
+@click.command("list_user_topic_permissions")
+@click.argument("name")
+@common
+def list_user_topic_permissions(settings: Settings, name: str) -> None:
+    """List a user's topic permissions, by virtual host (without headers, as rabbitmqctl)."""
+    settings.banner(f'Listing topic permissions for user "{name}" ...')
+    client = settings.client()
+    user_of(client, name)
+    settings.given(no_table_headers=True)
+    settings.show(("vhost", "exchange", "write", "read"), client.get("users", name, "topic-permissions"))
+
+
 COMMANDS = (
-    add_user, delete_user, change_password, authenticate_user, set_user_tags, list_users, add_vhost, delete_vhost,
-    set_permissions, clear_permissions, list_permissions, list_user_permissions,
+    add_user, delete_user, change_password, clear_password, hash_password, authenticate_user, set_user_tags,
+    list_users, set_permissions, set_permissions_globally, clear_permissions, list_permissions,
+    list_user_permissions, set_topic_permissions, clear_topic_permissions, list_topic_permissions,
+    list_user_topic_permissions,
 )  # fmt: skip

@@ -38,6 +38,7 @@ class Client:
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise CliError(USAGE, f"{url!r} is no address of a management API: give --url http://HOST:PORT")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+        self.host = parts.hostname
         self.address = f"{parts.scheme}://{host}:{port or 15672}"
         self.timeout_seconds = timeout_seconds
         credentials = (parts.username or user, parts.password or password)

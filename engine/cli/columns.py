@@ -84,18 +84,16 @@ BINDING: dict[str, Column] = {
 
 CONNECTION: dict[str, Column] = fields(
     "name", "port", "host", "peer_port", "peer_host", "ssl", "state", "channels", "auth_mechanism", "user", "vhost",
-    "frame_max", "channel_max", "client_properties", "connected_at", "protocol",
-) | {"pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>"} | dict.fromkeys((
-    "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer",
-    "peer_cert_validity", "timeout", "recv_oct", "recv_cnt", "send_oct", "send_cnt", "send_pend",
-), blank)  # fmt: skip
+    "frame_max", "channel_max", "client_properties", "connected_at", "protocol", "ssl_protocol", "ssl_key_exchange",
+    "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer", "peer_cert_validity", "timeout", "recv_oct",
+    "recv_cnt", "send_oct", "send_cnt", "send_pend",
+) | {"pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>"}  # fmt: skip
 
 CHANNEL: dict[str, Column] = fields(
     "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count", "messages_unacknowledged",
-    "messages_uncommitted", "acks_uncommitted", "prefetch_count", "global_prefetch_count",
+    "messages_uncommitted", "acks_uncommitted", "prefetch_count", "global_prefetch_count", "messages_unconfirmed",
 ) | {
     "pid": lambda item: f"<{item.get('name')}>", "connection": field("connection_details", "name"),
-    "messages_unconfirmed": blank,
 }  # fmt: skip
 
 CONSUMER: dict[str, Column] = {

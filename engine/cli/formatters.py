@@ -1,4 +1,5 @@
-"""Tables as rabbitmqctl prints them: `table` (tab separated), `pretty_table` (boxes), `json`, `csv`.
+"""Tables as rabbitmqctl prints them: `table` (tab separated), `pretty_table` (boxes), `json`, `json_stream`, `csv`,
+`erlang`.
 
 A table is its columns and its rows; a row maps each column to a value (see values.py). json and csv are for machines:
 no banner goes with them.
@@ -7,10 +8,11 @@ no banner goes with them.
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from engine.cli.values import Value, json_line, plain, pretty
+from engine.cli.values import Value, erlang_term, json_line, plain, pretty
 
 Rows = Sequence[dict[str, Value]]
-MACHINE_READABLE = ("json", "csv")
+MACHINE_READABLE = ("json", "json_stream", "csv")
+TERMINAL = 80  # columns
 
 
 def table(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
@@ -65,6 +67,24 @@ def csv(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
     return [line(columns), *(line([plain(row[column]) for column in columns]) for row in rows)] if rows else []
 
 
+def json_stream(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    """A JSON object for each row, and an empty line, as rabbitmqctl has it."""
+    return [line for row in rows for line in (json_line({column: row[column] for column in columns}), "")]
+
+
+def erlang(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
+    """A list of property lists. A row that does not fit into a line has one for each column."""
+    lines: list[str] = []
+    for number, row in enumerate(rows):
+        cells = [f"{{{column},{erlang_term(row[column])}}}" for column in columns]
+        start = "[[" if number == 0 else " ["
+        end = "]]" if number == len(rows) - 1 else "],"
+        whole = start + ",".join(cells) + end
+        lines += [whole] if len(whole) <= TERMINAL else (start + ",\n  ".join(cells) + end).split("\n")
+    return lines or ["[]"]
+
+
 FORMATTERS: dict[str, Callable[[Sequence[str], Rows, bool], list[str]]] = {
-    "table": table, "pretty_table": pretty_table, "json": as_json, "csv": csv,
+    "table": table, "pretty_table": pretty_table, "json": as_json, "json_stream": json_stream, "csv": csv,
+    "erlang": erlang,
 }  # fmt: skip

@@ -9,6 +9,7 @@ import click
 from engine.cli.client import Refused
 from engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from engine.cli.kafka import Kafka, with_kafka
+from engine.cli.restore import restore
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value, json_line
 from projections.rewind import At, RewindError, UnreadableTime, parse_time
@@ -95,11 +96,12 @@ def past_offline(
     from engine.http.past import MAX_BODY_SHOWN, past_item
     from engine.log.base import LogError
     from engine.past import NoSuchQueue, queue_at
+    from projections.machine.machine import NewerHistory
 
     try:
         at = At(offset=offset) if time is None else At(time_ms=parse_time(time))
         return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN)
-    except (NoSuchQueue, RewindError) as error:
+    except (NoSuchQueue, RewindError, NewerHistory) as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:
         raise CliError(not_there(history, error), str(error)) from None
@@ -114,9 +116,11 @@ def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
     """Fold the log afresh and compare the result with the stored state, body by body. A log that is in the data
     directory is proved before, block by block.
 
-    Needs no broker, and may run beside one. Exit code 0 when all is as it should be, else 1."""
+    Needs no broker, and may run beside one. Exit code 0 when all is as it should be, else 1; 65 when the history is a
+    newer version's."""
     from engine.log.base import LogError
     from projections import verify as projection
+    from projections.machine.machine import NewerHistory
     from projections.store import StoreError
 
     history = kafka.history(data)
@@ -130,6 +134,8 @@ def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
         reports = projection.verify(reader.queues, data / "state")
     except StoreError as error:
         raise CliError(DIFFERENT, str(error)) from None
+    except NewerHistory as error:
+        raise CliError(DATA, str(error)) from None
     except LogError as error:
         away = not_there(history, error) == UNAVAILABLE
         raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
@@ -187,4 +193,4 @@ def report_differences(reports: Sequence["object"]) -> None:
                        " the directory state, then it is rebuilt from the log")  # fmt: skip
 
 
-COMMANDS = (rewind, verify)
+COMMANDS = (rewind, restore, verify)

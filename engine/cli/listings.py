@@ -20,14 +20,36 @@ def show(settings: Settings, names: Sequence[str], known: dict[str, Column], ite
 
 
 @click.command("list_queues")
+@click.option("--online", is_flag=True, help="Only queues that are there: all.")
+@click.option("--offline", is_flag=True, help="Only queues whose node is away: none, every node has all.")
+@click.option("--local", is_flag=True, help="Only queues of this node: all but other nodes' exclusive ones.")
 @click.argument("column", nargs=-1)
 @common
-def list_queues(settings: Settings, column: tuple[str, ...]) -> None:
+def list_queues(settings: Settings, column: tuple[str, ...], online: bool, offline: bool, local: bool) -> None:
     """List the queues of a virtual host with the columns asked for (default: name messages)."""
     names = chosen(column, ("name", "messages"), columns.QUEUE)
     settings.banner(f"Timeout: {settings.seconds:.1f} seconds ...", f"Listing queues for vhost {settings.home} ...")
     query = {"columns": QUEUE_FIELDS} if "head_message_timestamp" in names else {}
-    show(settings, names, columns.QUEUE, in_vhost(settings.client(), settings, "queues", **query))
+    client = settings.client()
+    found = in_vhost(client, settings, "queues", **query)
+    if local:
+        here = client.get_one("overview", columns="node")["node"]
+        found = [queue for queue in found if queue["node"] == here]
+    show(settings, names, columns.QUEUE, [] if offline and not online else found)
+
+
+UNRESPONSIVE = {name: columns.QUEUE[name] for name in ("name", "durable", "auto_delete", "arguments", "pid", "type")}
+
+
+@click.command("list_unresponsive_queues")
+@click.argument("column", nargs=-1)
+@common
+def list_unresponsive_queues(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the queues that do not answer: none, as long as the node does, for a queue has no process of its own."""
+    names = chosen(column, ("name",), UNRESPONSIVE)
+    settings.banner(f"Listing unresponsive queues for vhost {settings.home} ...")
+    in_vhost(settings.client(), settings, "queues", columns="name")
+    show(settings, names, UNRESPONSIVE, [])
 
 
 # Everything but what costs a look at each queue's first message, and that.
@@ -111,6 +133,6 @@ def list_quarantined(settings: Settings, partition: str | None, count: int, colu
 
 
 COMMANDS = (
-    list_queues, list_exchanges, list_bindings, list_connections, list_channels, list_consumers, list_vhosts,
-    list_quarantined,
+    list_queues, list_unresponsive_queues, list_exchanges, list_bindings, list_connections, list_channels,
+    list_consumers, list_vhosts, list_quarantined,
 )  # fmt: skip

@@ -9,14 +9,32 @@ import sys
 
 import click
 
-from engine.cli import access, history, listings, node, policies, queues, quorum
+from engine.cli import (
+    access,
+    connections,
+    definitions,
+    diagnostics,
+    history,
+    limits,
+    listings,
+    node,
+    parameters,
+    policies,
+    queues,
+    quorum,
+    seals,
+    vhosts,
+)
 from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": node.COMMANDS, "History": history.COMMANDS, "Policies": policies.COMMANDS,
+    "Node": node.COMMANDS, "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
+    "History": (*history.COMMANDS, *seals.COMMANDS), "Policies": policies.COMMANDS,
+    "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,
-    "Access control": access.COMMANDS,
+    "Access control": access.COMMANDS, "Virtual hosts": vhosts.COMMANDS, "Limits": limits.COMMANDS,
+    "Parameters": parameters.COMMANDS, "Definitions": definitions.COMMANDS,
 }  # fmt: skip
 
 
@@ -26,7 +44,8 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for title, commands in SECTIONS.items():
             with formatter.section(title):
-                formatter.write_dl([(command.name or "", command.get_short_help_str(80)) for command in commands])
+                shown = [command for command in commands if not command.hidden]
+                formatter.write_dl([(command.name or "", command.get_short_help_str(80)) for command in shown])
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -8,10 +8,17 @@ import click
 from engine.cli.client import Client, Json
 from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.settings import Settings, common
+from engine.cli.tls import with_tls
 from engine.cli.values import Value
-from engine.config import VERSION, Config
+from engine.config import MAX_MESSAGE_SIZE, VERSION, Config
+from engine.tls import TlsListener
+from projections.machine.profile import PROFILES, RABBITMQ_3_13
 
 GIGABYTE = 1_000_000_000
+PURPOSES = {
+    "amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API",
+    "http/prometheus": "Prometheus exporter API over HTTP",
+}  # fmt: skip
 
 
 @click.command("start")
@@ -19,24 +26,43 @@ GIGABYTE = 1_000_000_000
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
 @click.option("--http-port", type=click.IntRange(1, 65535), default=15672, show_default=True)
+@click.option("--prometheus-port", type=click.IntRange(1, 65535),
+              help="Metrics at a port of their own, too (RabbitMQ's is 15692).")  # fmt: skip
 @click.option("--partitions", type=click.IntRange(1, 1024),
               help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one).")  # fmt: skip
 @click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
+@click.option("--load-definitions", type=click.Path(exists=True, path_type=Path),
+              help="Import this file, or each *.json of this directory; no user guest is made then.")  # fmt: skip
+@click.option("--consumer-timeout", type=click.IntRange(1), default=1_800_000, show_default=True,
+              help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.")  # fmt: skip
+@click.option("--semantics", type=click.Choice(sorted(PROFILES)), default=RABBITMQ_3_13.name, show_default=True,
+              help="Which RabbitMQ queues are like, unless they ask by x-semantics.")  # fmt: skip
+@click.option("--max-message-size", type=click.IntRange(0, MAX_MESSAGE_SIZE), default=134_217_728, show_default=True,
+              help="Bytes; larger messages are refused.")  # fmt: skip
+@click.option("--loopback-users", metavar="NAME,...", default="guest", show_default=True,
+              help="Users who may connect from this machine only; empty: nobody.")
+@with_tls
 @with_kafka
 @click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
 @click.option("--node-timeout", type=click.IntRange(1, 600), default=10, show_default=True,
               help="Seconds after which a node that was not heard of is lost; its messages go to others.")  # fmt: skip
 def start(
-    data: Path, host: str, amqp_port: int, http_port: int, partitions: int | None, node: str, kafka: Kafka,
-    kafka_replication: int | None, node_timeout: int,
+    data: Path, host: str, amqp_port: int, http_port: int, prometheus_port: int | None, partitions: int | None,
+    node: str,
+    load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
+    kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
+    semantics: str,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.__main__ import run
 
     config = Config(
         data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, partitions=partitions, node=node,
+        prometheus_port=prometheus_port,
         kafka=kafka.servers, kafka_prefix=kafka.prefix, kafka_replication=kafka_replication,
-        kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
+        load_definitions=load_definitions, kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
+        max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,
+        consumer_timeout_ms=consumer_timeout, semantics=semantics,
     )  # fmt: skip
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
@@ -97,7 +123,6 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
     totals = cast(dict[str, int], overview["object_totals"])
     listeners = cast(list[dict[str, object]], overview["listeners"])
     log = cast(list[dict[str, object]], overview["log"])
-    purposes = {"amqp": "AMQP 0-9-1", "http": "HTTP API"}
     return [
         "Runtime", "",
         f"OS PID: {node['os_pid']}",
@@ -123,7 +148,7 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         f"Virtual host count: {len(client.get('vhosts'))}", "",
         "Listeners", "",
         *(f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
-          f" {purposes.get(str(each['protocol']), '')}" for each in listeners),
+          f" {PURPOSES.get(str(each['protocol']), '')}" for each in listeners),
     ]  # fmt: skip
 
 

@@ -1,10 +1,14 @@
 """Purging and deleting a queue. Purging can be looked behind: `rewindmq rewind` shows what was in the queue before."""
 
+import json
+from typing import cast
+
 import click
 
 from engine.cli.client import Refused
 from engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
+from engine.cli.values import Value
 
 
 @click.command("purge_queue")
@@ -51,4 +55,32 @@ def no_such_queue(settings: Settings, queue: str, code: int) -> CliError:
     return CliError(code, f"Queue not found: there is no queue '{queue}' in vhost '{settings.home}'")
 
 
-COMMANDS = (purge_queue, delete_queue)
+@click.command("peek")
+@click.argument("queue")
+@click.argument("position", type=click.IntRange(min=1))
+@common
+def peek(settings: Settings, queue: str, position: int) -> None:
+    """Show a ready message, 1 being the next, and leave it where it is. (RabbitMQ: of quorum queues only.)"""
+    settings.banner(f"Peeking at queue {queue} at position {position} ...")
+    try:
+        message = settings.client().get_one("queues", settings.home, queue, "peek", str(position))
+    except Refused as refused:
+        if refused.status == 404 and refused.reason == "Not Found":
+            raise CliError(DATA, f"Target queue was not found in virtual host '{settings.home}'") from None
+        raise CliError(UNAVAILABLE, refused.reason) from None
+    properties = dict(cast(dict[str, Value], message["properties"]))
+    headers = cast(dict[str, Value], properties.pop("headers", {}))
+    shown: dict[str, Value] = {
+        **dict(reversed(properties.items())), "routing_keys": message["routing_key"], "exchange": message["exchange"],
+        "payload (max 64 bytes)": message["payload"],
+        **{f"header.{name}": value for name, value in headers.items()},
+        "header.x-delivery-count": message["delivery_count"],
+    }  # fmt: skip
+    if settings.formatter == "json":
+        click.echo(json.dumps({"result": "ok", "message": shown}, ensure_ascii=False))
+        return
+    settings.given(formatter=settings.formatter or "pretty_table")
+    settings.show(("keys", "values"), [{"keys": name, "values": value} for name, value in shown.items()])
+
+
+COMMANDS = (purge_queue, delete_queue, peek)

@@ -9,13 +9,15 @@ from typing import Any
 import click
 
 from engine.cli.client import Client
-from engine.cli.exits import USAGE, CliError
+from engine.cli.exits import UNAVAILABLE, USAGE, CliError
 from engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
 
 DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("-n", "--node", "asked_node", metavar="NAME",
+                 help="The node that has to answer: another one is not asked."),
     click.option("-p", "--vhost", metavar="VHOST", help="Virtual host (default: /)."),
     click.option("--formatter", type=click.Choice(list(FORMATTERS)), help="How listings are printed (default: table)."),
     click.option("-s", "--silent", is_flag=True, default=None, help="No messages and no table headers."),
@@ -27,13 +29,17 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--user", metavar="NAME", help="Who asks (default: REWINDMQ_USER, or guest)."),
     click.option("--password", metavar="PASSWORD", help="(default: REWINDMQ_PASSWORD, or guest)."),
 )
-NAMES = ("vhost", "formatter", "silent", "quiet", "no_table_headers", "timeout", "url", "http_port", "user", "password")
+NAMES = (
+    "asked_node", "vhost", "formatter", "silent", "quiet", "no_table_headers", "timeout", "url", "http_port", "user",
+    "password",
+)  # fmt: skip
 
 
 @dataclass(slots=True)
 class Settings:
     """What was given, None where nothing was."""
 
+    asked_node: str | None = None
     vhost: str | None = None
     formatter: str | None = None
     silent: bool | None = None
@@ -59,7 +65,7 @@ class Settings:
     def seconds(self) -> float:
         return DEFAULT_TIMEOUT_SECONDS if self.timeout is None else self.timeout
 
-    def client(self) -> Client:
+    def client(self, any_node: bool = False) -> Client:
         if self.url and self.http_port:
             raise CliError(USAGE, "give either --url or --http-port")
         url = self.url or os.environ.get("REWINDMQ_URL") or DEFAULT_URL
@@ -67,7 +73,13 @@ class Settings:
             url = f"http://127.0.0.1:{self.http_port}"
         user = self.user or os.environ.get("REWINDMQ_USER") or "guest"
         password = self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
-        return Client(url, user, password, self.seconds)
+        client = Client(url, user, password, self.seconds)
+        if self.asked_node is not None and not any_node:
+            answering = client.get_one("overview", columns="node")["node"]
+            if answering != self.asked_node:
+                asked = f"unable to perform an operation on node '{self.asked_node}'"
+                raise CliError(UNAVAILABLE, f"{asked}: at {client.address} there is '{answering}'")
+        return client
 
     def banner(self, *lines: str) -> None:
         """What is going on, for people: not when it was asked to be quiet, nor before what a machine reads."""

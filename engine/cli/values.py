@@ -135,6 +135,26 @@ def typed_term(value: object) -> str:
             return str(value)
 
 
+# -- erlang
+
+
+def erlang_term(value: Value) -> str:
+    match value:
+        case None:
+            return "''"
+        case Arguments():
+            terms = (f"{{{binary(name)},{kind},{typed_term(inner)}}}" for name, kind, inner in value.entries)
+            return f"[{','.join(terms)}]"
+        case Definition():
+            return "[" + ",".join(f"{{{binary(name)},{typed_term(inner)}}}" for name, inner in value.entries) + "]"
+        case list():
+            return "[" + ",".join(erlang_term(inner) for inner in value) + "]"
+        case dict():
+            return "#{" + ",".join(f"{binary(name)} => {erlang_term(inner)}" for name, inner in value.items()) + "}"
+        case _:
+            return typed_term(value)
+
+
 # -- json
 
 

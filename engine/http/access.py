@@ -1,63 +1,18 @@
-"""Vhosts, users and permissions over HTTP. Only an administrator changes them or sees all of them; password hashes
-are not shown."""
+"""Users, permissions and topic permissions over HTTP, for administrators."""
 
 from starlette.responses import Response
 
-from engine.http.call import Call, Json, bad_request, done, not_found, reply, text
+from engine.definitions import user_item
+from engine.http.call import Call, Json, bad_request, done, not_found, reply, short, text
 from engine.http.listing import Item, listed
-from schemas.events import PermissionsSet, UserSet
-
-
-# -- vhosts
-def vhost_item(call: Call, vhost: str) -> Item:
-    queues = [
-        queue for partition in call.broker.partitions for queue in partition.machine.queues() if queue.vhost == vhost
-    ]
-    ready, unacked = sum(queue.messages_ready for queue in queues), sum(queue.messages_unacked for queue in queues)
-    description = call.broker.topology.vhosts[vhost].description
-    return {
-        "name": vhost, "description": description, "tags": [], "metadata": {"description": description, "tags": []},
-        "tracing": False, "cluster_state": {call.broker.config.node: "running"}, "messages": ready + unacked,
-        "messages_ready": ready, "messages_unacknowledged": unacked,
-    }  # fmt: skip
-
-
-async def list_vhosts(call: Call) -> Response:
-    return listed(call, [vhost_item(call, vhost) for vhost in call.visible_vhosts()])
-
-
-async def show_vhost(call: Call) -> Response:
-    return reply(vhost_item(call, call.vhost))
-
-
-async def put_vhost(call: Call) -> Response:
-    call.require()
-    name = call.segment("vhost")
-    content = await call.body()
-    known = call.broker.topology.vhosts.get(name)
-    new = known is None
-    await call.broker.create_vhost(call.user, name, text(content, "description", known.description if known else ""))
-    if new:  # who makes a vhost may use it, as in RabbitMQ's API
-        await call.broker.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
-    await call.durable()
-    return done(new)
-
-
-async def delete_vhost(call: Call) -> Response:
-    call.require()
-    name = call.segment("vhost")
-    if name not in call.broker.topology.vhosts:
-        raise not_found()
-    await call.broker.delete_vhost(call.user, name)
-    await call.durable()
-    return Response(status_code=204)
+from engine.limits import checked_user_limits
+from engine.passwords import rabbitmq_hash
+from engine.users import check_patterns, hash_of_user, tags_of_user
+from projections.topology import Topology
+from schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
 
 
 # -- users
-def user_item(user: UserSet) -> Item:
-    return {"name": user.name, "tags": list(user.tags), "has_password": bool(user.password_hash), "limits": {}}
-
-
 def user_named(call: Call) -> UserSet:
     user = call.broker.topology.users.get(call.segment("user"))
     if user is None:
@@ -65,40 +20,70 @@ def user_named(call: Call) -> UserSet:
     return user
 
 
+def user_items(call: Call, names: list[str]) -> Response:
+    topology = call.broker.topology
+    return listed(call, [user_item(topology, topology.users[name]) for name in names])
+
+
 async def list_users(call: Call) -> Response:
     call.require()
-    return listed(call, [user_item(user) for _, user in sorted(call.broker.topology.users.items())])
+    return user_items(call, sorted(call.broker.topology.users))
+
+
+async def users_without_permissions(call: Call) -> Response:
+    call.require()
+    topology = call.broker.topology
+    having = {user for _, user in topology.permissions}
+    return user_items(call, [name for name in sorted(topology.users) if name not in having])
 
 
 async def show_user(call: Call) -> Response:
     call.require()
-    return reply(user_item(user_named(call)))
-
-
-def tags_from(value: Json) -> tuple[str, ...]:
-    """Tags as a list or separated by commas; RabbitMQ takes both."""
-    if isinstance(value, str):
-        value = [part.strip() for part in value.split(",") if part.strip()]
-    if not isinstance(value, list) or not all(isinstance(tag, str) for tag in value):
-        raise bad_request("tags must be a list of names, or names separated by commas")
-    return tuple(str(tag) for tag in value)
+    return reply(user_item(call.broker.topology, user_named(call)))
 
 
 async def put_user(call: Call) -> Response:
-    """Without `password` (and without `keep_password`, ours) the user cannot log in any more, as in RabbitMQ."""
+    """Without `password` and `password_hash` (and without `keep_password`, ours) the user cannot log in any more, as in
+    RabbitMQ. `permissions`, by vhost, are for a new user only; `limits` are added to those there are."""
     call.require()
     name = call.segment("user")
     content = await call.body()
-    if "tags" not in content:
-        raise bad_request("tags_not_present")
-    tags = tags_from(content["tags"])
-    if "password_hash" in content and content["password_hash"] not in ("", None):
-        raise bad_request("password_hash is not taken: RabbitMQ's hashes are not ours, give the password")
-    password = None if content.get("keep_password") is True else text(content, "password", "")
-    new = name not in call.broker.topology.users
-    await call.broker.set_user(call.user, name, password, tags)
+    broker, new = call.broker, name not in call.broker.topology.users
+    tags, password_hash = tags_of_user(content), hash_of_user(content)
+    permissions = permissions_from(broker.topology, content.get("permissions") if new else None)
+    limits = content.get("limits")
+    if limits is not None:
+        checked_user_limits(limits)
+    if password_hash is not None:
+        await broker.set_user_hash(call.user, name, password_hash, tags)
+    elif content.get("keep_password") is True:
+        await broker.set_user(call.user, name, None, tags)
+    else:
+        await broker.set_user(call.user, name, text(content, "password", ""), tags)
+    if isinstance(limits, dict):
+        await broker.set_user_limits(call.user, name, broker.topology.user_limits.get(name, {}) | limits)
+    for vhost, (configure, write, read) in permissions.items():
+        await broker.set_permissions(call.user, vhost, name, configure, write, read)
     await call.durable()
     return done(new)
+
+
+def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, str, str]]:
+    """Checked before the first of them is set."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise bad_request("permissions must be an object by vhost")
+    found = {}
+    for vhost, rights in given.items():
+        if vhost not in topology.vhosts:
+            raise bad_request(f"vhost '{vhost}' of the permissions does not exist")
+        if not isinstance(rights, dict):
+            raise bad_request(f"the permissions in vhost '{vhost}' must be an object")
+        configure, write, read = (text(rights, key, "") for key in ("configure", "write", "read"))
+        check_patterns(configure, write, read)
+        found[vhost] = (configure, write, read)
+    return found
 
 
 async def delete_user(call: Call) -> Response:
@@ -106,6 +91,26 @@ async def delete_user(call: Call) -> Response:
     await call.broker.delete_user(call.user, user_named(call).name)
     await call.durable()
     return Response(status_code=204)
+
+
+async def delete_users(call: Call) -> Response:
+    """Many at once; who is not there is gone already."""
+    call.require()
+    content = await call.body("users")
+    names = content["users"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise bad_request("users must be a list of names")
+    for name in map(str, names):
+        if name in call.broker.topology.users:
+            await call.broker.delete_user(call.user, name)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def hash_password(call: Call) -> Response:
+    """A hash as RabbitMQ's, for a user's `password_hash`."""
+    call.require()
+    return reply({"ok": rabbitmq_hash(call.segment("password"))})
 
 
 # -- permissions
@@ -130,6 +135,7 @@ async def list_permissions(call: Call) -> Response:
 
 
 async def vhost_permissions(call: Call) -> Response:
+    call.require()
     return listed(call, permissions_items(call, vhost=call.vhost))
 
 
@@ -150,12 +156,17 @@ async def show_permissions(call: Call) -> Response:
     return reply(permissions_item(permissions_named(call)))
 
 
+def vhost_and_user(call: Call) -> tuple[str, str]:
+    vhost, user = call.segment("vhost"), call.segment("user")
+    if vhost not in call.broker.topology.vhosts or user not in call.broker.topology.users:
+        raise bad_request("vhost_or_user_not_found")
+    return vhost, user
+
+
 async def put_permissions(call: Call) -> Response:
     call.require()
-    vhost, user = call.segment("vhost"), call.segment("user")
     topology = call.broker.topology
-    if vhost not in topology.vhosts or user not in topology.users:
-        raise bad_request("vhost_or_user_not_found")
+    vhost, user = vhost_and_user(call)
     content = await call.body("configure", "write", "read")
     new = (vhost, user) not in topology.permissions
     patterns = [text(content, key, "") for key in ("configure", "write", "read")]
@@ -167,5 +178,69 @@ async def put_permissions(call: Call) -> Response:
 async def delete_permissions(call: Call) -> Response:
     found = permissions_named(call)
     await call.broker.clear_permissions(call.user, found.vhost, found.user)
+    await call.durable()
+    return Response(status_code=204)
+
+
+# -- topic permissions
+def topic_item(permissions: TopicPermissionsSet) -> Item:
+    return {
+        "user": permissions.user, "vhost": permissions.vhost, "exchange": permissions.exchange,
+        "write": permissions.write, "read": permissions.read,
+    }  # fmt: skip
+
+
+def topic_items(call: Call, vhost: str | None = None, user: str | None = None) -> list[Item]:
+    call.require()
+    return [
+        topic_item(each)
+        for (home, name, _), each in sorted(call.broker.topology.topic_permissions.items())
+        if vhost in (None, home) and user in (None, name)
+    ]
+
+
+async def list_topic_permissions(call: Call) -> Response:
+    return listed(call, topic_items(call))
+
+
+async def vhost_topic_permissions(call: Call) -> Response:
+    call.require()
+    return listed(call, topic_items(call, vhost=call.vhost))
+
+
+async def user_topic_permissions(call: Call) -> Response:
+    call.require()
+    return listed(call, topic_items(call, user=user_named(call).name))
+
+
+def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:
+    found = topic_items(call, call.segment("vhost"), call.segment("user"))
+    found = [each for each in found if exchange in (None, each["exchange"])]
+    if not found:
+        raise not_found()
+    return found
+
+
+async def show_topic_permissions(call: Call) -> Response:
+    """A list: there is one for each exchange."""
+    return reply(topic_permissions_named(call, None))
+
+
+async def put_topic_permissions(call: Call) -> Response:
+    call.require()
+    vhost, user = vhost_and_user(call)
+    content = await call.body("exchange", "write", "read")
+    had = bool(topic_items(call, vhost, user))
+    exchange, write, read = (text(content, key, "") for key in ("exchange", "write", "read"))
+    await call.broker.set_topic_permissions(call.user, vhost, user, short("exchange", exchange), write, read)
+    await call.durable()
+    return done(not had)
+
+
+async def delete_topic_permissions(call: Call) -> Response:
+    """All of the user in the vhost, or those for the exchange that is named."""
+    exchange = call.exchange if "exchange" in call.request.path_params else None
+    topic_permissions_named(call, exchange)
+    await call.broker.clear_topic_permissions(call.user, call.segment("vhost"), call.segment("user"), exchange)
     await call.durable()
     return Response(status_code=204)

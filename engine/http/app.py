@@ -27,18 +27,27 @@ from engine.http import (
     access,
     bindings,
     clients,
+    definitions,
     exchanges,
+    features,
+    health,
+    limits,
     metrics,
     overview,
+    parameters,
     past,
     policies,
     quarantine,
     queues,
     quorum,
+    restore,
+    vhosts,
     web,
 )
 from engine.http.authentication import authenticate
 from engine.http.call import ApiError, Call, api_error, in_time, reply
+from engine.http.statistics import statistics
+from engine.past_process import past_process
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -52,28 +61,83 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/version": {"GET": overview.version},
     "/nodes": {"GET": overview.nodes},
     "/nodes/{node}": {"GET": overview.node},
-    "/health/checks/alarms": {"GET": overview.alarms},
-    "/health/checks/local-alarms": {"GET": overview.alarms},
-    "/health/checks/virtual-hosts": {"GET": overview.healthy},
-    "/health/checks/ready-to-serve-clients": {"GET": overview.ready},
+    "/nodes/{node}/memory": {"GET": overview.memory},
+    "/cluster-name": {"GET": overview.cluster_name},
+    "/feature-flags": {"GET": features.list_feature_flags},
+    "/feature-flags/{name}/enable": {"PUT": features.enable_feature_flag},
+    "/deprecated-features": {"GET": features.list_deprecated},
+    "/deprecated-features/used": {"GET": features.list_deprecated_used},
+    "/extensions": {"GET": features.extensions},
+    "/auth": {"GET": features.auth},
+    "/config/effective": {"GET": features.configuration},
+    "/reset": {"DELETE": features.reset},
+    "/reset/{node}": {"DELETE": features.reset},
+    "/aliveness-test/{vhost}": {"GET": health.aliveness},
+    "/healthchecks/node": {"GET": health.node},
+    "/healthchecks/node/{node}": {"GET": health.node},
+    "/health/checks/alarms": {"GET": health.alarms},
+    "/health/checks/local-alarms": {"GET": health.alarms},
+    "/health/checks/certificate-expiration/{within}/{unit}": {"GET": health.certificate_expiration},
+    "/health/checks/port-listener/{port}": {"GET": health.port_listener},
+    "/health/checks/protocol-listener/{protocol}": {"GET": health.protocol_listener},
+    "/health/checks/virtual-hosts": {"GET": health.virtual_hosts},
+    "/health/checks/ready-to-serve-clients": {"GET": health.ready},
+    "/health/checks/is-in-service": {"GET": health.ready},
+    "/health/checks/node-is-mirror-sync-critical": {"GET": health.mirror_sync_critical},
     "/health/checks/node-is-quorum-critical": {"GET": quorum.critical},
-    "/vhosts": {"GET": access.list_vhosts},
-    "/vhosts/{vhost}": {"GET": access.show_vhost, "PUT": access.put_vhost, "DELETE": access.delete_vhost},
+    "/vhosts": {"GET": vhosts.list_vhosts},
+    "/vhosts/{vhost}": {"GET": vhosts.show_vhost, "PUT": vhosts.put_vhost, "DELETE": vhosts.delete_vhost},
+    "/vhosts/{vhost}/start/{node}": {"POST": vhosts.start_vhost},
     "/vhosts/{vhost}/permissions": {"GET": access.vhost_permissions},
+    "/vhosts/{vhost}/topic-permissions": {"GET": access.vhost_topic_permissions},
+    "/vhost-limits": {"GET": limits.list_vhosts_limits},
+    "/vhost-limits/{vhost}": {"GET": limits.vhost_limits},
+    "/vhost-limits/{vhost}/{name}": {"PUT": limits.put_vhost_limit, "DELETE": limits.delete_vhost_limit},
     "/users": {"GET": access.list_users},
+    "/users/bulk-delete": {"POST": access.delete_users},
+    "/users/without-permissions": {"GET": access.users_without_permissions},
     "/users/{user}": {"GET": access.show_user, "PUT": access.put_user, "DELETE": access.delete_user},
     "/users/{user}/permissions": {"GET": access.user_permissions},
+    "/users/{user}/topic-permissions": {"GET": access.user_topic_permissions},
+    "/user-limits": {"GET": limits.list_users_limits},
+    "/user-limits/{user}": {"GET": limits.user_limits},
+    "/user-limits/{user}/{name}": {"PUT": limits.put_user_limit, "DELETE": limits.delete_user_limit},
+    "/auth/hash_password/{password}": {"GET": access.hash_password},
     "/permissions": {"GET": access.list_permissions},
     "/permissions/{vhost}/{user}": {
         "GET": access.show_permissions, "PUT": access.put_permissions, "DELETE": access.delete_permissions,
     },
+    "/definitions": {"GET": definitions.export_all, "POST": definitions.import_all},
+    "/definitions/{vhost}": {"GET": definitions.export_vhost, "POST": definitions.import_vhost},
+    "/all-configuration": {"GET": definitions.export_all, "POST": definitions.import_all},
+    "/topic-permissions": {"GET": access.list_topic_permissions},
+    "/topic-permissions/{vhost}/{user}": {
+        "GET": access.show_topic_permissions, "PUT": access.put_topic_permissions,
+        "DELETE": access.delete_topic_permissions,
+    },
+    "/topic-permissions/{vhost}/{user}/{exchange}": {"DELETE": access.delete_topic_permissions},
+    "/parameters": {"GET": parameters.list_all},
+    "/parameters/{component}": {"GET": parameters.list_component},
+    "/parameters/{component}/{vhost}": {"GET": parameters.list_vhost},
+    "/parameters/{component}/{vhost}/{name}": {
+        "GET": parameters.show, "PUT": parameters.put, "DELETE": parameters.delete,
+    },
+    "/global-parameters": {"GET": parameters.list_global},
+    "/global-parameters/{name}": {
+        "GET": parameters.show_global, "PUT": parameters.put_global, "DELETE": parameters.delete_global,
+    },
     "/queues": {"GET": queues.list_all},
+    "/queues/detailed": {"GET": queues.list_all},
     "/queues/{vhost}": {"GET": queues.list_vhost},
     "/queues/{vhost}/{queue}": {"GET": queues.show, "PUT": queues.declare, "DELETE": queues.delete},
     "/queues/{vhost}/{queue}/contents": {"DELETE": queues.purge},
     "/queues/{vhost}/{queue}/get": {"POST": queues.get},
+    "/queues/{vhost}/{queue}/actions": {"POST": queues.act},
+    "/queues/{vhost}/{queue}/unacked": {"GET": queues.unacked},
+    "/queues/{vhost}/{queue}/peek/{position}": {"GET": queues.peek},
     "/queues/{vhost}/{queue}/bindings": {"GET": bindings.of_queue},
     "/queues/{vhost}/{queue}/at": {"GET": past.at},
+    "/queues/{vhost}/{queue}/restore": {"POST": restore.post},
     "/queues/quorum/{vhost}/{queue}/status": {"GET": quorum.status},
     "/queues/quorum/{vhost}/{queue}/leader": {"POST": quorum.transfer},
     "/queues/quorum/{vhost}/{queue}/replicas/add": {"POST": quorum.add},
@@ -103,9 +167,12 @@ ROUTES: dict[str, dict[str, Handler]] = {
         "GET": policies.show_operator, "PUT": policies.put_operator, "DELETE": policies.delete_operator,
     },
     "/connections": {"GET": clients.connections},
+    "/connections/username/{user}": {"GET": clients.user_connections, "DELETE": clients.close_user_connections},
     "/connections/{name}": {"GET": clients.connection, "DELETE": clients.close_connection},
+    "/connections/{name}/channels": {"GET": clients.connection_channels},
     "/vhosts/{vhost}/connections": {"GET": clients.vhost_connections},
     "/channels": {"GET": clients.channels},
+    "/channels/{name}": {"GET": clients.channel},
     "/vhosts/{vhost}/channels": {"GET": clients.vhost_channels},
     "/consumers": {"GET": clients.consumers},
     "/consumers/{vhost}": {"GET": clients.vhost_consumers},
@@ -114,13 +181,15 @@ ROUTES: dict[str, dict[str, Handler]] = {
 
 # These may take longer than the log does for one answer: they look at history, ask Kafka, or ask again and again.
 PATIENT = {
-    past.at, queues.get, quorum.status, quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow,
-    quorum.shrink, quorum.rebalance,
+    definitions.import_all, definitions.import_vhost, past.at, restore.post, queues.get, quorum.status,
+    quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow, quorum.shrink, quorum.rebalance,
 }  # fmt: skip
 
 
 def make_app(broker: "Broker") -> ASGIApp:
     """The application."""
+    statistics(broker)  # counts begin here
+
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def respond(request: Request) -> Response:
             try:
@@ -141,28 +210,46 @@ def make_app(broker: "Broker") -> ASGIApp:
     async def show_metrics(request: Request) -> Response:
         return metrics.metrics(broker)
 
+    async def show_metrics_per_object(request: Request) -> Response:
+        return metrics.metrics(broker, apart=True)
+
+    async def show_metrics_detailed(request: Request) -> Response:
+        return metrics.detailed(broker, request)
+
+    async def show_memory_breakdown(request: Request) -> Response:
+        return metrics.memory_breakdown(broker)
+
     routes = [
         Route("/api" + path, endpoint(handler), methods=[method])
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes.append(Route("/metrics", show_metrics, methods=["GET"]))
+    for path, show in (
+        ("", show_metrics), ("/per-object", show_metrics_per_object), ("/detailed", show_metrics_detailed),
+        ("/memory-breakdown", show_memory_breakdown),
+    ):  # fmt: skip
+        routes.append(Route("/metrics" + path, show, methods=["GET"]))
     routes.append(Route("/", web.page, methods=["GET"]))
     starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
     starlette.router.redirect_slashes = False
-    return Undecoded(starlette)
+    return Undecoded(starlette, broker.config.prometheus_port)
 
 
 class Undecoded:
-    """Routes by the path as it was sent, so that an encoded slash stays part of its segment."""
+    """Routes by the path as it was sent, so that an encoded slash stays part of its segment. At `metrics_port` there
+    are metrics and nothing else."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, metrics_port: int | None) -> None:
         self.app = app
+        self.metrics_port = metrics_port
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             path = scope["raw_path"].decode("ascii", "replace")
             scope["path"] = path.rstrip("/") or "/"  # RabbitMQ takes a trailing slash
+            of_metrics = self.metrics_port is not None and scope["server"][1] == self.metrics_port
+            if of_metrics and not scope["path"].startswith("/metrics"):
+                scope["path"] = "/not-here"
         await self.app(scope, receive, send)
 
 
@@ -196,17 +283,24 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: ASGIApp, host: str, port: int) -> None:
-    """Serve until cancelled; then take no more requests, let those under way finish (3 seconds at most), and return by
-    raising CancelledError. OSError when the address cannot be bound."""
+async def serve(app: ASGIApp, host: str, *ports: int) -> None:
+    """Serve at these ports until cancelled; then take no more requests, let those under way finish (3 seconds at most),
+    and return by raising CancelledError. OSError when an address cannot be bound."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=3,
     )  # fmt: skip
-    listener = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listeners: list[socket.socket] = []
+    try:
+        for port in ports:
+            listeners.append(socket.create_server((host, port), family=family))
+    except OSError:
+        close_all(listeners)
+        raise
     server = _Server(config)
-    task = asyncio.ensure_future(server.serve(sockets=[listener]))
+    task = asyncio.ensure_future(server.serve(sockets=listeners))
     try:
         await asyncio.shield(task)
     except asyncio.CancelledError:
@@ -214,5 +308,10 @@ async def serve(app: ASGIApp, host: str, port: int) -> None:
         await task
         raise
     finally:
+        close_all(listeners)
+        past_process.close()
+
+
+def close_all(listeners: list[socket.socket]) -> None:
+    for listener in listeners:
         listener.close()
-        past.reader.close()

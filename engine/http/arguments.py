@@ -8,7 +8,8 @@ History keeps nested tables and arrays as JSON text (schemas.events.ArgumentValu
 import base64
 import json
 
-from engine.http.call import Json, bad_request
+from engine.errors import PreconditionFailed
+from engine.http.call import Json
 from schemas.events import Argument, ArgumentValue
 
 
@@ -17,13 +18,13 @@ def arguments_from(table: Json) -> tuple[Argument, ...]:
     if table is None or table == []:
         return ()
     if not isinstance(table, dict):
-        raise bad_request("arguments must be a JSON object")
+        raise PreconditionFailed("arguments must be a JSON object")
     return tuple(_argument(name, value) for name, value in table.items())
 
 
 def _argument(name: str, value: Json) -> Argument:
     if len(name.encode()) > 255:
-        raise bad_request(f"argument name longer than 255 bytes: {name[:40]}...")
+        raise PreconditionFailed(f"argument name longer than 255 bytes: {name[:40]}...")
     match value:
         case bool():
             return Argument(name, "bool", value)

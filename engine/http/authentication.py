@@ -1,5 +1,5 @@
 """HTTP Basic authentication against the broker's users, and who may use the API at all: as RabbitMQ, users with one of
-its management tags, and `guest` only from this machine."""
+its management tags, and `guest` (`--loopback-users`) only from this machine."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ MANAGEMENT_TAGS = ("administrator", "monitoring", "policymaker", "management")
 async def authenticate(broker: "Broker", request: Request) -> tuple[str, tuple[str, ...]]:
     """The user's name and tags; 401 in RabbitMQ's words."""
     name, password = credentials(request)
-    if name == "guest" and not from_loopback(request):
+    if name in broker.config.loopback_users and not from_loopback(request):
         raise not_authorised("User can only log in via localhost")
     try:
         await broker.access.authenticate(name, password)

@@ -28,12 +28,7 @@ async def list_vhost(call: Call) -> Response:
 
 def bindings_in(call: Call, vhost: str) -> list[Bound]:
     """Those of a vhost, the default exchange's first: every queue is bound to it by its name."""
-    queues = [
-        queue.name
-        for partition in call.broker.partitions
-        for queue in partition.machine.queues()
-        if queue.vhost == vhost
-    ]
+    queues = [queue.name for _, queue in call.broker.visible_queues(vhost)]
     return [
         *(Bound(vhost, "", "queue", name, name) for name in sorted(queues)),
         *(bound for bound in call.broker.topology.bindings(vhost) if call.broker.router.is_live(bound)),
@@ -81,12 +76,17 @@ async def to_exchange(call: Call) -> Response:
     return listed(call, [binding_item(each) for each in found])
 
 
-def ends(call: Call) -> tuple[str, str, str, str]:
-    """(vhost, source, destination type, destination); 404 when one of the ends does not exist."""
-    vhost, source, kind = call.vhost, call.exchange, KINDS.get(call.segment("kind"))
-    destination = call.segment("destination")
+def ends_named(call: Call) -> tuple[str, str, str, str]:
+    """(vhost, source, destination type, destination)"""
+    kind = KINDS.get(call.segment("kind"))
     if kind is None:
         raise not_found()
+    return call.vhost, call.exchange, kind, call.segment("destination")
+
+
+def ends(call: Call) -> tuple[str, str, str, str]:
+    """404 when one of the ends does not exist."""
+    vhost, source, kind, destination = ends_named(call)
     exchanges = call.broker.topology.exchanges
     if (vhost, source) not in exchanges:
         raise not_found(f"no exchange '{source}' in vhost '{vhost}'", "not_found")
@@ -99,7 +99,7 @@ def ends(call: Call) -> tuple[str, str, str, str]:
 
 
 def bindings_between(call: Call) -> list[Bound]:
-    vhost, source, kind, destination = ends(call)
+    vhost, source, kind, destination = ends_named(call)
     return [
         each
         for each in bindings_in(call, vhost)

@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
+from projections.hidden import is_hidden
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ's max_http_body_size, from 3.12 on
 MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (engine.amqp.tables), and a body holds one
+NO_OBJECT = "User not authorised to access object"
 DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk, Kafka away)
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -98,11 +100,25 @@ class Call:
     @property
     def vhost(self) -> str:
         """The vhost in the path; 404 when there is none such, 401 when the user may not enter it."""
+        return self._vhost_among(self.visible_vhosts(), "User not authorised to access virtual host")
+
+    @property
+    def monitored_vhost(self) -> str:
+        """The same where a monitoring user may look everywhere."""
+        return self._vhost_among(self.monitored_vhosts(), "User not authorised to access virtual host")
+
+    @property
+    def policymakers_vhost(self) -> str:
+        """The same where it takes a policymaker who may enter it."""
+        self.require_policymaker()
+        return self._vhost_among(self.visible_vhosts(), NO_OBJECT)
+
+    def _vhost_among(self, vhosts: list[str], refusal: str) -> str:
         vhost = self.segment("vhost")
         if vhost not in self.broker.topology.vhosts:
             raise not_found() if self.request.method == "GET" else not_found("vhost_not_found", "not_found")
-        if vhost not in self.visible_vhosts():
-            raise not_authorised("User not authorised to access virtual host")
+        if vhost not in vhosts:
+            raise not_authorised(refusal)
         return vhost
 
     @property
@@ -115,22 +131,33 @@ class Call:
 
     def queue_named(self, vhost: str, name: str) -> "Queue":
         queue = self.broker.queue(vhost, name)
-        if queue is None:
+        if queue is None or is_hidden(name):
             raise not_found()
         return queue
 
     def visible_vhosts(self) -> list[str]:
-        """Every vhost for a monitoring user, else those the user has permissions in."""
+        """Every vhost for an administrator, else those the user has permissions in."""
         topology = self.broker.topology
-        everywhere = "administrator" in self.tags or "monitoring" in self.tags
+        everywhere = "administrator" in self.tags
         return [vhost for vhost in sorted(topology.vhosts) if everywhere or (vhost, self.user) in topology.permissions]
+
+    @property
+    def monitors(self) -> bool:
+        return "administrator" in self.tags or "monitoring" in self.tags
+
+    def monitored_vhosts(self) -> list[str]:
+        """Every vhost for a monitoring user, too."""
+        return sorted(self.broker.topology.vhosts) if "monitoring" in self.tags else self.visible_vhosts()
 
     def require(self, *tags: str) -> None:
         """One of `tags`, or administrator."""
         if "administrator" in self.tags or any(tag in self.tags for tag in tags):
             return
-        raise not_authorised({"policymaker": "Not policymaker user", "monitoring": "Not monitor user"}.get(
-            tags[0] if tags else "", "Not administrator user"))  # fmt: skip
+        raise not_authorised("Not monitor user" if "monitoring" in tags else "Not administrator user")
+
+    def require_policymaker(self) -> None:
+        if "administrator" not in self.tags and "policymaker" not in self.tags:
+            raise not_authorised(NO_OBJECT)
 
     def asks(self, name: str) -> bool:
         """A boolean of the query string: `?if-unused=true`."""

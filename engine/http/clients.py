@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from engine.http.call import Call, not_found, reply
-from engine.http.listing import Item, listed
+from engine.http.arguments import table_of
+from engine.http.call import Call, not_found
+from engine.http.listing import Item, listed, single
 from engine.http.properties import plain
+from engine.http.statistics import of_channel, statistics
 from schemas.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from engine.broker import Broker, ChannelStatus, Session
+    from engine.sessions import Link
     from projections.machine.queue import ConsumerView, Queue
 
 
@@ -41,11 +44,10 @@ def elsewhere(broker: "Broker", session_id: int) -> Item:
 
 def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
     """All of them for a monitoring user, else the user's own."""
-    everyone = "administrator" in call.tags or "monitoring" in call.tags
     return [
         session
         for _, session in sorted(call.broker.sessions.items())
-        if (everyone or session.user == call.user) and vhost in (None, session.vhost)
+        if (call.monitors or session.user == call.user) and vhost in (None, session.vhost)
     ]
 
 
@@ -66,61 +68,125 @@ def session_named(call: Call) -> "Session":
 
 
 async def connection(call: Call) -> Response:
-    return reply(connection_item(call.broker, session_named(call)))
+    return single(call, connection_item(call.broker, session_named(call)))
 
 
 async def close_connection(call: Call) -> Response:
     """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it."""
-    session = session_named(call)
-    if session.close is not None:
-        session.close(call.request.headers.get("x-reason", "Closed via management plugin"))
-        call.broker.end_of_turn()
+    close(call, [session_named(call)])
     return Response(status_code=204)
 
 
+def close(call: Call, sessions: "list[Session]") -> None:
+    for session in sessions:
+        if session.close is not None:
+            session.close(call.request.headers.get("x-reason", "Closed via management plugin"))
+    call.broker.end_of_turn()
+
+
+def sessions_of_user(call: Call) -> "list[Session]":
+    user = call.segment("user")
+    return [session for session in visible_sessions(call, None) if session.user == user]
+
+
+async def user_connections(call: Call) -> Response:
+    return listed(call, [
+        {"name": connection_name(call.broker, session), "vhost": session.vhost, "user": session.user,
+         "node": call.broker.config.node}
+        for session in sessions_of_user(call)
+    ])  # fmt: skip
+
+
+async def close_user_connections(call: Call) -> Response:
+    close(call, sessions_of_user(call))
+    return Response(status_code=204)
+
+
+TLS = (
+    "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer",
+    "peer_cert_validity",
+)  # fmt: skip
+
+
+def tls_item(link: "Link | None") -> Item:
+    """null: not known, or no TLS."""
+    item: Item = {"ssl": link is not None and link.tls is not None, **dict.fromkeys(TLS)}
+    if link is not None and link.tls is not None:
+        peer = link.tls
+        item |= {"ssl_protocol": peer.version, "ssl_cipher": peer.cipher, "peer_cert_subject": peer.subject or None}
+    return item
+
+
 def connection_item(broker: "Broker", session: "Session") -> Item:
-    config = broker.config
-    over_amqp = session.close is not None
-    return peer_details(broker, session) | {
+    config, link = broker.config, session.link
+    over_tls = config.tls if link is not None and link.tls is not None else None
+    item = peer_details(broker, session) | tls_item(link) | {
         "user": session.user, "vhost": session.vhost, "node": config.node, "state": "running",
-        "type": "network" if over_amqp else "direct", "protocol": "AMQP 0-9-1" if over_amqp else "Direct 0-9-1",
-        "auth_mechanism": "PLAIN", "channels": len(session.channels), "channel_max": config.channel_max,
-        "frame_max": config.frame_max, "host": config.host, "port": config.amqp_port, "ssl": False,
+        "type": "network" if link else "direct", "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
+        "channels": len(session.channels), "host": config.host,
+        "port": config.amqp_port if over_tls is None else over_tls.port,
         "connected_at": session.connected_at_ms, "client_properties": plain(session.client_properties),
         "session_id": session.session_id, "user_who_performed_action": session.user,
+    }  # fmt: skip
+    if link is None:
+        return item
+    traffic = statistics(broker).rates.shown(
+        session.session_id, {"recv_oct": link.received_octets, "send_oct": link.sent_octets}
+    )
+    return item | traffic | {
+        "auth_mechanism": link.auth_mechanism, "channel_max": link.channel_max, "frame_max": link.frame_max,
+        "timeout": link.heartbeat_seconds, "recv_cnt": link.received_count, "send_cnt": link.sent_count, "send_pend": 0,
     }  # fmt: skip
 
 
 async def channels(call: Call) -> Response:
-    return listed(call, channel_items(call, None))
+    return listed(call, channel_items(call, visible_sessions(call, None)))
 
 
 async def vhost_channels(call: Call) -> Response:
-    return listed(call, channel_items(call, call.vhost))
+    return listed(call, channel_items(call, visible_sessions(call, call.vhost)))
 
 
-def channel_items(call: Call, vhost: str | None) -> list[Item]:
-    """Each open channel with the number of its consumers and of the messages that they hold."""
-    consuming: dict[tuple[int, int], tuple[int, int]] = {}
-    for partition in call.broker.partitions:
-        for queue in partition.machine.queues():
-            for consumer in queue.consumers():
-                count, unacked = consuming.get((consumer.session, consumer.channel), (0, 0))
-                consuming[consumer.session, consumer.channel] = (count + 1, unacked + consumer.unacked)
+async def connection_channels(call: Call) -> Response:
+    return listed(call, channel_items(call, [session_named(call)]))
+
+
+async def channel(call: Call) -> Response:
+    """One, by its name, with its consumers."""
+    name = call.segment("name")
+    for item in channel_items(call, visible_sessions(call, None)):
+        if item["name"] == name:
+            consumers = consumer_items(call, set(call.broker.topology.vhosts))
+            of_it = [each for each in consumers if each["channel_details"].get("name") == name]  # type: ignore[attr-defined]
+            return single(call, item | {"consumer_details": of_it, "publishes": [], "deliveries": []})
+    raise not_found()
+
+
+def channel_items(call: Call, sessions: "list[Session]") -> list[Item]:
+    """Each open channel with the number of its consumers."""
+    consuming: dict[tuple[int, int], int] = {}
+    for _, queue in call.broker.visible_queues():
+        for consumer in queue.consumers():
+            at = consumer.session, consumer.channel
+            consuming[at] = consuming.get(at, 0) + 1
     return [
-        channel_item(call.broker, session, channel, *consuming.get((session.session_id, channel.number), (0, 0)))
-        for session in visible_sessions(call, vhost)
+        channel_item(call.broker, session, channel, consuming.get((session.session_id, channel.number), 0))
+        for session in sessions
         for _, channel in sorted(session.channels.items())
     ]
 
 
-def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus", count: int, unacked: int) -> Item:
+def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> Item:
     connection = peer_details(broker, session)
-    return {
+    stats = statistics(broker).message_stats((session.session_id, channel.number), of_channel(channel))
+    unconfirmed = channel.tally.unconfirmed if channel.confirm else 0
+    return stats | {
         "name": f"{connection['name']} ({channel.number})", "number": channel.number, "user": session.user,
         "vhost": session.vhost, "node": broker.config.node, "state": "running", "confirm": channel.confirm,
-        "transactional": False, "prefetch_count": channel.prefetch, "global_prefetch_count": channel.global_prefetch,
-        "consumer_count": count, "messages_unacknowledged": unacked, "messages_uncommitted": 0, "acks_uncommitted": 0,
+        "transactional": channel.transactional, "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch, "consumer_count": consumers,
+        "messages_unacknowledged": len(channel.settlement.unacked), "messages_unconfirmed": unconfirmed,
+        "messages_uncommitted": channel.messages_uncommitted, "acks_uncommitted": channel.acks_uncommitted,
         "connection_details": dict(connection), "user_who_performed_action": session.user,
     }  # fmt: skip
 
@@ -138,18 +204,17 @@ def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
 
 
 async def consumers(call: Call) -> Response:
-    return listed(call, consumer_items(call, set(call.visible_vhosts())))
+    return listed(call, consumer_items(call, set(call.monitored_vhosts())))
 
 
 async def vhost_consumers(call: Call) -> Response:
-    return listed(call, consumer_items(call, {call.vhost}))
+    return listed(call, consumer_items(call, {call.monitored_vhost}))
 
 
 def consumer_items(call: Call, vhosts: set[str]) -> list[Item]:
     found = [
         (queue, consumer)
-        for partition in call.broker.partitions
-        for queue in partition.machine.queues()
+        for _, queue in call.broker.visible_queues()
         if queue.vhost in vhosts
         for consumer in queue.consumers()
     ]
@@ -161,8 +226,8 @@ def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") ->
     return {
         "queue": {"name": queue.name, "vhost": queue.vhost}, "consumer_tag": consumer.tag,
         "channel_details": channel_details(broker, consumer.session, consumer.channel),
-        "ack_required": not consumer.no_ack, "active": True, "activity_status": "up",
-        "arguments": {"x-priority": consumer.priority} if consumer.priority else {},
+        "ack_required": not consumer.no_ack, "active": consumer.active,
+        "activity_status": consumer.activity_status, "arguments": table_of(consumer.arguments),
         "exclusive": consumer.exclusive, "prefetch_count": consumer.prefetch, "priority": consumer.priority,
         "messages_unacknowledged": consumer.unacked,
     }  # fmt: skip

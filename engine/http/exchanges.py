@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from engine.amqp.properties import parse
-from engine.amqp.publishing import Publishing, route_by_content
-from engine.amqp.tally import Tally
+from engine.amqp.publishing import Publishing, message, route_by_content
+from engine.counters import Tally
+from engine.delays import DELAYED_EXCHANGE
 from engine.errors import AmqpError, PreconditionFailed
 from engine.http.arguments import arguments_from, table_of, types_of
 from engine.http.call import Call, bad_request, boolean, done, not_found, reply, short, text
 from engine.http.listing import Item, listed
 from engine.http.properties import properties_from
-from schemas.events import ExchangeDeclared, Published
+from schemas.events import ExchangeDeclared
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -40,10 +41,12 @@ def exchange_items(broker: "Broker", vhosts: set[str]) -> list[Item]:
 
 def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
     policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
+    hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
     return {
         "name": exchange.exchange, "vhost": exchange.vhost, "type": exchange.type, "durable": exchange.durable,
         "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": table_of(exchange.arguments),
         "argument_types": dict(types_of(exchange.arguments)), "policy": policy.name if policy else None,
+        **({} if hidden is None else {"messages_delayed": hidden.messages_delayed}),
     }  # fmt: skip
 
 
@@ -55,7 +58,7 @@ def exchange_of(call: Call) -> ExchangeDeclared:
 
 
 async def show(call: Call) -> Response:
-    return reply(exchange_item(call.broker, exchange_of(call)))
+    return reply(exchange_item(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []})
 
 
 async def declare(call: Call) -> Response:
@@ -83,9 +86,9 @@ async def delete(call: Call) -> Response:
 class Outcome:
     """Waits for the confirm of one publish in every partition that it went to (engine.partition.Confirms)."""
 
-    def __init__(self, partitions: int, tally: Tally) -> None:
+    def __init__(self, partitions: int, counters: dict[str, int]) -> None:
         self.missing = partitions
-        self.tally = tally
+        self.counters = counters
         self.refused = False
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -93,8 +96,7 @@ class Outcome:
         self.missing -= 1
         self.refused = self.refused or refused
         if self.missing == 0:
-            self.tally.confirmed += not self.refused
-            self.tally.settle()
+            self.counters["global_messages_confirmed_total"] += not self.refused
             if not self.settled.done():  # the request may have been given up
                 self.settled.set_result(None)
 
@@ -135,22 +137,19 @@ def send(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
         )
     publishing = Publishing(exchange, routing_key, mandatory=True)
-    publishing.needs_headers = broker.needs_headers(session.vhost, exchange)
-    destinations, properties = route_by_content(publishing, parsed, broker, session)
-    tally = Tally(broker.counters)
+    publishing.needs_content = broker.needs_content(session.vhost, exchange)
+    destinations = route_by_content(publishing, parsed, broker, session)
+    tally = Tally()
+    tally.another_size(len(body))
     tally.received = tally.received_confirm = 1
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     tally.unroutable_returned = tally.confirmed = int(not destinations)
-    outcome = Outcome(len(destinations), tally) if destinations else None
+    outcome = Outcome(len(destinations), broker.counters) if destinations else None
     for destination in destinations:
-        message = Published(
-            destination.route, properties, parsed.expiration_ms, parsed.priority, parsed.persistent, None, None, body,
-            len(body),
-        )  # fmt: skip
-        offset = destination.partition.publish(session.actor, message)
+        offset = destination.partition.publish(session.actor, message(destination, parsed, body))
         assert outcome is not None
         destination.partition.await_durable(offset, outcome, 1)
-    tally.settle()
+    tally.settle(broker.counters)
     return outcome
 
 

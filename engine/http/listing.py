@@ -1,41 +1,51 @@
-"""What every listing can be asked for: `columns`, `sort`, `sort_reverse`, `name` (`use_regex`) and pages, by RabbitMQ's
-query parameters. Without `page` the answer is the bare list; with it, a page with its counts.
+"""What every listing can be asked for, by RabbitMQ's query parameters (rabbit_mgmt_util.erl): `columns`, `sort`,
+`sort_reverse`, pages (`page`, `page_size`) and, with a page, `name` (`use_regex`). Without `page` the answer is the
+bare list; with it, a page with its counts.
+
+A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 """
 
 import math
 import re
 from collections.abc import Sequence
+from typing import cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from engine.http.call import Call, bad_request, reply
+from engine.http.call import ApiError, Call, bad_request, reply
 
-MAX_PAGE_SIZE = 500  # as in RabbitMQ
+DEFAULT_PAGE_SIZE = 100
+MAX_PAGE_SIZE = 500
 Item = dict[str, object]
+Columns = dict[str, "Columns | None"]  # None: all of what is there
 
 
 def listed(call: Call, items: Sequence[Item]) -> Response:
     query = call.request.query_params
-    total = len(items)
-    chosen = named(items, query)
-    sort = query.get("sort")
-    if sort:
-        chosen.sort(key=lambda item: sort_key(item, sort), reverse=query.get("sort_reverse") == "true")
+    chosen = ordered(items, query)
     columns = columns_of(query)
     if "page" not in query:
         return reply([cut(item, columns) for item in chosen])
-    page, size = whole(query, "page", 1), whole(query, "page_size", 100)
-    pages = max(1, math.ceil(len(chosen) / size)) if size else 1
-    if page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
-        raise bad_request("Pagination parameters are invalid")
-    if page > pages:
-        raise bad_request(f"page_out_of_range: page {page} of {pages}")
+    page, size = whole(query, "page"), whole(query, "page_size")
+    size = DEFAULT_PAGE_SIZE if size is None else size
+    if page is None or page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
+        raise ApiError(400, "invalid_pagination_parameters",
+                       f"Invalid pagination parameters: page number {page}, page size {size}")  # fmt: skip
+    chosen = named(chosen, query)
+    if (page - 1) * size > len(chosen):
+        raise ApiError(400, "page_out_of_range",
+                       f"Page out of range, page: {page} page size: {size}, len: {len(chosen)}")  # fmt: skip
     shown = [cut(item, columns) for item in chosen[(page - 1) * size : page * size]]
     return reply({
-        "total_count": total, "item_count": len(shown), "filtered_count": len(chosen), "page": page,
-        "page_size": size, "page_count": pages, "items": shown,
+        "total_count": len(items), "item_count": len(shown), "filtered_count": len(chosen), "page": page,
+        "page_size": size, "page_count": math.ceil(len(chosen) / size), "items": shown,
     })  # fmt: skip
+
+
+def single(call: Call, item: Item) -> Response:
+    """One of them, cut to its `columns`."""
+    return reply(cut(item, columns_of(call.request.query_params)))
 
 
 def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
@@ -51,27 +61,71 @@ def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
     return [item for item in items if pattern.search(str(item.get("name", "")))]
 
 
-def columns_of(query: QueryParams) -> list[str] | None:
-    asked = query.get("columns")
-    return [column.split(".")[0] for column in asked.split(",")] if asked else None
+def ordered(items: Sequence[Item], query: QueryParams) -> list[Item]:
+    """They come in order of vhost and name, which stays where `sort` finds no difference; RabbitMQ turns all around."""
+    chosen = list(items)
+    if query.get("sort"):
+        path = query["sort"].split(".")
+        chosen.sort(key=lambda item: sort_key(inner(item, path)))
+        if query.get("sort_reverse") == "true":
+            chosen.reverse()
+    return chosen
 
 
-def cut(item: Item, columns: list[str] | None) -> Item:
-    return item if columns is None else {column: item[column] for column in columns if column in item}
+def inner(item: object, path: Sequence[str]) -> object:
+    """None where there is nothing."""
+    for name in path:
+        item = item.get(name) if isinstance(item, dict) else None
+    return item
 
 
-def sort_key(item: Item, column: str) -> tuple[int, float, str]:
-    """Numbers before texts, what has no value first."""
-    value = item.get(column)
+def sort_key(value: object) -> tuple[int, float, str]:
+    """Numbers before all else, and what has no value is 0, as in RabbitMQ."""
     if value is None:
         return (0, 0, "")
-    if isinstance(value, bool | int | float):
+    if isinstance(value, bool):
         return (1, value, "")
+    if isinstance(value, int | float):
+        return (0, value, "")
     return (2, 0, str(value))
 
 
-def whole(query: QueryParams, name: str, default: int) -> int:
-    value = query.get(name, str(default))
+def columns_of(query: QueryParams) -> Columns | None:
+    asked = query.get("columns")
+    if not asked:
+        return None
+    columns: Columns = {}
+    for column in asked.split(","):
+        at = columns
+        names = column.split(".")
+        for name in names[:-1]:
+            below = at.setdefault(name, {})
+            if below is None:  # all of it was asked for already
+                break
+            at = below
+        else:
+            at[names[-1]] = None
+    return columns
+
+
+def cut(value: Item, columns: Columns | None) -> Item:
+    return cast(Item, _cut(value, columns))
+
+
+def _cut(value: object, columns: Columns | None) -> object:
+    if columns is None:
+        return value
+    if isinstance(value, dict):
+        return {name: _cut(value[name], below) for name, below in columns.items() if name in value}
+    if isinstance(value, list):
+        return [_cut(each, columns) for each in value]
+    return value
+
+
+def whole(query: QueryParams, name: str) -> int | None:
+    value = query.get(name)
+    if value is None:
+        return None
     if not (value.isascii() and value.isdigit()):
         raise bad_request("Pagination parameters are invalid")
     return int(value)

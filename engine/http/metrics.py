@@ -1,98 +1,403 @@
-"""Prometheus: RabbitMQ's names, for its dashboards (BEHAVIOURS section 20), and only those that we know exactly.
+"""Prometheus, by RabbitMQ's paths and names (BEHAVIOURS 19, 20), and only what is known exactly:
 
-Aggregated as on RabbitMQ's /metrics: queue gauges are sums over all queues. Counters come from the broker by the
-metric's name, `{labels}` included where it has some, and count from the broker's start. Except two that follow from the
-history: the outcomes of messages count over the life of each queue, quarantined records over that of the log.
+    /metrics                   of the node: what belongs to queues, channels and connections is added up
+    /metrics/per-object        one sample for each of them
+    /metrics/detailed          only the families asked for (`family`, more than once), as rabbitmq_detailed_...; `vhost`
+                               (more than once) and `queue` (a regular expression) choose among the queues
+    /metrics/memory-breakdown  what memory there is to speak of
+
+A family is RabbitMQ's (prometheus_rabbitmq_core_metrics_collector.erl), so what it tells of Erlang and of its stores is
+left out. Counters count from the broker's start, except two of ours that follow from the history: the outcomes of
+messages count over the life of each queue, quarantined records over that of the log.
 """
 
+import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.config import RABBITMQ_VERSION, VERSION
-from engine.http.overview import open_descriptors, resident_bytes, totals, uptime_seconds
+from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
+from engine.http.clients import connection_name
+from engine.http.overview import memory_limit, open_descriptors, resident_bytes, totals, uptime_seconds
+from engine.http.statistics import Statistics, of_channel, statistics
 
 if TYPE_CHECKING:
-    from engine.broker import Broker
+    from engine.broker import Broker, ChannelStatus, Session
     from engine.keeping import Keeper
     from engine.partition import Partition
+    from projections.machine.queue import Queue
 
-Sample = tuple[str, str, str, float]  # name without rabbitmq_ (ours have rewindmq_), labels, help, value
+Labels = dict[str, str]
+AMQP: Labels = {"protocol": "amqp091"}
+MAX_PATTERN = 1_000  # of a regular expression
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
 QUARANTINED_HELP = "Records that made no sense and were skipped, since the beginning of the log"
 
 
-def metrics(broker: "Broker") -> Response:
-    lines: list[str] = []
-    described = ""
-    for name, labels, help_text, value in [*gauges(broker), *log_gauges(broker), *counters(broker)]:
-        if name != described:
-            kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# TYPE {prefixed(name)} {kind}", f"# HELP {prefixed(name)} {help_text}"]
-            described = name
-        lines.append(f"{prefixed(name)}{labels} {value:.15g}")
-    return Response("\n".join(lines) + "\n", media_type="text/plain; version=0.0.4; charset=utf-8")
+@dataclass(slots=True)
+class Metric:
+    """`name` without rabbitmq_; ours begin with rewindmq_. Samples: (suffix, labels, value)."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[tuple[str, Labels, float]] = field(default_factory=list)
+
+    def add(self, value: float, labels: Labels | None = None, suffix: str = "") -> "Metric":
+        self.samples.append((suffix, labels or {}, value))
+        return self
 
 
-def prefixed(name: str) -> str:
-    return name if name.startswith("rewindmq_") else f"rabbitmq_{name}"
+def single(name: str, help: str, value: float, labels: Labels | None = None) -> Metric:
+    return Metric(name, "counter" if name.endswith("_total") else "gauge", help).add(value, labels)
 
 
-def labelled(**labels: str) -> str:
-    quoted = [
-        f'{name}="' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
-        for name, value in labels.items()
+# -- what is one among many -------------------------------------------------------------------------------------------
+
+
+class QueueSeen:
+    """A queue, its partition and what was delivered of it."""
+
+    def __init__(self, known: Statistics, partition: "Partition", queue: "Queue") -> None:
+        self.queue = queue
+        self.labels = {"vhost": queue.vhost, "queue": queue.name}
+        self.counted = known.of_queue(partition, queue)
+
+
+class Together:
+    """All queues as if they were one."""
+
+    def __init__(self) -> None:
+        self.messages_ready = 0
+        self.messages_unacked = 0
+        self.message_bytes_ready = 0
+        self.message_bytes_unacked = 0
+        self.consumers = 0
+
+    def consumer_count(self) -> int:
+        return self.consumers
+
+
+class AllQueues:
+    """In one pass: there may be many."""
+
+    def __init__(self, known: Statistics, pairs: "list[tuple[Partition, Queue]]") -> None:
+        total = Together()
+        for _, queue in pairs:
+            total.messages_ready += queue.messages_ready
+            total.messages_unacked += queue.messages_unacked
+            total.message_bytes_ready += queue.message_bytes_ready
+            total.message_bytes_unacked += queue.message_bytes_unacked
+            total.consumers += queue.attached
+        self.queue = total
+        self.labels: Labels = {}
+        self.counted = known.of_queues(pairs)
+
+
+class ChannelSeen:
+    def __init__(self, broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> None:
+        self.status = channel
+        self.consumers = consumers
+        self.labels = {"channel": f"{connection_name(broker, session)} ({channel.number})"}
+        self.counted = of_channel(channel)
+
+
+class ConnectionSeen:
+    def __init__(self, broker: "Broker", session: "Session") -> None:
+        assert session.link is not None
+        self.link = session.link
+        self.channels = len(session.channels)
+        self.labels = {"connection": connection_name(broker, session)}
+
+
+def counted(name: str) -> Callable[[QueueSeen | ChannelSeen], float]:
+    return lambda seen: seen.counted[name]
+
+
+Of = Callable[..., float]
+QUEUES: dict[str, tuple[tuple[str, str, Of], ...]] = {
+    "queue_coarse_metrics": (
+        ("queue_messages_ready", "Messages ready to be delivered to consumers", lambda seen: seen.queue.messages_ready),
+        ("queue_messages_unacked", "Messages delivered to consumers but not yet acknowledged",
+         lambda seen: seen.queue.messages_unacked),
+        ("queue_messages", "Sum of ready and unacknowledged messages - total queue depth",
+         lambda seen: seen.queue.messages_ready + seen.queue.messages_unacked),
+    ),
+    "queue_consumer_count": (
+        ("queue_consumers", "Consumers on a queue", lambda seen: seen.queue.consumer_count()),
+    ),
+    "queue_metrics": (
+        ("queue_consumers", "Consumers on a queue", lambda seen: seen.queue.consumer_count()),
+        ("queue_messages_bytes", "Size in bytes of ready and unacknowledged messages",
+         lambda seen: seen.queue.message_bytes_ready + seen.queue.message_bytes_unacked),
+        ("queue_messages_ready_bytes", "Size in bytes of ready messages",
+         lambda seen: seen.queue.message_bytes_ready),
+        ("queue_messages_unacked_bytes", "Size in bytes of all unacknowledged messages",
+         lambda seen: seen.queue.message_bytes_unacked),
+    ),
+    "queue_delivery_metrics": (
+        ("queue_get_ack_total", "Total number of messages fetched from a queue with basic.get in manual"
+         " acknowledgement mode", counted("get")),
+        ("queue_get_total", "Total number of messages fetched from a queue with basic.get in automatic"
+         " acknowledgement mode", counted("get_no_ack")),
+        ("queue_messages_delivered_ack_total", "Total number of messages delivered from a queue to consumers in manual"
+         " acknowledgement mode", counted("deliver")),
+        ("queue_messages_delivered_total", "Total number of messages delivered from a queue to consumers in automatic"
+         " acknowledgement mode", counted("deliver_no_ack")),
+        ("queue_messages_redelivered_total", "Total number of messages redelivered from a queue to consumers",
+         counted("redeliver")),
+        ("queue_messages_acked_total", "Total number of messages acknowledged by consumers on a queue", counted("ack")),
+        ("queue_get_empty_total", "Total number of times basic.get operations fetched no message on a queue",
+         counted("get_empty")),
+    ),
+    "channel_queue_exchange_metrics": (
+        ("queue_messages_published_total", "Total number of messages published to queues", counted("publish")),
+    ),
+}  # fmt: skip
+CHANNELS: dict[str, tuple[tuple[str, str, Of], ...]] = {
+    "channel_metrics": (
+        ("channel_consumers", "Consumers on a channel", lambda seen: seen.consumers),
+        ("channel_messages_unacked", "Delivered but not yet acknowledged messages",
+         lambda seen: len(seen.status.settlement.unacked)),
+        ("channel_messages_unconfirmed", "Published but not yet confirmed messages",
+         lambda seen: seen.status.tally.unconfirmed if seen.status.confirm else 0),
+        ("channel_messages_uncommitted", "Messages received in a transaction but not yet committed",
+         lambda seen: seen.status.messages_uncommitted),
+        ("channel_acks_uncommitted", "Message acknowledgements in a transaction not yet committed",
+         lambda seen: seen.status.acks_uncommitted),
+        ("consumer_prefetch", "Limit of unacknowledged messages for each consumer", lambda seen: seen.status.prefetch),
+        ("channel_prefetch", "Total limit of unacknowledged messages for all consumers on a channel",
+         lambda seen: seen.status.global_prefetch),
+    ),
+    "channel_exchange_metrics": (
+        ("channel_messages_published_total", "Total number of messages published into an exchange on a channel",
+         counted("publish")),
+        ("channel_messages_confirmed_total", "Total number of messages published into an exchange and confirmed on the"
+         " channel", counted("confirm")),
+        ("channel_messages_unroutable_returned_total", "Total number of messages published as mandatory into an"
+         " exchange and returned to the publisher as unroutable", counted("return_unroutable")),
+        ("channel_messages_unroutable_dropped_total", "Total number of messages published as non-mandatory into an"
+         " exchange and dropped as unroutable", counted("drop_unroutable")),
+    ),
+    "channel_queue_metrics": (
+        ("channel_get_ack_total", "Total number of messages fetched with basic.get in manual acknowledgement mode",
+         counted("get")),
+        ("channel_get_total", "Total number of messages fetched with basic.get in automatic acknowledgement mode",
+         counted("get_no_ack")),
+        ("channel_messages_delivered_ack_total", "Total number of messages delivered to consumers in manual"
+         " acknowledgement mode", counted("deliver")),
+        ("channel_messages_delivered_total", "Total number of messages delivered to consumers in automatic"
+         " acknowledgement mode", counted("deliver_no_ack")),
+        ("channel_messages_redelivered_total", "Total number of messages redelivered to consumers",
+         counted("redeliver")),
+        ("channel_messages_acked_total", "Total number of messages acknowledged by consumers", counted("ack")),
+        ("channel_get_empty_total", "Total number of times basic.get operations fetched no message",
+         counted("get_empty")),
+    ),
+}  # fmt: skip
+CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
+    "connection_coarse_metrics": (
+        ("connection_incoming_bytes_total", "Total number of bytes received on a connection",
+         lambda seen: seen.link.received_octets),
+        ("connection_outgoing_bytes_total", "Total number of bytes sent on a connection",
+         lambda seen: seen.link.sent_octets),
+    ),
+    "connection_metrics": (
+        ("connection_incoming_packets_total", "Total number of packets received on a connection",
+         lambda seen: seen.link.received_count),
+        ("connection_outgoing_packets_total", "Total number of packets sent on a connection",
+         lambda seen: seen.link.sent_count),
+        ("connection_channels", "Channels on a connection", lambda seen: seen.channels),
+    ),
+}  # fmt: skip
+
+
+def queues_seen(
+    broker: "Broker", vhosts: list[str] | None = None, pattern: re.Pattern[str] | None = None
+) -> list[QueueSeen]:
+    known = statistics(broker)
+    return [
+        QueueSeen(known, partition, queue)
+        for partition, queue in broker.visible_queues()
+        if (vhosts is None or queue.vhost in vhosts) and (pattern is None or pattern.search(queue.name))
     ]
-    return "{" + ",".join(quoted) + "}"
 
 
-def gauges(broker: "Broker") -> Iterator[Sample]:
-    now = totals(broker)
-    queues = [queue for partition in broker.partitions for queue in partition.machine.queues()]
-    node = broker.config.node
-    used, most = open_descriptors()
-    disk = shutil.disk_usage(broker.config.data)
-    build = labelled(rabbitmq_version=RABBITMQ_VERSION, product_name="RewindMQ", product_version=VERSION)
-    cluster = broker.config.cluster_name
-    identity = labelled(rabbitmq_node=node, rabbitmq_cluster=cluster, rabbitmq_cluster_permanent_id=cluster)
-    ready_bytes = sum(queue.message_bytes_ready for queue in queues)
-    unacked_bytes = sum(queue.message_bytes_unacked for queue in queues)
-    yield "build_info", build, "RabbitMQ version whose semantics hold, and RewindMQ's own", 1
-    yield "identity_info", identity, "Node and cluster", 1
-    yield "erlang_uptime_seconds", "", "Node uptime (no Erlang here; the dashboards' name)", uptime_seconds()
-    yield "process_resident_memory_bytes", "", "Memory used in bytes", resident_bytes()
-    yield "process_open_fds", "", "Open file descriptors", used
-    yield "process_max_fds", "", "Open file descriptors limit", most
-    yield "disk_space_available_bytes", "", "Disk space available in bytes", disk.free
+def channels_seen(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> list[ChannelSeen]:
+    consuming: dict[tuple[int, int], int] = {}
+    for _, queue in pairs:
+        if queue.attached:
+            for consumer in queue.consumers():
+                at = consumer.session, consumer.channel
+                consuming[at] = consuming.get(at, 0) + 1
+    return [
+        ChannelSeen(broker, session, channel, consuming.get((session.session_id, channel.number), 0))
+        for session in broker.sessions.values()
+        for channel in session.channels.values()
+    ]
+
+
+def connections_seen(broker: "Broker") -> list[ConnectionSeen]:
+    return [ConnectionSeen(broker, session) for session in broker.sessions.values() if session.link is not None]
+
+
+def of_objects(
+    families: dict[str, tuple[tuple[str, str, Of], ...]], chosen: Iterable[str], objects: list[QueueSeen]
+    | list[AllQueues] | list[ChannelSeen] | list[ConnectionSeen], apart: bool,
+) -> Iterator[Metric]:  # fmt: skip
+    """Each metric of the chosen families once: a sample for each object, or for all together."""
+    told: dict[str, None] = {}
+    for family in chosen:
+        for name, help, of in families.get(family, ()):
+            if name in told:
+                continue
+            told[name] = None
+            if apart:
+                metric = Metric(name, "counter" if name.endswith("_total") else "gauge", help)
+                for seen in objects:
+                    metric.add(of(seen), seen.labels)
+                yield metric
+            else:
+                yield single(name, help, sum(of(seen) for seen in objects))
+
+
+# -- the node ---------------------------------------------------------------------------------------------------------
+
+
+def info(broker: "Broker", endpoint: str) -> Iterator[Metric]:
+    config = broker.config
+    yield single("build_info", "RabbitMQ version whose semantics hold, and RewindMQ's own", 1, {
+        "rabbitmq_version": RABBITMQ_VERSION, "product_name": "RewindMQ", "product_version": VERSION,
+    })  # fmt: skip
+    cluster = config.cluster_name
+    yield single("identity_info", "Node and cluster", 1, {
+        "rabbitmq_node": config.node, "rabbitmq_cluster": cluster, "rabbitmq_cluster_permanent_id": cluster,
+        "rabbitmq_endpoint": endpoint,
+    })  # fmt: skip
+
+
+def node_coarse(broker: "Broker") -> Iterator[Metric]:
+    used, _ = open_descriptors()
+    yield single("process_open_fds", "Open file descriptors", used)
+    yield single("process_open_tcp_sockets", "Open TCP sockets", len(connections_seen(broker)))
+    yield single("process_resident_memory_bytes", "Memory used in bytes", resident_bytes())
+    free = shutil.disk_usage(broker.config.data).free
+    yield single("disk_space_available_bytes", "Disk space available in bytes", free)
+
+
+def node_limits(broker: "Broker") -> Iterator[Metric]:
+    _, most = open_descriptors()
+    yield single("process_max_fds", "Open file descriptors limit", most)
+    yield single("process_max_tcp_sockets", "Open TCP sockets limit", most)
+    yield single("resident_memory_limit_bytes", "Memory high watermark in bytes (here: what the machine has)",
+                 memory_limit())  # fmt: skip
+    yield single("disk_space_available_limit_bytes", "Free disk space low watermark in bytes (here: none)", 0)
+    yield single("erlang_uptime_seconds", "Node uptime (no Erlang here; the dashboards' name)", uptime_seconds())
+
+
+def alarms(broker: "Broker") -> Iterator[Metric]:
     blocked = float(broker.blocked is not None)
-    yield "alarms_free_disk_space_watermark", "", "is 1 while publishing is held back", blocked
-    yield "connections", "", "Connections currently open", now["connections"]
-    yield "channels", "", "Channels currently open", now["channels"]
-    yield "consumers", "", "Consumers currently connected", now["consumers"]
-    yield "queues", "", "Queues available", now["queues"]
-    yield "queue_messages_ready", "", "Messages ready to be delivered to consumers", now["messages_ready"]
-    yield ("queue_messages_unacked", "", "Messages delivered to consumers but not yet acknowledged",
-           now["messages_unacknowledged"])  # fmt: skip
-    yield "queue_messages", "", "Sum of ready and unacknowledged messages - total queue depth", now["messages"]
-    yield "queue_messages_bytes", "", "Size in bytes of ready and unacknowledged messages", ready_bytes + unacked_bytes
-    yield "queue_messages_ready_bytes", "", "Size in bytes of ready messages", ready_bytes
-    yield "queue_messages_unacked_bytes", "", "Size in bytes of all unacknowledged messages", unacked_bytes
+    yield single("alarms_free_disk_space_watermark", "is 1 while publishing is held back", blocked)
+    yield single("alarms_memory_used_watermark", "is 1 if the memory watermark is reached (here: never)", 0)
 
 
-def log_gauges(broker: "Broker") -> Iterator[Sample]:
+def churn(broker: "Broker") -> Iterator[Metric]:
+    for name, value in broker.counters.items():
+        if name.endswith("_total") and not name.startswith("global_"):
+            yield single(name, f"Total number of {name.removesuffix('_total').replace('_', ' ')}", value)
+
+
+NODE: dict[str, Callable[["Broker"], Iterator[Metric]]] = {
+    "node_coarse_metrics": node_coarse, "node_metrics": node_limits, "alarm_metrics": alarms,
+    "connection_churn_metrics": churn,
+}  # fmt: skip
+
+
+def object_totals(now: dict[str, int]) -> Iterator[Metric]:
+    yield single("connections", "Connections currently open", now["connections"])
+    yield single("channels", "Channels currently open", now["channels"])
+    yield single("consumers", "Consumers currently connected", now["consumers"])
+    yield single("queues", "Queues available", now["queues"])
+
+
+def global_counters(broker: "Broker", consumers: int) -> Iterator[Metric]:
+    """Counters that carry no labels of their own are AMQP 0-9-1's: nothing else is spoken here."""
+    now = counts(broker)
+    publishing = sum(
+        channel.tally.received > 0 for session in broker.sessions.values() for channel in session.channels.values()
+    )
+    yield single("global_publishers", "Publishers currently connected", publishing, AMQP)
+    yield single("global_consumers", "Consumers currently connected", consumers, AMQP)
+    last: Metric | None = None
+    for name in sorted(name for name in now if name.startswith("global_")):
+        metric, brace, rest = name.partition("{")
+        labels = dict(re.findall(r'(\w+)="([^"]*)"', rest)) if brace else AMQP
+        if last is None or last.name != metric:
+            if last is not None:
+                yield last
+            what = metric.removeprefix("global_").removesuffix("_total").replace("_", " ")
+            last = Metric(metric, "counter", f"Total number of {what}")
+        last.add(now[name], labels)
+    if last is not None:
+        yield last
+    yield message_sizes(now)
+
+
+def message_sizes(now: dict[str, int]) -> Metric:
+    metric = Metric("message_size_bytes", "histogram", "Size of messages received from publishers")
+    below = 0
+    for bound, name in zip((*map(str, SIZE_BOUNDS), "+Inf"), SIZES, strict=True):
+        below += now[name]
+        metric.add(below, AMQP | {"le": bound}, "_bucket")
+    return metric.add(below, AMQP, "_count").add(now[SIZES_SUM], AMQP, "_sum")
+
+
+def clusterwide(broker: "Broker", chosen: list[str], vhosts: list[str] | None) -> Iterator[Metric]:
+    """As rabbitmq_cluster_..."""
+    topology = broker.topology
+    exchanges = [key for key in sorted(topology.exchanges) if vhosts is None or key[0] in vhosts]
+    if "vhost_status" in chosen:
+        metric = Metric("vhost_status", "gauge", "Whether a given vhost is running")
+        for vhost in sorted(topology.vhosts):
+            if vhosts is None or vhost in vhosts:
+                metric.add(1, {"vhost": vhost})
+        yield metric
+    if "exchange_bindings" in chosen:
+        metric = Metric("exchange_bindings", "gauge", "Number of bindings for an exchange. This value is cluster-wide.")
+        for vhost, name in exchanges:
+            bindings = [each for each in topology.bindings_from(vhost, name) if broker.router.is_live(each)]
+            labels = {"vhost": vhost, "exchange": name, "type": topology.exchanges[vhost, name].type}
+            metric.add(len(bindings), labels)
+        yield metric
+    if "exchange_names" in chosen:
+        metric = Metric("exchange_name", "gauge", "Enumerates exchanges without any additional info.")
+        for vhost, name in exchanges:
+            metric.add(1, {"vhost": vhost, "exchange": name, "type": topology.exchanges[vhost, name].type})
+        yield metric
+
+
+# -- ours -------------------------------------------------------------------------------------------------------------
+
+
+def log_gauges(broker: "Broker") -> Iterator[Metric]:
     """The log as this node knows it, and this node among others."""
     keeper = broker.keeper
-    for name, help_text, value in PARTITION_GAUGES:
+    for name, help, value in PARTITION_GAUGES:
+        metric = Metric(name, "gauge", help)
         for partition in broker.partitions:
-            yield name, labelled(partition=partition.name), help_text, value(keeper, partition)
+            metric.add(value(keeper, partition), {"partition": partition.name})
+        yield metric
     nodes = len(broker.topology.nodes) if keeper.reads_back else 1
-    yield "rewindmq_nodes", "", "Nodes that share the log and are alive", nodes
+    yield single("rewindmq_nodes", "Nodes that share the log and are alive", nodes)
     if keeper.reads_back:
-        yield ("rewindmq_log_read_back_seconds", "", "How long a heartbeat takes into the log and back",
-               keeper.read_back_seconds)  # fmt: skip
+        yield single("rewindmq_log_read_back_seconds", "How long a heartbeat takes into the log and back",
+                     keeper.read_back_seconds)  # fmt: skip
 
 
 PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
@@ -108,19 +413,92 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
 )  # fmt: skip
 
 
-def counters(broker: "Broker") -> Iterator[Sample]:
-    for name in sorted(broker.counters):
-        metric, brace, labels = name.partition("{")
-        yield metric, brace + labels, metric.replace("_", " "), broker.counters[name]
+def history_counters(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> Iterator[Metric]:
+    quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
     for partition in broker.partitions:
-        labels = labelled(partition=partition.name)
-        yield "rewindmq_quarantined_events_total", labels, QUARANTINED_HELP, partition.projector.quarantine_count
-    outcomes: dict[tuple[str, str], int] = {}
-    for partition in broker.partitions:
-        for queue in partition.machine.queues():
-            for outcome, count in queue.counters.items():
-                key = (outcome, queue.type)
-                outcomes[key] = outcomes.get(key, 0) + count
-    for (outcome, queue_type), count in sorted(outcomes.items()):
-        labels = labelled(outcome=outcome, queue_type=queue_type)
-        yield "rewindmq_queue_messages_by_outcome", labels, OUTCOMES_HELP, count
+        quarantined.add(partition.projector.quarantine_count, {"partition": partition.name})
+    yield quarantined
+    found: dict[tuple[str, str], int] = {}
+    for _, queue in pairs:
+        for outcome, count in queue.counters.items():
+            key = (outcome, queue.type)
+            found[key] = found.get(key, 0) + count
+    outcomes = Metric("rewindmq_queue_messages_by_outcome", "gauge", OUTCOMES_HELP)
+    for (outcome, queue_type), count in sorted(found.items()):
+        outcomes.add(count, {"outcome": outcome, "queue_type": queue_type})
+    yield outcomes
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+
+
+def metrics(broker: "Broker", apart: bool = False) -> Response:
+    """/metrics, and `apart`: /metrics/per-object."""
+    found = list(info(broker, "per-object" if apart else "aggregated"))
+    for of_node in NODE.values():
+        found += of_node(broker)
+    now = totals(broker)
+    found += object_totals(now)
+    pairs = broker.visible_queues()
+    seen = queues_seen(broker) if apart else [AllQueues(statistics(broker), pairs)]
+    found += of_objects(QUEUES, QUEUES, seen, apart)
+    found += of_objects(CHANNELS, CHANNELS, channels_seen(broker, pairs), apart)
+    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker), apart)
+    found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *history_counters(broker, pairs)]
+    return exposed("".join(text_of(metric, "rabbitmq_") for metric in found))
+
+
+def detailed(broker: "Broker", request: Request) -> Response:
+    """/metrics/detailed. A family that is not known is told nothing of, as in RabbitMQ."""
+    query = request.query_params
+    families = query.getlist("family")
+    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or None
+    pattern = None
+    if wanted := query.get("queue"):
+        if len(wanted) > MAX_PATTERN:
+            return exposed("'queue' regex too long\n", 400)
+        try:
+            pattern = re.compile(wanted)
+        except re.error as error:
+            return exposed(f"Invalid 'queue' regex: {error}\n", 400)
+    found: list[Metric] = []
+    for family in families:
+        if family in NODE:
+            found += NODE[family](broker)
+    if any(family in QUEUES for family in families):
+        found += of_objects(QUEUES, families, queues_seen(broker, vhosts, pattern), True)
+    if any(family in CHANNELS for family in families):
+        found += of_objects(CHANNELS, families, channels_seen(broker, broker.visible_queues()), True)
+    if any(family in CONNECTIONS for family in families):
+        found += of_objects(CONNECTIONS, families, connections_seen(broker), True)
+    text = "".join(text_of(metric, "rabbitmq_") for metric in info(broker, "detailed"))
+    text += "".join(text_of(metric, "rabbitmq_detailed_") for metric in found)
+    text += "".join(text_of(metric, "rabbitmq_cluster_") for metric in clusterwide(broker, families, vhosts))
+    return exposed(text)
+
+
+def memory_breakdown(broker: "Broker") -> Response:
+    """RabbitMQ divides it among Erlang's processes and tables; here it is one process's."""
+    rss = single("memory_rss_bytes", "Resident memory of the process", resident_bytes())
+    return exposed("".join(text_of(metric, "rabbitmq_") for metric in (*info(broker, "memory-breakdown"), rss)))
+
+
+def exposed(text: str, status: int = 200) -> Response:
+    return Response(text, status, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+def text_of(metric: Metric, prefix: str) -> str:
+    name = metric.name if metric.name.startswith("rewindmq_") else prefix + metric.name
+    lines = [f"# TYPE {name} {metric.kind}", f"# HELP {name} {metric.help}"]
+    lines += [f"{name}{suffix}{labelled(labels)} {value:.15g}" for suffix, labels, value in metric.samples]
+    return "\n".join(lines) + "\n"
+
+
+def labelled(labels: Labels) -> str:
+    if not labels:
+        return ""
+    quoted = [
+        f'{name}="' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+        for name, value in labels.items()
+    ]
+    return "{" + ",".join(quoted) + "}"

@@ -1,25 +1,33 @@
-"""The broker as a whole: overview, node, who asks, and health checks."""
+"""The broker as a whole: overview, nodes, what it is and can, who asks. Health checks are in health.py.
+
+What RabbitMQ says of Erlang (processes, schedulers, its memory) has no counterpart and is not made up.
+"""
 
 import os
 import resource
 import shutil
 import sys
 import time
+from collections.abc import Container
 from importlib.metadata import version as installed_version
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from starlette.responses import Response
 
 from engine.config import RABBITMQ_VERSION, VERSION
-from engine.http.call import ApiError, Call, not_found, reply
-from engine.http.listing import Item, listed
+from engine.exchange_types import EXCHANGE_TYPES
+from engine.http.call import Call, not_found, reply
+from engine.http.clients import visible_sessions
+from engine.http.listing import Item, listed, single
+from engine.http.statistics import Numbers, of_channel, of_node, statistics, summed
 
 if TYPE_CHECKING:
-    from engine.broker import Broker
+    from engine.broker import Broker, Session
     from engine.partition import Partition
 
 STARTED = time.monotonic()
-EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
+PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
+MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
 
 
 def uptime_seconds() -> float:
@@ -35,6 +43,11 @@ def resident_bytes() -> int:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def memory_limit() -> int:
+    """What the machine has: there is no limit of ours (RabbitMQ's watermark)."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def open_descriptors() -> tuple[int, int]:
     """(open, most)"""
     try:
@@ -44,40 +57,83 @@ def open_descriptors() -> tuple[int, int]:
     return used, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def totals(broker: "Broker") -> dict[str, int]:
-    queues = [queue for partition in broker.partitions for queue in partition.machine.queues()]
+def totals(
+    broker: "Broker", vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
+) -> dict[str, int]:
+    """Of these vhosts and sessions, or of all."""
+    queues = [queue for _, queue in broker.visible_queues() if vhosts is None or queue.vhost in vhosts]
     ready, unacked = sum(queue.messages_ready for queue in queues), sum(queue.messages_unacked for queue in queues)
+    open_sessions = list(broker.sessions.values()) if sessions is None else sessions
     return {
         "messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked,
         "queues": len(queues), "consumers": sum(queue.consumer_count() for queue in queues),
-        "connections": len(broker.sessions), "channels": sum(len(each.channels) for each in broker.sessions.values()),
-        "exchanges": len(broker.topology.exchanges),
+        "connections": len(open_sessions), "channels": sum(len(each.channels) for each in open_sessions),
+        "exchanges": sum(vhosts is None or vhost in vhosts for vhost, _ in broker.topology.exchanges),
     }  # fmt: skip
 
 
 async def overview(call: Call) -> Response:
+    """Who may not monitor is told of his own vhosts and connections only, and of none of the machine's addresses."""
     broker = call.broker
-    now = totals(broker)
     config = broker.config
-    exchange_types = [
-        {"name": name, "description": f"AMQP {name} exchange, as per the AMQP specification", "enabled": True}
-        for name in EXCHANGE_TYPES
-    ]
+    monitors = call.monitors
     item: Item = {
+        "management_version": RABBITMQ_VERSION, "rates_mode": "basic", "exchange_types": exchange_types(),
+        "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
         "product_name": "RewindMQ", "product_version": VERSION, "rabbitmq_version": RABBITMQ_VERSION,
-        "management_version": RABBITMQ_VERSION, "python_version": sys.version.split()[0], "node": config.node,
-        "cluster_name": config.cluster_name, "rates_mode": "none", "exchange_types": exchange_types,
-        "queue_totals": {key: now[key] for key in ("messages", "messages_ready", "messages_unacknowledged")},
-        "object_totals": {key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")},
-        "message_stats": {}, "churn_rates": {}, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
-        "listeners": [
-            {"node": config.node, "protocol": protocol, "ip_address": config.host, "port": port}
-            for protocol, port in (("amqp", config.amqp_port), ("http", config.http_port))
-        ],
+        "python_version": sys.version.split()[0], "node": config.node, "cluster_name": config.cluster_name,
+        "disable_stats": call.asks("disable_stats"), "enable_queue_totals": call.asks("enable_queue_totals"),
+        "is_op_policy_updating_enabled": True, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
         "log": [log_item(broker, partition) for partition in broker.partitions],
         "publishing_blocked": broker.blocked,
     }  # fmt: skip
-    return reply(item)
+    vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
+    now = totals(broker) if monitors else totals(broker, vhosts, sessions)
+    item["object_totals"] = {
+        key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")
+    }  # fmt: skip
+    if not call.asks("disable_stats"):
+        item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
+    if monitors:
+        item |= {"listeners": listeners(broker), "contexts": contexts(broker)}
+    return single(call, item)
+
+
+def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sessions: "list[Session]") -> Item:
+    """Of the node; or, for a `user`, of what his connections did."""
+    known = statistics(broker)
+    messages, churn = of_node(broker)
+    if user is not None:
+        messages = summed(of_channel(channel) for session in sessions for channel in session.channels.values())
+    whose = "node" if user is None else f"user {user}"
+    depth: Numbers = {key: now[key] for key in ("messages", "messages_ready", "messages_unacknowledged")}
+    return {
+        "message_stats": known.rates.shown((whose, "message_stats"), messages),
+        "churn_rates": known.rates.shown(("node", "churn"), churn),
+        "queue_totals": known.rates.shown((whose, "queue_totals"), depth), "statistics_db_event_queue": 0,
+    }  # fmt: skip
+
+
+def exchange_types() -> list[Item]:
+    return [
+        {"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()
+    ]  # fmt: skip
+
+
+def listeners(broker: "Broker") -> list[Item]:
+    return [
+        {"node": broker.config.node, "protocol": protocol, "ip_address": address, "port": port, "socket_opts": {}}
+        for protocol, address, port in broker.config.listeners
+    ]
+
+
+def contexts(broker: "Broker") -> list[Item]:
+    names = {"http": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
+    return [
+        {"node": broker.config.node, "description": names[protocol], "path": "/", "ip": address, "port": str(port),
+         "ssl_opts": [], "protocol": protocol}
+        for protocol, address, port in broker.config.listeners if protocol in names
+    ]  # fmt: skip
 
 
 def log_item(broker: "Broker", partition: "Partition") -> Item:
@@ -92,11 +148,18 @@ def log_item(broker: "Broker", partition: "Partition") -> Item:
 
 
 async def whoami(call: Call) -> Response:
-    return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": False})
+    return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": True})
 
 
 async def version(call: Call) -> Response:
     return reply(RABBITMQ_VERSION)
+
+
+async def cluster_name(call: Call) -> Response:
+    return reply({"name": call.broker.config.cluster_name})
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
 
 
 def node_items(broker: "Broker") -> list[Item]:
@@ -116,16 +179,30 @@ def node_items(broker: "Broker") -> list[Item]:
 def node_item(broker: "Broker") -> Item:
     used, most = open_descriptors()
     config = broker.config
+    switches = resource.getrusage(resource.RUSAGE_SELF)
+    numbers: Numbers = {
+        "mem_used": resident_bytes(), "fd_used": used, "sockets_used": len(broker.sessions),
+        "disk_free": shutil.disk_usage(config.data).free,
+        "context_switches": switches.ru_nvcsw + switches.ru_nivcsw,
+    }  # fmt: skip
+    _, churn = of_node(broker)
+    known = statistics(broker).rates
     return {
-        "name": config.node, "type": "disc", "running": broker.keeper.joined, "os_pid": str(os.getpid()),
-        "address": config.address, "epoch": broker.keeper.epoch,
+        "name": config.node, "type": "disc", "running": broker.keeper.joined, "being_drained": False,
+        "os_pid": str(os.getpid()), "address": config.address, "epoch": broker.keeper.epoch,
         "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
-        "uptime": int(uptime_seconds() * 1000), "mem_used": resident_bytes(), "mem_alarm": False,
-        "disk_free": shutil.disk_usage(config.data).free, "disk_free_alarm": broker.blocked is not None,
-        "fd_used": used, "fd_total": most, "sockets_used": len(broker.sessions), "partitions": [],
-        "processors": os.cpu_count() or 1, "db_dir": str(config.data), "rates_mode": "none",
+        "uptime": int(uptime_seconds() * 1000), "mem_limit": memory_limit(), "mem_alarm": False,
+        "mem_calculation_strategy": "rss", "disk_free_limit": 0, "disk_free_alarm": broker.blocked is not None,
+        "fd_total": most, "sockets_total": most, "partitions": [], "cluster_links": [],
+        "processors": os.cpu_count() or 1, "db_dir": str(config.data), "log_files": ["<stderr>"], "config_files": [],
+        "rates_mode": "basic", "exchange_types": exchange_types(), "enabled_plugins": list(PLUGINS),
+        "auth_mechanisms": [
+            {"name": name, "description": description, "enabled": True} for name, description in MECHANISMS.items()
+        ],
+        "contexts": contexts(broker),
         "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": VERSION},
                          {"name": "uvicorn", "description": "ASGI server", "version": installed_version("uvicorn")}],
+        **known.shown(("node", "usage"), numbers), **known.shown(("node", "churn"), churn),
     }  # fmt: skip
 
 
@@ -134,27 +211,22 @@ async def nodes(call: Call) -> Response:
     return listed(call, node_items(call.broker))
 
 
-async def node(call: Call) -> Response:
+def node_named(call: Call) -> Item:
     call.require("monitoring")
     for item in node_items(call.broker):
         if item["name"] == call.segment("node"):
-            return reply(item)
+            return item
     raise not_found()
 
 
-async def alarms(call: Call) -> Response:
-    """503 while publishing is held back: the only alarm there is."""
-    if call.broker.blocked is not None:
-        raise ApiError(503, "failed", f"There are alarms in effect on the node: {call.broker.blocked}")
-    return reply({"status": "ok"})
+async def node(call: Call) -> Response:
+    return single(call, node_named(call))
 
 
-async def healthy(call: Call) -> Response:
-    return reply({"status": "ok"})
-
-
-async def ready(call: Call) -> Response:
-    """503 while a node that was declared lost has not joined again: it turns clients away."""
-    if not call.broker.keeper.joined:
-        raise ApiError(503, "failed", "the node was declared lost and joins again")
-    return reply({"status": "ok"})
+async def memory(call: Call) -> Response:
+    """Of this process there is one figure."""
+    item = node_named(call)
+    if "mem_used" not in item:  # another node
+        raise not_found()
+    used = cast(int, item["mem_used"])
+    return reply({"memory": {"strategy": "rss", "total": {"rss": used}}})

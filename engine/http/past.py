@@ -3,22 +3,14 @@
 `time` is ISO 8601 with a zone, or milliseconds since the epoch; `offset` is one of the queue's partition. Who may read
 the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
 
-The fold runs in a process of its own, begun with the first question, one question at a time: a long history must not
-take the broker's time. It reads the log as any other reader does, be it in the data directory or in Kafka.
+The fold runs in a process of its own (engine/past_process.py). It reads the log as any other reader does, be it in the
+data directory or in Kafka.
 """
 
-import asyncio
-import logging
-import multiprocessing
-import signal
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
-from multiprocessing.context import SpawnProcess
-from typing import cast
 
 from starlette.responses import Response
 
-from engine.config import Config
 from engine.http.arguments import table_of
 from engine.http.call import ApiError, Call, bad_request, not_found, reply
 from engine.http.listing import Item
@@ -26,10 +18,9 @@ from engine.http.properties import properties_of
 from engine.http.queues import shown
 from engine.log.base import CorruptLog, LogError
 from engine.log.history import History
-from engine.past import NoSuchQueue, PastMessage, PastQueue, queue_at
+from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
+from engine.past_process import PastProcess, ProcessEnded, past_process
 from projections.rewind import At, RewindError, format_time, parse_time
-
-logger = logging.getLogger(__name__)
 
 MAX_COUNT = 10_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
@@ -47,66 +38,20 @@ class Question:
     count: int
     truncate: int
 
-
-class Reader:
-    """The process that folds. One question at a time: others wait for their turn."""
-
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
-        self._running: tuple[SpawnProcess, Connection] | None = None
-
-    async def read(self, question: Question) -> Item:
-        async with self._turn:
-            if self._running is None:
-                self._running = started()
-            try:
-                found = await asyncio.to_thread(ask, self._running[1], question)
-            except (EOFError, OSError):
-                self.close()
-                raise ApiError(503, "service_unavailable", "the process that reads the past ended: ask again") from None
-            except asyncio.CancelledError:  # nobody waits for this answer, and it must not be taken for the next one's
-                self.close()
-                raise
-        if isinstance(found, ApiError):
-            raise found
-        return found
-
-    def close(self) -> None:
-        """What is being read is given up."""
-        if self._running is not None:
-            process, _ = self._running  # who waits for its answer learns that there is none, and lets the pipe go
-            self._running = None
-            process.terminate()
-            process.join()
+    def answer(self) -> "Item | ApiError":
+        return read_past(self)
 
 
-reader = Reader()
-
-
-def started() -> tuple[SpawnProcess, Connection]:
-    spawn = multiprocessing.get_context("spawn")
-    ours, theirs = spawn.Pipe()
-    process = spawn.Process(target=answer_questions, args=(theirs,), name="past", daemon=True)
-    process.start()
-    theirs.close()  # so that its end is seen here
-    return process, ours
-
-
-def ask(connection: Connection, question: Question) -> Item | ApiError:
-    connection.send(question)
-    return cast(Item | ApiError, connection.recv())
-
-
-def answer_questions(connection: Connection) -> None:
-    """In the reading process, as long as the broker lives. Ctrl-C goes to the whole process group; the broker ends its
-    reader."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    while True:
-        try:
-            question = connection.recv()
-            connection.send(read_past(question))
-        except (EOFError, BrokenPipeError):
-            return
+async def read(process: PastProcess, question: Question) -> Item:
+    try:
+        found = await process.ask(question)
+    except ProcessEnded as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    except RuntimeError as error:
+        raise ApiError(500, "internal_error", str(error)) from None
+    if isinstance(found, ApiError):
+        raise found
+    return found
 
 
 def read_past(question: Question) -> Item | ApiError:
@@ -122,9 +67,6 @@ def read_past(question: Question) -> Item | ApiError:
         if question.history.kafka is not None and not isinstance(error, CorruptLog):
             return ApiError(503, "service_unavailable", str(error))
         return ApiError(500, "log_error", str(error))
-    except Exception as error:  # a defect of ours: the process lives on
-        logger.exception("reading the past failed")
-        return ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log")
 
 
 async def at(call: Call) -> Response:
@@ -137,12 +79,8 @@ async def at(call: Call) -> Response:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if moment.offset is None or moment.offset > durable_offset(call, vhost, name):
         await call.durable()  # the reader sees what is written
-    history = history_of(call.broker.config)
-    return reply(await reader.read(Question(history, vhost, name, moment, first, count, truncate)))
-
-
-def history_of(config: Config) -> History:
-    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings)
+    question = Question(history_of(call.broker.config), vhost, name, moment, first, count, truncate)
+    return reply(await read(past_process, question))
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:

@@ -27,7 +27,7 @@ def chosen(policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> list[It
 
 
 def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
-    policy = policies.get((call.vhost, call.segment("name")))
+    policy = policies.get((call.policymakers_vhost, call.segment("name")))
     if policy is None:
         raise not_found()
     return policy
@@ -54,6 +54,7 @@ async def show(call: Call) -> Response:
 
 
 async def show_operator(call: Call) -> Response:
+    call.require()
     return reply(policy_item(named(call, call.broker.topology.operator_policies)))
 
 
@@ -68,8 +69,7 @@ async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
 
 
 async def put(call: Call) -> Response:
-    call.require("policymaker")
-    vhost, name = call.vhost, call.segment("name")
+    vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
     await call.broker.set_policy(call.user, vhost, name, *await asked(call))
     await call.durable()
@@ -86,7 +86,6 @@ async def put_operator(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    call.require("policymaker")
     policy = named(call, call.broker.topology.policies)
     await call.broker.clear_policy(call.user, policy.vhost, policy.name)
     await call.durable()

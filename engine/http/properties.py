@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 
 from engine.amqp import tables
+from engine.deaths import without_blind_copies
 from engine.errors import AmqpError
 from engine.http.arguments import text_of
 from engine.http.call import Json, bad_request
@@ -24,10 +25,10 @@ PROPERTIES = (
 
 
 def properties_of(raw: bytes) -> dict[str, Json]:
-    """What history keeps of a message's properties, as JSON. Bytes that are no properties were accepted all the same,
-    so they are part of history, and are shown in base64 as `undecodable`."""
+    """What history keeps of a message's properties, but for BCC, as JSON. Bytes that are no properties were accepted
+    all the same, so they are part of history, and are shown in base64 as `undecodable`."""
     try:
-        return _decode(raw)
+        return _decode(without_blind_copies(raw))
     except (AmqpError, IndexError, ValueError):
         return {"undecodable": base64.b64encode(raw).decode()}
 

@@ -4,15 +4,18 @@ them: it is an AMQP basic.get by the HTTP user, and stands in history as one).
 
 import base64
 import json
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, reply, text
-from engine.http.clients import consumer_item, elsewhere, peer_details
-from engine.http.listing import Item, columns_of, listed
+from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, not_found, reply, text
+from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
+from engine.http.listing import Item, columns_of, listed, single
 from engine.http.properties import properties_of
+from engine.http.statistics import statistics
+from projections.machine.ready import redelivered_of, size_of
 from schemas.events import EPOCH_SHIFT, Nacked, Published
 
 if TYPE_CHECKING:
@@ -23,9 +26,11 @@ if TYPE_CHECKING:
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 GET_CHANNEL = 1  # the HTTP session's only channel
 MAX_GET = 100_000  # messages in one answer
+PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
 
 
 async def list_all(call: Call) -> Response:
+    """/queues, and /queues/detailed: here both tell everything."""
     return listed(call, queue_items(call, set(call.visible_vhosts())))
 
 
@@ -35,15 +40,34 @@ async def list_vhost(call: Call) -> Response:
 
 def queue_items(call: Call, vhosts: set[str]) -> list[Item]:
     columns = columns_of(call.request.query_params)
-    found = [
-        (partition, queue)
-        for partition in call.broker.partitions
-        for queue in partition.machine.queues()
-        if queue.vhost in vhosts
-    ]
-    found.sort(key=lambda pair: (pair[1].vhost, pair[1].name))
+    found = [pair for pair in call.broker.visible_queues() if pair[1].vhost in vhosts]
+    if call.asks("disable_stats"):
+        with_totals = call.asks("enable_queue_totals")
+        return [plain_item(call.broker, partition, queue, with_totals) for partition, queue in found]
     head = columns is not None and "head_message_timestamp" in columns
     return [queue_item(call.broker, partition, queue, head) for partition, queue in found]
+
+
+def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
+    """`disable_stats=true`, with or without `enable_queue_totals=true`."""
+    item: Item = {
+        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
+        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive, "arguments": table_of(queue.arguments),
+        "argument_types": dict(types_of(queue.arguments)), "node": node_of(broker, queue), "state": "running",
+    }  # fmt: skip
+    if queue.policy:
+        item["policy"] = queue.policy.name
+    if queue.type in ("quorum", "stream"):
+        members = broker.keeper.members(partition)
+        item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
+    return item | depth_of(queue) if with_totals else item
+
+
+def depth_of(queue: "Queue") -> dict[str, int]:
+    return {
+        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked,
+    }  # fmt: skip
 
 
 async def show(call: Call) -> Response:
@@ -51,7 +75,48 @@ async def show(call: Call) -> Response:
     partition = home_of(call.broker, queue)
     item = queue_item(call.broker, partition, queue, head=True)
     item["consumer_details"] = [consumer_item(call.broker, queue, consumer) for consumer in queue.consumers()]
-    return reply(item)
+    return single(call, item | {"deliveries": [], "incoming": []})
+
+
+async def unacked(call: Call) -> Response:
+    """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
+    queue = call.queue()
+    return listed(call, [
+        {"message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
+         "redelivered": redelivered_of(info),
+         "channel_details": channel_details(call.broker, holder.session, holder.channel)}
+        for holder in queue.holders.values()
+        for message_id, info in holder.held.items()
+    ])  # fmt: skip
+
+
+async def peek(call: Call) -> Response:
+    """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
+    it at the command line only, for quorum queues."""
+    queue = call.queue()
+    position = call.segment("position")
+    if not (position.isascii() and position.isdigit()) or int(position) < 1:
+        raise bad_request("positions are numbers from 1 on")
+    view = next(islice(queue.messages(), int(position) - 1, None), None)
+    if view is None or view.state != "ready":
+        raise not_found("Target queue does not have a message at that position", "not_found")
+    message = home_of(call.broker, queue).message(queue.queue_id, view.message_id)
+    payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
+    return reply({
+        "message_id": view.message_id, "exchange": message.route.exchange, "routing_key": message.route.routing_key,
+        "properties": properties_of(message.properties), "payload": payload, "payload_encoding": encoding,
+        "payload_bytes": message.body_size, "redelivered": view.redelivered, "delivery_count": view.delivery_count,
+    })  # fmt: skip
+
+
+async def act(call: Call) -> Response:
+    """POST .../actions: what mirrors do. There are none, so it is done."""
+    call.require()
+    call.queue()
+    action = (await call.body("action"))["action"]
+    if action not in ("sync", "cancel_sync"):
+        return reply({"error": "bad_request", "reason": ["unknown", action]}, 400)
+    return Response(status_code=204)
 
 
 def home_of(broker: "Broker", queue: "Queue") -> "Partition":
@@ -63,25 +128,21 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     look at the first message, which may read RocksDB."""
     consumers = queue.consumers()
     exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
-    item: Item = {
-        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
-        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive, "arguments": table_of(queue.arguments),
-        "argument_types": dict(types_of(queue.arguments)), "node": node_of(broker, queue), "state": "running",
+    known = statistics(broker)
+    whose = partition.index, queue.queue_id
+    item: Item = plain_item(broker, partition, queue, False) | known.rates.shown((whose, "depth"), depth_of(queue)) | {
         "policy": queue.policy.name if queue.policy else None,
         "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
         "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
-        "consumers": len(consumers), "exclusive_consumer_tag": exclusive, "single_active_consumer_tag": None,
-        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
-        "messages_unacknowledged": queue.messages_unacked, "messages_dlx": queue.messages_dlx,
-        "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
+        "consumers": len(consumers), "exclusive_consumer_tag": exclusive,
+        "single_active_consumer_tag": None if queue.active is None else queue.active.tag,
+        "messages_dlx": queue.messages_dlx, "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
         "message_bytes_ready": queue.message_bytes_ready, "message_bytes_unacknowledged": queue.message_bytes_unacked,
         "message_bytes_dlx": queue.message_bytes_dlx,
         "head_message_timestamp": head_timestamp(partition, queue) if head else None,
         "queue_id": queue.queue_id, "partition": partition.name, "outcomes": dict(queue.counters),
     }  # fmt: skip
-    if queue.type == "quorum":
-        members = broker.keeper.members(partition)
-        item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
+    item |= known.message_stats(whose, known.of_queue(partition, queue))
     if queue.exclusive:
         owner = broker.sessions.get(queue.owner)
         item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
@@ -148,14 +209,14 @@ class Taken:
 
     def fetched(
         self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         self.message_id, self.message = message_id, message
         self.redelivered, self.messages_ready = redelivered, messages_ready
 
     def deliver(
         self, partition: "Partition", queue: "Queue", message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         raise AssertionError("a basic.get is never given a delivery")
 

@@ -1,16 +1,24 @@
-"""Reading back what happens in Kafka, as it happens: a thread that fetches, and hands over to the loop.
+"""Reading back what happens in Kafka, as it happens: in the loop while there is much, else in a thread that waits.
 
-The thread waits for one record, takes what else is there, and gives it to the loop sorted by partition. It is ahead of
-the loop by a few batches at most; then it waits, and librdkafka's own queues fill, and then nothing is fetched.
-What librdkafka gives once more (it has done so after elections) is passed over.
+    idle:  the thread waits in librdkafka for one record, takes what else is there, gives it to the loop    -> busy
+           after a batch of `BUSY_RECORDS`                                                                  -> busy
+    busy:  the loop itself looks every millisecond what is there (librdkafka's own threads fetch it); the thread only
+           looks after the producer; after a while in which fewer came                                      -> idle
+
+Handing every batch from thread to thread costs a busy node a tenth of its throughput; looking a thousand times a second
+would cost a quiet one CPU time and latency. The consumer is read by one of the two at any time (`_reading`).
+The loop takes a batch at a time; what it has no time for stays in librdkafka's queues, and when they are full nothing
+is fetched. What librdkafka gives once more (it has done so after elections) is passed over.
 Records of transactions that are open are given too, and of those that were given up: a record in the log is a record,
 and a service's open transaction must not hold up all nodes.
 """
 
 import asyncio
+import contextlib
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
@@ -22,18 +30,22 @@ from engine.log.shared import Arrived
 logger = logging.getLogger(__name__)
 
 BATCH_RECORDS = 500
-BATCHES_AHEAD = 4
 _POLL_SECONDS = 0.1
+_LOOK_SECONDS = 0.001  # how often the loop looks while it is busy
+_EACH_SECONDS = 0.02
+BUSY_RECORDS = 32  # in one batch, and the loop reads; fewer in `_WHILE_SECONDS`, and the thread does
+_WHILE_SECONDS = 0.02
+_BEHIND_SECONDS = 0.2  # so long the loop has not looked: it has enough to do
 _ASK_SECONDS = 0.5
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
          KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID}  # fmt: skip
 
 
 class KafkaFollowing:
-    """`arrived` is called in the loop; the others in this thread: `read(batch)` before a batch is handed over,
-    `each()` many times a second, `gone()` when a topic seems to be gone, `failed(error)` at the end of the thread.
-    `away` says that no broker can be reached, `waiting` that the loop has enough to do, `ends` where each partition was
-    said to end when something was last read of it."""
+    """`arrived` is called in the loop. In the loop or the thread: `read(batch)` before a batch is handed over,
+    `gone()` when a topic seems to be gone, `failed(error)` when no more is read. In the thread: `each()` many times a
+    second. `away` says that no broker can be reached, `waiting` that the loop has enough to do, `ends` where each
+    partition was said to end when something was last read of it."""
 
     def __init__(
         self, clients: KafkaClients, partitions: Mapping[KafkaPartition, int], loop: asyncio.AbstractEventLoop, *,
@@ -41,7 +53,6 @@ class KafkaFollowing:
         gone: Callable[[], None], failed: Callable[[LogError], None],
     ) -> None:  # fmt: skip
         self.away = False
-        self.waiting = False
         self._partitions = dict(partitions)
         self._names: dict[tuple[str | None, int | None], str]
         self._names = {(each.topic, each.number): each.name for each in partitions}
@@ -50,7 +61,13 @@ class KafkaFollowing:
         self._next = {each.name: offset for each, offset in partitions.items()}  # what is below has been taken
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
-        self._ahead = threading.Semaphore(BATCHES_AHEAD)
+        self._reading = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._behind = False  # the last batch was full: there is more
+        self._looked = 0.0
+        self._while_ends = 0.0
+        self._came = 0  # records in this while
         self._stopping = False
         self._consumer = clients.consumer({"error_cb": self._error}, logs=True)
         self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
@@ -65,28 +82,90 @@ class KafkaFollowing:
     def join(self, seconds: float) -> None:
         self._thread.join(seconds)
 
+    @property
+    def waiting(self) -> bool:
+        busy = not self._idle.is_set()
+        return busy and (self._behind or time.monotonic() - self._looked > _BEHIND_SECONDS)
+
     def _run(self) -> None:
         consumer = self._consumer
         consumer.assign([TopicPartition(each.topic, each.number, at) for each, at in self._partitions.items()])
         try:
             while not self._stopping:
-                first = consumer.poll(_POLL_SECONDS)
-                if first is not None:
-                    self._take([first, *consumer.consume(BATCH_RECORDS - 1, 0)])
-                elif self.away:
-                    self._ask()
-                self._each()
+                if self._idle.wait(_EACH_SECONDS):
+                    with self._reading, self._ending():
+                        self._wait()
+                with self._ending():
+                    self._each()
+        finally:
+            with self._reading:
+                consumer.close()
+
+    def _wait(self) -> None:
+        first = self._consumer.poll(_POLL_SECONDS)
+        if first is None:
+            if self.away:
+                self._ask()
+            return
+        messages = [first, *self._consumer.consume(BATCH_RECORDS - 1, 0)]
+        batches = self._taken(messages)
+        busy = len(messages) >= BUSY_RECORDS
+        if busy:
+            self._looked = time.monotonic()
+            self._idle.clear()
+        try:
+            self._loop.call_soon_threadsafe(self._in_loop, batches, busy)
+        except RuntimeError:  # the loop is closed
+            self._stopping = True
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """What goes wrong here is the end of reading, and is told."""
+        try:
+            yield
         except LogError as error:
+            self._stopping = True
             self._failed(error)
         except KafkaException as error:
+            self._stopping = True
             self._failed(LogError(f"Kafka: {text_of(error)}"))
         except Exception as error:  # nobody else would hear of it
-            logger.exception("the thread that reads back from Kafka ended")
+            self._stopping = True
+            logger.exception("reading back from Kafka ended")
             self._failed(LogError(f"Kafka: {error}"))
-        finally:
-            consumer.close()
 
-    def _take(self, messages: Sequence[Message]) -> None:
+    # In the loop.
+
+    def _in_loop(self, batches: list[Arrived], busy: bool) -> None:
+        if busy:
+            self._while_ends, self._came = 0.0, BUSY_RECORDS
+            self._loop.call_soon(self._look)
+        if batches and not self._stopping:
+            self._arrived(batches)
+
+    def _look(self) -> None:
+        batches: list[Arrived] = []
+        now = self._looked = time.monotonic()
+        with self._reading, self._ending():
+            if self._stopping:
+                return
+            messages = self._consumer.consume(BATCH_RECORDS, 0)
+            self._behind = len(messages) == BATCH_RECORDS
+            self._came += len(messages)
+            batches = self._taken(messages)
+        if now > self._while_ends:
+            if self._came < BUSY_RECORDS:
+                self._idle.set()
+            self._while_ends, self._came = now + _WHILE_SECONDS, 0
+        if not self._idle.is_set():
+            self._loop.call_later(0 if self._behind else _LOOK_SECONDS, self._look)
+        if batches:
+            self._arrived(batches)
+
+    # In either.
+
+    def _taken(self, messages: Sequence[Message]) -> list[Arrived]:
+        """Sorted by partition."""
         batches: dict[str, Arrived] = {}
         batch = Arrived("", [], [], [])
         topic: str | None = None
@@ -108,36 +187,18 @@ class KafkaFollowing:
             batch.offsets.append(offset)
             batch.timestamps_ms.append(message.timestamp()[1])
             batch.values.append(message.value() or b"")
-        if batches:
+        taken = [batch for batch in batches.values() if batch.offsets]
+        if taken:
             self.away = False
-            self._hand_over([batch for batch in batches.values() if batch.offsets])
-
-    def _hand_over(self, batches: list[Arrived]) -> None:
-        self._read(batches)
-        self._look_ahead(batches)
-        self.waiting = not self._ahead.acquire(blocking=False)
-        if self.waiting:
-            while not self._ahead.acquire(timeout=_POLL_SECONDS):
-                self._each()
-                self._look_ahead(batches)
-                if self._stopping:
-                    return
-            self.waiting = False
-        try:
-            self._loop.call_soon_threadsafe(self._in_loop, batches)
-        except RuntimeError:  # the loop is closed
-            self._stopping = True
+            self._read(taken)
+            self._look_ahead(taken)
+        return taken
 
     def _look_ahead(self, batches: list[Arrived]) -> None:
         """Kafka says with all that it gives where the partition ends."""
         for batch in batches:
             at = self._places[batch.partition]
             self.ends[batch.partition] = self._consumer.get_watermark_offsets(at, cached=True)[1]
-
-    def _in_loop(self, batches: list[Arrived]) -> None:
-        self._ahead.release()
-        if not self._stopping:
-            self._arrived(batches)
 
     def _told(self, error: KafkaError) -> None:
         """Most of what a consumer reports on its way it mends itself."""

@@ -36,8 +36,9 @@ class Level:
 
 class Consumer:
     """`attached`: gets deliveries (not cancelled, not a mere holder of basic.get). `serviced`: stands in its queue's
-    round robin; `blocked`: waits for its limiter instead. A consumer with `windowed` is limited by `credit`, another by
-    `limit`, its prefetch."""
+    round robin; `blocked`: waits for its limiter instead; `waiting`: gets nothing, as another consumer is the single
+    active one, or will be (single_active.py). A consumer with `windowed` is limited by `credit`, another by `limit`,
+    its prefetch."""
 
     def __init__(self, queue: "Queue", consumer: int, session: int, channel: int, user: str) -> None:
         self.queue = queue
@@ -59,6 +60,7 @@ class Consumer:
         self.level: Level | None = None
         self.serviced = False
         self.blocked = False
+        self.waiting = False
         self.held: dict[int, int] = {}
 
     def has_room(self) -> bool:

@@ -7,8 +7,10 @@ at-least-once letters count towards the queue's limits (S-150), and are given up
 at-most-once (S-153).
 """
 
-from projections.machine.effects import DeadLetter, Effect, Release
+from projections.machine.delayed import exchange_of
+from projections.machine.effects import DELAYED, DeadLetter, Effect, Release
 from projections.machine.queue import OutboxEntry, Queue
+from projections.machine.restoring import is_restored, note_restored
 from projections.machine.state import State
 from schemas.events import Origin
 
@@ -16,17 +18,30 @@ from schemas.events import Origin
 def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, effects: list[Effect]) -> None:
     """The message is dead: into the outbox, if the queue has a dead-letter exchange."""
     settings = queue.settings
-    exchange = settings.dead_letter_exchange
+    exchange, routing_key, held = (
+        settings.dead_letter_exchange, settings.dead_letter_routing_key, settings.at_least_once,
+    )  # fmt: skip
     if exchange is None:
         return
-    sequence = queue.next_sequence
-    queue.next_sequence = sequence + 1
-    queue.dead_lettered += 1
-    routing_key, held = settings.dead_letter_routing_key, settings.at_least_once
-    queue.outbox[sequence] = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused)
     if held:
         queue.messages_dlx += 1
         queue.message_bytes_dlx += size
+    _put_out(queue, message_id, size, reason, exchange, routing_key, held, refused, effects)
+
+
+def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    """The delay is over: into the outbox of the delayed exchange's queue, for the exchange to route it."""
+    _put_out(queue, message_id, size, DELAYED, exchange_of(queue.name), None, False, False, effects)
+
+
+def _put_out(
+    queue: Queue, message_id: int, size: int, reason: str, exchange: str, routing_key: str | None, held: bool,
+    refused: bool, effects: list[Effect],
+) -> None:  # fmt: skip
+    sequence = queue.next_sequence
+    queue.next_sequence = sequence + 1
+    queue.dead_lettered += 1
+    queue.outbox[sequence] = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused)
     effects.append(DeadLetter(queue, message_id, reason, sequence, exchange, routing_key, held, refused))
 
 
@@ -60,8 +75,13 @@ def _release(state: State, queue: Queue, entries: list[OutboxEntry], effects: li
 
 def is_repeated(queue: Queue, origin: Origin) -> bool:
     """The target has already taken this dead letter in. Forwards of one source come in the order of their sequence."""
+    if origin.restore:
+        return is_restored(queue, origin)
     return queue.seen.get((origin.vhost, origin.queue, origin.queue_id), 0) >= origin.sequence
 
 
 def remember(queue: Queue, origin: Origin) -> None:
+    if origin.restore:
+        note_restored(queue, origin)
+        return
     queue.seen[(origin.vhost, origin.queue, origin.queue_id)] = origin.sequence

@@ -22,7 +22,8 @@ from projections.machine.expiry import expire_heads, renew_lease
 from projections.machine.limits import enforce
 from projections.machine.queue import Queue
 from projections.machine.ready import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
-from projections.machine.state import IN_EXCLUSIVE_USE, State, is_locked, quarantine
+from projections.machine.single_active import enter, give_way, leave
+from projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
 from schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 
 
@@ -49,17 +50,20 @@ def hand_over(
     """Deliver a message (already out of the ready order) to a consumer that `next_consumer` gave."""
     if message_id < queue.crash_offset:
         info |= REDELIVERED
+    count, acquired = info >> COUNT_SHIFT, 0
+    if count:
+        count, acquired = queue.counts(info)
     if consumer.no_ack:
         consumer.credit -= 1
         queue.delivered += 1
         redelivered = info & REDELIVERED != 0
-        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, info >> COUNT_SHIFT, True))
+        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, True, acquired))
     else:
         hold(queue, consumer, message_id, info, expiry)
         if consumer.windowed:
             consumer.credit -= 1
         redelivered = info & REDELIVERED != 0
-        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, info >> COUNT_SHIFT, False))
+        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, False, acquired))
     if not queue.quorum or consumer.has_room():
         serve(consumer)
 
@@ -84,7 +88,10 @@ def serve(consumer: Consumer) -> None:
 
 def serve_again(consumer: Consumer) -> None:
     """The consumer may have room again."""
-    if consumer.attached and not consumer.serviced and not consumer.blocked and consumer.has_room():
+    if (
+        consumer.attached and not consumer.serviced and not consumer.blocked and consumer.has_room()
+        and not consumer.waiting
+    ):  # fmt: skip
         serve(consumer)
 
 
@@ -161,7 +168,8 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
         return
     if is_locked(state, queue, actor, event, effects):
         return
-    if queue.attached > 0 and (event.exclusive or is_in_exclusive_use(queue)):
+    alone = event.exclusive or is_in_exclusive_use(queue)
+    if alone and (queue.attached > 0 or queue.single_active) and not queue.stream:
         quarantine(state, event, f"queue {event.queue!r} in vhost {event.vhost!r} {IN_EXCLUSIVE_USE}", effects)
         return
     state.touch(queue)
@@ -186,8 +194,12 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
     state.index_holder(consumer)
     queue.attached += 1
     join_level(queue, consumer)
-    serve_again(consumer)
-    run_after_taking(state, queue, effects)
+    if queue.single_active:
+        enter(queue, consumer)
+        change_over(queue)
+    if not queue.stream:
+        serve_again(consumer)
+        run_after_taking(state, queue, effects)
 
 
 def is_in_exclusive_use(queue: Queue) -> bool:
@@ -224,7 +236,7 @@ def on_global_prefetch(
         _lift_limit(state, holders, effects)
         return
     # Holders of basic.get, which have no tag, are under no limit.
-    joining = [h for h in holders if h.limiter is None and h.tag and not h.queue.quorum]
+    joining = [h for h in holders if h.limiter is None and h.tag and not (h.queue.quorum or h.queue.stream)]
     if not joining and (event.session, event.channel) not in state.limiters:
         return
     limiter = limiter_of(state, event.session, event.channel)
@@ -263,29 +275,50 @@ def join_level(queue: Queue, consumer: Consumer) -> None:
     consumer.level = level
 
 
-def leave_level(queue: Queue, consumer: Consumer) -> None:
-    """The consumer gets nothing any more."""
-    level = consumer.level
-    assert level is not None
+def stand_back(consumer: Consumer) -> None:
+    """The consumer stands in no line any more."""
     if consumer.serviced:
-        level.service.remove(consumer)
+        assert consumer.level is not None
+        consumer.level.service.remove(consumer)
         consumer.serviced = False
     if consumer.blocked:
         assert consumer.limiter is not None
         consumer.limiter.blocked.remove(consumer)
         consumer.blocked = False
+
+
+def change_over(queue: Queue) -> None:
+    """The single active consumer may have to give way."""
+    active = queue.active
+    successor = give_way(queue)
+    if active is not None and active.waiting:
+        stand_back(active)
+    if successor is not None:
+        serve_again(successor)
+
+
+def leave_level(queue: Queue, consumer: Consumer) -> None:
+    """The consumer gets nothing any more."""
+    level = consumer.level
+    assert level is not None
+    stand_back(consumer)
     level.members -= 1
     if level.members == 0:
         queue.levels.remove(level)
     consumer.level = None
     consumer.attached = False
     queue.attached -= 1
+    if queue.single_active:
+        successor = leave(queue, consumer)
+        if successor is not None:
+            serve_again(successor)
 
 
 def on_credited(state: State, offset: int, actor: Actor, event: Credited, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     consumer = queue.holders.get(event.consumer) if queue is not None else None
-    if queue is None or consumer is None or not consumer.attached or not consumer.windowed or event.credit < 0:
+    takes = consumer is not None and consumer.attached and consumer.windowed and not consumer.queue.stream
+    if queue is None or consumer is None or not takes or event.credit < 0:
         quarantine(state, event, f"credit {event.credit} for consumer {event.consumer}, which takes none", effects)
         return
     state.touch(queue)
@@ -300,6 +333,12 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
     if is_locked(state, queue, actor, event, effects):
+        return
+    if queue.stream:
+        quarantine(state, event, f"nothing is taken out of {STREAM} {event.queue!r}", effects)
+        return
+    if queue.quorum and queue.single_active:  # S-110
+        quarantine(state, event, f"basic.get of queue {event.queue!r}, which has a single active consumer", effects)
         return
     holder = queue.holders.get(event.consumer)
     if holder is not None and (holder.attached or holder.session != actor.session):
@@ -323,8 +362,10 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
             queue.holders[event.consumer] = holder
             state.index_holder(holder)
         hold(queue, holder, message_id, info, expiry)
-    redelivered, count = info & REDELIVERED != 0, info >> COUNT_SHIFT
-    reply = FetchReply(queue, message_id, event.consumer, redelivered, count, event.no_ack, queue.messages_ready)
+    count, acquired = queue.counts(info)
+    reply = FetchReply(
+        queue, message_id, event.consumer, info & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired
+    )
     effects.append(reply)
     if queue.arrived.expiring or queue.returned.expiring:
         expire_heads(state, queue, effects)

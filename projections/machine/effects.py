@@ -6,7 +6,7 @@ by them, Spark turns them into the rows of `history`. They come in the order in 
 out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,7 @@ ACKED = "acked"
 DELIVERED = "delivered"  # to a no_ack consumer or get: gone as soon as sent
 PURGED = "purged"
 DELETED = "deleted"  # the queue went
+DELAYED = "delayed"  # its delay is over: it leaves a delayed exchange's queue for where the exchange routes it
 TRANSIENT = "transient"  # not persistent, and the broker restarted
 
 
@@ -63,7 +64,8 @@ class Refuse:
 class Deliver:
     """Send the message to the consumer. `final`: no_ack, so it has left the queue already (a `Forget` with reason
     delivered is not made for it: this effect says it). `delivery_count`: unsuccessful deliveries before this one
-    (quorum queues; else 0)."""
+    (quorum queues; else 0). `acquired_count`: deliveries before this one that were not acked, of profile rabbitmq-4.3,
+    which counts them besides (else 0)."""
 
     queue: "Queue"
     message_id: int
@@ -71,6 +73,7 @@ class Deliver:
     redelivered: bool
     delivery_count: int
     final: bool
+    acquired_count: int = 0
 
 
 @dataclass(slots=True)
@@ -84,12 +87,14 @@ class FetchReply:
     delivery_count: int
     final: bool
     messages_ready: int
+    acquired_count: int = 0
 
 
 @dataclass(slots=True)
 class Requeue:
     """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
-    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started."""
+    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; delayed, with consumer 0: they
+    came back before (see `Delay`)."""
 
     queue: "Queue"
     message_ids: Sequence[int]
@@ -98,8 +103,21 @@ class Requeue:
 
 
 @dataclass(slots=True)
+class Delay:
+    """The message came back from `consumer` for `reason`, as in `Requeue`, and is ready again at `due_ms` (delayed
+    retry)."""
+
+    queue: "Queue"
+    message_id: int
+    consumer: int
+    reason: str
+    due_ms: int
+
+
+@dataclass(slots=True)
 class DeadLetter:
-    """Publish the message to the dead-letter exchange; `routing_key` None: keep its own. It stays in the queue's outbox
+    """Publish the message to the dead-letter exchange (reason delayed: to the delayed exchange that it was published
+    to, see delayed.py); `routing_key` None: keep its own. It stays in the queue's outbox
     until `DeadLettersForwarded` names its `sequence` (or one above). `held`: at-least-once, still counted by limits.
     `refused`: a reject-publish-dlx message that never was in the queue."""
 
@@ -160,6 +178,16 @@ class Quarantine:
 
 
 Effect = (
-    Keep | Forget | Refuse | Deliver | FetchReply | Requeue | DeadLetter | Release | CancelConsumer | QueueGone
+    Keep | Forget | Refuse | Deliver | FetchReply | Requeue | Delay | DeadLetter | Release | CancelConsumer | QueueGone
     | Duplicate | Quarantine
 )  # fmt: skip
+
+
+def endings(effects: Sequence[Effect]) -> "Iterator[tuple[Queue, int, str, str]]":
+    """Messages that left their queue: (queue, message id, reason, the rule that decided)."""
+    for effect in effects:
+        if isinstance(effect, Forget):
+            for message_id in effect.message_ids:
+                yield effect.queue, message_id, effect.reason, effect.rule
+        elif isinstance(effect, Deliver | FetchReply) and effect.final and effect.message_id >= 0:
+            yield effect.queue, effect.message_id, DELIVERED, ""

@@ -1,4 +1,4 @@
-"""Time: messages that expire at the head of their queue, and queues that expire unused.
+"""Time: messages that expire at the head of their queue or wait until they are due, and queues that expire unused.
 
 - A message's expiry is fixed when it is published: now + the smaller of the queue's TTL and its own (S-042, S-051). It
   keeps it when it is requeued.
@@ -10,8 +10,10 @@
   message of it (rabbit_fifo.erl is_expired counts such holders).
 """
 
-from projections.machine.dead_letter import bury
-from projections.machine.effects import EXPIRED, Effect, Forget
+from array import array
+
+from projections.machine.dead_letter import bury, hand_on
+from projections.machine.effects import DELAYED, EXPIRED, Effect, Forget, Requeue
 from projections.machine.queue import NEVER, Queue
 from projections.machine.ready import BY_PROPERTY, NONE, SIZE_MASK
 from projections.machine.state import LEASE, State
@@ -37,15 +39,64 @@ def decided_by_property(queue: Queue, expiration_ms: int | None) -> bool:
 def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
     """Remove the messages at the head whose time has come, and see that the next one is looked at in time."""
     now_ms = state.clock_ms
+    if queue.stream:
+        _cut_old(state, queue, now_ms, effects)
+        return
     while True:
         expiry = queue.first_expiry()
         if expiry == NONE or expiry > now_ms:
             break
         state.touch(queue)
-        message_id, info, _ = queue.take()
+        message_id, info, _ = queue.take_expired(now_ms)
         queue.expired += 1
         effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, info)))
         bury(queue, message_id, info & SIZE_MASK, EXPIRED, False, effects)
+    state.arm_messages(queue)
+
+
+def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> None:
+    """Retention of a stream by age: whatever is too old, at once."""
+    old: array[int] = array("q")
+    while NONE != queue.first_expiry() <= now_ms:
+        old.append(queue.take()[0])
+    if old:
+        state.touch(queue)
+        queue.expired += len(old)
+        effects.append(Forget(queue, old, EXPIRED, 0, queue.settings.max_age_rule))
+    state.arm_messages(queue)
+
+
+def wait(state: State, queue: Queue, message_id: int, info: int, due_ms: int) -> None:
+    """Keep a message until its time has come; `release_due` looks whether it has."""
+    assert queue.delayed is not None
+    queue.delayed.append(message_id, info, due_ms)
+    queue.messages_delayed += 1
+    queue.message_bytes_delayed += info & SIZE_MASK
+    state.arm_messages(queue)
+
+
+def release_due(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """The messages whose time has come are ready again; those of a delayed exchange leave for the outbox."""
+    delayed = queue.delayed
+    if delayed is None:
+        return
+    back: list[int] = []
+    while delayed.count > 0 and delayed.first_expiry() <= state.clock_ms:
+        state.touch(queue)
+        message_id, info, _ = delayed.take()
+        queue.messages_delayed -= 1
+        queue.message_bytes_delayed -= info & SIZE_MASK
+        if queue.type == DELAYED:
+            queue.forwarded += 1
+            effects.append(Forget(queue, (message_id,), DELAYED, 0, ""))
+            hand_on(queue, message_id, info & SIZE_MASK, effects)
+            continue
+        queue.returned.append(message_id, info, queue.held_expiries.pop(message_id, NONE))
+        queue.messages_ready += 1
+        queue.message_bytes_ready += info & SIZE_MASK
+        back.append(message_id)
+    if back:
+        effects.append(Requeue(queue, back, 0, DELAYED))
     state.arm_messages(queue)
 
 

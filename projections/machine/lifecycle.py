@@ -5,21 +5,26 @@ from collections.abc import Sequence
 
 from projections.machine.consumer import Consumer, Limiter
 from projections.machine.dead_letter import give_up_held, release_forwarded
-from projections.machine.delivery import leave_level, run, unblock
-from projections.machine.effects import DELETED, PURGED, TRANSIENT, CancelConsumer, Effect, Forget, QueueGone
-from projections.machine.expiry import arm_lease, expire_heads, renew_lease
+from projections.machine.delayed import PREFIX, give_delays
+from projections.machine.delivery import leave_level, run, run_after_taking, unblock
+from projections.machine.effects import DELAYED, DELETED, PURGED, TRANSIENT, CancelConsumer, Effect, Forget, QueueGone
+from projections.machine.expiry import arm_lease, expire_heads, release_due, renew_lease
 from projections.machine.limits import drop_heads, enforce
+from projections.machine.priorities import give_priorities
+from projections.machine.profile import profile_of
 from projections.machine.queue import Queue
-from projections.machine.ready import PERSISTENT, SIZE_MASK
-from projections.machine.settings import DROP_HEAD, QUEUE_TYPES, resolve
+from projections.machine.ready import NONE, PERSISTENT, SIZE_MASK
+from projections.machine.settings import DROP_HEAD, SINCE_VERSION, resolve
 from projections.machine.settlement import give_back
-from projections.machine.state import State, epoch_of, is_locked, quarantine
+from projections.machine.single_active import is_single_active
+from projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from schemas.events import (
     EPOCH_SHIFT,
     Actor,
     BrokerStarted,
     ConsumerCancelled,
     DeadLettersForwarded,
+    LeaseRenewed,
     NodeLost,
     PolicyApplied,
     Purged,
@@ -38,16 +43,21 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
         if not queue.quorum:  # S-059
             renew_lease(state, queue)
         return
-    if event.type not in QUEUE_TYPES:
+    if SINCE_VERSION.get(event.type, state.machine_version + 1) > state.machine_version:
         what = f"machine version {state.machine_version} knows no queues of type {event.type!r}"
         quarantine(state, event, what, effects)
         return
+    if event.type == DELAYED and not event.queue.startswith(PREFIX):
+        quarantine(state, event, f"a queue of type 'delayed' is named {PREFIX}<exchange>", effects)
+        return
+    profile = profile_of(event.semantics, state.machine_version)
     try:
-        settings = resolve(event.type, event.arguments, event.policy, event.operator_policy)
+        settings = resolve(event.type, event.arguments, event.policy, event.operator_policy, profile)
     except ValueError as error:
         quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
     queue = Queue(event.vhost, event.queue, offset, event.type)
+    queue.version = state.machine_version
     queue.durable = event.durable
     queue.exclusive = event.exclusive
     queue.auto_delete = event.auto_delete
@@ -56,12 +66,31 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
         queue.epoch = epoch_of(actor)
     queue.arguments = event.arguments
     queue.semantics = event.semantics
+    queue.profile = profile
+    queue.single_active = is_single_active(queue)
     queue.policy = event.policy
     queue.operator_policy = event.operator_policy
     queue.apply_settings(settings)
+    give_priorities(queue)
+    give_delays(queue)
+    if queue.stream:
+        queue.made_ms = state.clock_ms
     state.add_queue(queue)
     state.touch(queue)
     renew_lease(state, queue)
+
+
+def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewed, effects: list[Effect]) -> None:
+    """A queue that exists was declared again (S-053). One that went in the same moment does not come back by it."""
+    if state.machine_version < 2:
+        quarantine(state, event, f"machine version {state.machine_version} does not know it", effects)
+        return
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None or queue.queue_id != event.queue_id or is_locked(state, queue, actor, event, effects):
+        return
+    if not queue.quorum:  # S-059
+        state.touch(queue)
+        renew_lease(state, queue)
 
 
 def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
@@ -74,7 +103,7 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
         return
     try:
-        settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy)
+        settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy, queue.profile)
     except ValueError as error:
         quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
         return
@@ -89,6 +118,8 @@ def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, eff
     renew_lease(state, queue)
     if dropping:
         drop_heads(state, queue, effects)
+    if queue.stream:
+        expire_heads(state, queue, effects)
     run(state, queue, effects)
 
 
@@ -99,8 +130,11 @@ def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: l
         return
     if is_locked(state, queue, actor, event, effects):
         return
+    if queue.stream:
+        quarantine(state, event, f"{STREAM} {event.queue!r} can't be purged", effects)
+        return
     state.touch(queue)
-    queue.purged += queue.messages_ready
+    queue.purged += queue.messages_ready + queue.messages_delayed
     _forget_ready(queue, PURGED, effects)
     enforce(state, queue, effects)
 
@@ -111,6 +145,12 @@ def _forget_ready(queue: Queue, reason: str, effects: list[Effect]) -> None:
         effects.append(Forget(queue, ids, reason, 0, ""))
     queue.messages_ready = 0
     queue.message_bytes_ready = 0
+    if queue.delayed is not None:
+        for message_id in queue.delayed.ids():
+            queue.held_expiries.pop(message_id, NONE)
+        for ids in queue.delayed.clear():
+            effects.append(Forget(queue, ids, reason, 0, ""))
+        queue.messages_delayed = queue.message_bytes_delayed = 0
 
 
 def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, effects: list[Effect]) -> None:
@@ -176,6 +216,8 @@ def on_cancelled(state: State, offset: int, actor: Actor, event: ConsumerCancell
     if not consumer.held:
         state.forget_holder(consumer)
     _lost_consumers(state, queue, effects)
+    if queue.single_active and not queue.gone:
+        run_after_taking(state, queue, effects)
 
 
 def _lost_consumers(state: State, queue: Queue, effects: list[Effect]) -> None:
@@ -240,7 +282,7 @@ def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects:
                 if holder.limiter is not None:
                     freed[holder.limiter] = None
                 ids = list(holder.held) if queue.quorum else sorted(holder.held)
-                give_back(queue, holder, ids, False, reason, effects)
+                give_back(state, queue, holder, ids, False, reason, effects)
             state.forget_holder(holder)
         if had > queue.attached:
             _lost_consumers(state, queue, effects)
@@ -266,7 +308,7 @@ def on_broker_started(state: State, offset: int, actor: Actor, event: BrokerStar
             state.touch(queue)
             if event.after_crash:
                 queue.crash_offset = offset
-            if not queue.quorum:
+            if not (queue.quorum or queue.stream):
                 _lose_transient(queue, effects)
             renew_lease(state, queue)
             run(state, queue, effects)
@@ -278,7 +320,7 @@ def _detach_everybody(state: State, queue: Queue, effects: list[Effect]) -> None
             leave_level(queue, holder)
         if holder.held:
             ids = list(holder.held) if queue.quorum else sorted(holder.held)
-            give_back(queue, holder, ids, False, "broker_started", effects)
+            give_back(state, queue, holder, ids, False, "broker_started", effects)
         state.forget_holder(holder)
 
 
@@ -307,9 +349,12 @@ def _lose_transient(queue: Queue, effects: list[Effect]) -> None:
 
 
 def messages_due(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """A message at the head may have expired."""
+    """A message at the head may have expired, or the time of one that waits may have come."""
+    release_due(state, queue, effects)
     expire_heads(state, queue, effects)
-    if queue.blocked:
+    if queue.delayed is not None:
+        run(state, queue, effects)
+    elif queue.blocked:
         enforce(state, queue, effects)
 
 

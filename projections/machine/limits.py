@@ -1,6 +1,7 @@
 """Length limits: only ready messages count (S-005), and dead letters held for at-least-once (S-150).
 
-    drop-head            over the limit: the next message to be delivered is dropped, until it is not (S-007)
+    drop-head            over the limit: the next message to be delivered is dropped, until it is not (S-007); but a
+                         stream keeps its newest message
     reject-publish       classic: a publish that would go over is refused at the door (S-008)
                          quorum: the publish that goes over is still taken, then the queue is blocked and refuses all,
                          until it is at 80 % of every limit or below (S-026, S-027)
@@ -24,8 +25,17 @@ from projections.machine.state import State
 
 def is_over(queue: Queue) -> bool:
     return (
-        queue.messages_ready + queue.messages_dlx > queue.max_length_or_never
-        or queue.message_bytes_ready + queue.message_bytes_dlx > queue.max_bytes_or_never
+        queue.messages_ready + queue.messages_dlx + queue.messages_delayed > queue.max_length_or_never
+        or queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed > queue.max_bytes_or_never
+    )
+
+
+def counted(queue: Queue) -> tuple[int, int]:
+    """Messages and bytes that count towards the limits: what is ready, what waits for its time, and dead letters that
+    the queue holds."""
+    return (
+        queue.messages_ready + queue.messages_dlx + queue.messages_delayed,
+        queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed,
     )
 
 
@@ -64,10 +74,8 @@ def enforce(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 def drop_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
     """Drop from the head until the queue is within its limits."""
-    while queue.messages_ready > 0 and is_over(queue):
-        rule = rule_broken(
-            queue, queue.messages_ready + queue.messages_dlx, queue.message_bytes_ready + queue.message_bytes_dlx
-        )
+    while queue.messages_ready > queue.stays and is_over(queue):
+        rule = rule_broken(queue, *counted(queue))
         message_id, info, _ = queue.take()
         queue.maxlen += 1
         effects.append(Forget(queue, (message_id,), MAXLEN, 0, rule))
@@ -78,7 +86,5 @@ def drop_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 def _is_relieved(queue: Queue) -> bool:
     """At 80 % or below of each limit (LOW_LIMIT in rabbit_fifo.hrl), rounded down."""
-    return (
-        queue.messages_ready + queue.messages_dlx <= queue.max_length_or_never * 4 // 5
-        and queue.message_bytes_ready + queue.message_bytes_dlx <= queue.max_bytes_or_never * 4 // 5
-    )
+    messages, message_bytes = counted(queue)
+    return messages <= queue.max_length_or_never * 4 // 5 and message_bytes <= queue.max_bytes_or_never * 4 // 5

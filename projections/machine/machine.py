@@ -12,6 +12,7 @@ Rules
   deadline is carried out, the clock stands at it.
 - One door: state changes only inside `apply` (and `load`).
 - An event that makes no sense is quarantined: an effect, no change, never an exception. Broken invariants are asserts.
+- Rules have versions. `MachineUpgraded` says from where on one holds; code that does not know it stops (NewerHistory).
 - What comes from a node after its NodeLost is quarantined as well: it wrote before it knew.
 - `Published` applies to each queue of its route in the route's order; unknown queues among them are quarantined one
   by one.
@@ -23,7 +24,8 @@ Where things are
     ready.py       the compact order of ready messages      delivery.py    consumers, round robin, basic.get
     consumer.py    holders and shared limits                settlement.py  ack, nack, requeue, delivery limit
     lifecycle.py   declare, delete, policy, sessions        expiry.py      TTL, lease         dead_letter.py  outbox
-    storing.py     packing, loading, digests                effects.py     what comes out
+    storing.py     packing, loading, digests                effects.py     what comes out     stream.py       streams
+    single_active.py   one consumer of many
 
 Persistence (see projections/store.py). The state is stored in pieces, so that a small change of a long queue writes
 little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and its ready
@@ -49,6 +51,7 @@ from projections.machine.lifecycle import (
     on_declared,
     on_deleted,
     on_forwarded,
+    on_lease_renewed,
     on_node_lost,
     on_policy,
     on_purged,
@@ -57,7 +60,15 @@ from projections.machine.lifecycle import (
 from projections.machine.publishing import on_published
 from projections.machine.queue import NEVER, Queue
 from projections.machine.settlement import on_acked, on_nacked
-from projections.machine.state import MESSAGES, NODE_LOST, State, epoch_of, quarantine
+from projections.machine.state import (
+    MACHINE_VERSION,
+    MESSAGES,
+    NODE_LOST,
+    NewerHistory,
+    State,
+    epoch_of,
+    quarantine,
+)
 from projections.machine.storing import Dirty, DirtyQueue
 from schemas.events import (
     Acked,
@@ -72,9 +83,11 @@ from schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    LeaseRenewed,
     MachineUpgraded,
     Nacked,
     NodeLost,
+    PastRead,
     PolicyApplied,
     Published,
     Purged,
@@ -84,20 +97,22 @@ from schemas.events import (
     Tick,
 )
 
-MACHINE_VERSION = 1
-
-__all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine"]
+__all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 
 
 def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-    """Time has passed already; nothing else happens (Tick, Checkpointed, CheckpointAsked)."""
+    """Time has passed already; nothing else happens (Tick, Checkpointed, CheckpointAsked, PastRead)."""
 
 
 def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
-    if 1 <= event.machine_version <= MACHINE_VERSION:
+    """From here on the rules of another version hold. NewerHistory when this code does not know them. Versions only
+    ascend: of two owners of a partition who upgrade at once one may know less."""
+    if event.machine_version > MACHINE_VERSION:
+        raise NewerHistory(state.partition, offset, event.machine_version)
+    if event.machine_version < 1:
+        quarantine(state, event, f"there is no machine version {event.machine_version}", effects)
+    elif event.machine_version > state.machine_version:
         state.machine_version = event.machine_version
-    else:
-        quarantine(state, event, f"this code knows machine versions 1 to {MACHINE_VERSION}", effects)
 
 
 HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]] = {
@@ -117,6 +132,8 @@ HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]
     DeadLettersForwarded: on_forwarded,
     Checkpointed: on_nothing,
     CheckpointAsked: on_nothing,
+    LeaseRenewed: on_lease_renewed,
+    PastRead: on_nothing,
     BrokerStarted: on_broker_started,
     MachineUpgraded: on_upgraded,
     GlobalPrefetchSet: on_global_prefetch,
@@ -131,7 +148,9 @@ class Machine(State):
         """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
         if timestamp_ms > self.clock_ms:
             if timestamp_ms >= self.next_deadline_ms:
+                before = len(effects)
                 self._pass_deadlines(timestamp_ms, effects)
+                self.due_effects = (offset, len(effects) - before)
             self.clock_ms = timestamp_ms
         self.next_offset = offset + 1
         if self.lost_epochs and actor is not self.let_in:
@@ -175,6 +194,10 @@ class Machine(State):
                     queue.lease_armed_ms = NEVER
                 lease_due(self, queue, lease_ends_ms(queue), effects)
         self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
+
+    def time_passed_at(self, offset: int) -> int:
+        """How many effects of the event at `offset`, applied last, came of time alone, before the event happened."""
+        return self.due_effects[1] if self.due_effects[0] == offset else 0
 
     def deadline_ms(self) -> int | None:
         """When the next thing is due (the broker then appends a Tick), or None. May be early, never late."""

@@ -2,7 +2,7 @@
 
     from a service that writes to the log itself, and no AMQP message       -> quarantined
     refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
-    seen?     (a dead letter forwarded a second time)                       -> Duplicate
+    seen?     (a dead letter forwarded, or a message restored, once more)   -> Duplicate
     nothing ready and a consumer with room                                  -> straight to it, past the ready order
     otherwise                                                               -> to the tail; limits; expiry of the head
 """
@@ -10,12 +10,14 @@
 from projections.machine.dead_letter import bury, is_repeated, remember
 from projections.machine.delivery import hand_over, next_consumer
 from projections.machine.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
-from projections.machine.expiry import decided_by_property, expire_heads, expiry_of
-from projections.machine.limits import enforce, rule_broken, would_go_over
-from projections.machine.queue import Queue
-from projections.machine.ready import BY_PROPERTY, NONE, PERSISTENT, SIZE_MASK
+from projections.machine.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
+from projections.machine.limits import counted, enforce, rule_broken, would_go_over
+from projections.machine.queue import NEVER, Queue
+from projections.machine.ready import BY_PROPERTY, COUNT_SHIFT, NONE, PERSISTENT, SIZE_MASK
+from projections.machine.restoring import as_it_was
 from projections.machine.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from projections.machine.stream import info_of
 from schemas.events import Actor, Published, Route
 from schemas.properties import flaw
 
@@ -76,12 +78,22 @@ def _publish(
     if origin is not None:
         remember(queue, origin)
     queue.published += 1
+    if queue.apart:
+        if queue.stream:
+            _keep_in_stream(state, queue, message_id, size, effects)
+        else:
+            _keep_waiting(state, queue, message_id, size, event.expiration_ms, effects)
+        return
     info = size | PERSISTENT if event.persistent or queue.quorum else size
     expiry = NONE
     if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
         expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
         if decided_by_property(queue, event.expiration_ms):
             info |= BY_PROPERTY
+    if queue.prioritized is not None:
+        info |= queue.prioritized.level_of(event.priority) << COUNT_SHIFT
+    if origin is not None and origin.restore:
+        info = as_it_was(queue, info, origin)
 
     if queue.messages_ready == 0 and queue.attached > 0:
         consumer = next_consumer(queue)
@@ -100,6 +112,24 @@ def _publish(
         expire_heads(state, queue, effects)
 
 
+def _keep_waiting(
+    state: State, queue: Queue, message_id: int, size: int, delay_ms: int | None, effects: list[Effect]
+) -> None:
+    effects.append(Keep(queue, message_id))
+    wait(state, queue, message_id, size | PERSISTENT, min(state.clock_ms + (delay_ms or 0), NEVER - 1))
+    release_due(state, queue, effects)
+
+
+def _keep_in_stream(state: State, queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    effects.append(Keep(queue, message_id))
+    queue.arrived.append(message_id, info_of(queue, size, state.clock_ms), NONE)
+    queue.messages_ready += 1
+    queue.message_bytes_ready += size
+    if queue.limited:
+        enforce(state, queue, effects)
+    state.arm_messages(queue)
+
+
 def _refuses(queue: Queue, size: int) -> bool:
     if queue.quorum:
         return queue.blocked
@@ -109,9 +139,7 @@ def _refuses(queue: Queue, size: int) -> bool:
 def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
     queue.refused += 1
     if queue.quorum:
-        rule = rule_broken(
-            queue, queue.messages_ready + queue.messages_dlx, queue.message_bytes_ready + queue.message_bytes_dlx
-        )
+        rule = rule_broken(queue, *counted(queue))
     else:
         rule = rule_broken(queue, queue.messages_ready + 1, queue.message_bytes_ready + size)
     effects.append(Refuse(queue, message_id, rule))

@@ -11,7 +11,8 @@ An `Order` is a run of chunks; the head chunk has a `start`, so that taking from
 
 Chunks have numbers that ascend by one along the run. A chunk that did not change is not written again (the projector
 stores chunks by number), and `start` is kept with the queue's small state. An order of returned messages counts from -1
-downwards, so that the chunks of a queue's two orders (see queue.py) share one number space.
+downwards, so that the chunks of a queue's two orders (see queue.py) share one number space. An order of another
+`space` (priorities.py) counts from there: space << SPACE_SHIFT upwards, or from -1 less than that downwards.
 """
 
 from array import array
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 
 NONE = -1  # no expiry
 CHUNK = 1024  # messages in a chunk that grows at the tail; one that is inserted into grows to twice as many
+SPACE_SHIFT = 40  # so many chunks an order may have, and go through, in all its life
 
 BIG_ENDIAN = array("H", [1]).tobytes() == b"\0\1"  # this machine
 ODD = bytes(range(1, 256, 2))
@@ -34,10 +36,6 @@ COUNT_MAX = (1 << 28) - 1  # a delivery count stops here
 
 def size_of(info: int) -> int:
     return info & SIZE_MASK
-
-
-def delivery_count_of(info: int) -> int:
-    return info >> COUNT_SHIFT
 
 
 def redelivered_of(info: int) -> bool:
@@ -67,12 +65,23 @@ class Chunk:
             self.expiries.insert(index, expiry)
 
 
+def first_number(returned: bool, space: int) -> int:
+    """Of the chunks of an order."""
+    return -1 - (space << SPACE_SHIFT) if returned else space << SPACE_SHIFT
+
+
+def space_of(number: int) -> int:
+    """The space in which a chunk's number lies."""
+    return (-1 - number if number < 0 else number) >> SPACE_SHIFT
+
+
 class Order:
     """Messages in an order. `count`, and `expiring`: how many of them have an expiry."""
 
-    def __init__(self, returned: bool) -> None:
+    def __init__(self, returned: bool, space: int = 0) -> None:
         self.returned = returned
-        self.chunks: list[Chunk] = [Chunk(-1 if returned else 0)]
+        self.space = space
+        self.chunks: list[Chunk] = [Chunk(first_number(returned, space))]
         self.head = self.chunks[0]
         self.tail = self.chunks[0]
         self.start = 0
@@ -210,11 +219,12 @@ class Order:
 
     def _number_afresh(self) -> None:
         self.changed = []
+        first, step = first_number(self.returned, self.space), -1 if self.returned else 1
         for position, chunk in enumerate(self.chunks):
             if chunk.stored:
                 self.vanished.append(chunk.number)
                 chunk.stored = False
-            chunk.number = -1 - position if self.returned else position
+            chunk.number = first + position * step
             chunk.dirty = True
             self.changed.append(chunk)
 
@@ -256,6 +266,10 @@ class Order:
                 return True
             start = 0
         return False
+
+    def orders(self) -> "Iterator[Order]":
+        """The orders whose chunks hold the messages: this one."""
+        yield self
 
     def ids(self) -> Iterator[int]:
         for message_id, _, _ in self.items():

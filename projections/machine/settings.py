@@ -8,10 +8,17 @@ This is the one place of that rule.
 
     | setting                                             | classic  | quorum   |
     | max-length, max-length-bytes, message-ttl           | smaller  | smaller  |  S-003
-    | delivery-limit                                      | -        | smaller  |  S-160
-    | expires                                             | smaller  | policy   |  S-060
+    | delivery-limit                                      | -        | smaller  |  S-160 (4.3: see below)
+    | consumer-timeout                                    | smaller  | smaller  |  section 15
+    | expires                                             | smaller  | policy   |  S-060 (4.3: smaller)
+    | delayed-retry-type; -min, -max (4.3)                | -        | policy; smaller
     | overflow                                            | argument | policy   |  S-029
     | dead-letter-exchange, -routing-key, -strategy       | argument | argument |
+
+A stream has max-length-bytes and max-age only, and its policy wins (rabbit_stream_queue.erl policy_precedence).
+
+Of profile rabbitmq-4.3 a negative delivery limit is none, and where anybody says so the larger of two holds; 20 when
+nobody says anything. An operator's delayed-retry-min is a lower bound (rabbit_quorum_queue.erl merge_policy_value).
 
 A value of the wrong kind (the broker refuses it at the door, but a log may be written by others) counts as absent.
 Each number and the overflow know the rule that decided, in words for people: `argument x-max-length`,
@@ -20,6 +27,7 @@ Each number and the overflow know the rule that decided, in words for people: `a
 
 import json
 
+from projections.machine.profile import RABBITMQ_3_13, Profile
 from schemas.events import Argument, Policy
 
 DROP_HEAD = "drop-head"
@@ -34,14 +42,23 @@ ARGUMENT_WINS = 2
 # How an argument meets the effective policy, by queue type (3.13.7: rabbit_amqqueue_process.erl process_args_policy,
 # rabbit_quorum_queue.erl ra_machine_config).
 NUMBERS: dict[str, dict[str, int]] = {
-    "classic": {"max-length": SMALLER, "max-length-bytes": SMALLER, "message-ttl": SMALLER, "expires": SMALLER},
+    "classic": {
+        "max-length": SMALLER,
+        "max-length-bytes": SMALLER,
+        "message-ttl": SMALLER,
+        "expires": SMALLER,
+        "consumer-timeout": SMALLER,
+    },
     "quorum": {
         "max-length": SMALLER,
         "max-length-bytes": SMALLER,
         "message-ttl": SMALLER,
         "expires": POLICY_WINS,
         "delivery-limit": SMALLER,
+        "consumer-timeout": SMALLER,
     },
+    "stream": {"max-length-bytes": POLICY_WINS, "consumer-timeout": SMALLER},
+    "delayed": {},
 }
 WORDS: dict[str, dict[str, int]] = {
     "classic": {
@@ -56,7 +73,10 @@ WORDS: dict[str, dict[str, int]] = {
         "dead-letter-strategy": ARGUMENT_WINS,
     },
 }
-QUEUE_TYPES = tuple(NUMBERS)
+RETRIES = ("all", "failed", "returned")
+SINCE_VERSION = {"classic": 1, "quorum": 1, "stream": 2, "delayed": 2}  # of the machine, by queue type
+QUEUE_TYPES = tuple(SINCE_VERSION)
+SECONDS_OF = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 NESTING = 100  # brackets in a definition
 LARGEST = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithmetic within 64 bits
 
@@ -80,6 +100,16 @@ class Settings:
         self.at_least_once = False
         self.delivery_limit: int | None = None
         self.delivery_limit_rule = ""
+        self.consumer_timeout_ms: int | None = None  # decides nothing in a fold: who closes channels asks
+        self.max_age_ms: int | None = None
+        self.max_age_rule = ""
+        self.retry = ""  # which returned messages wait before they are ready again: all, failed, returned, or none
+        self.retry_min_ms = 0
+        self.retry_max_ms = 0
+
+    def retries_later(self, failed: bool) -> bool:
+        """A message that comes back waits first."""
+        return self.retry == "all" or self.retry == ("failed" if failed else "returned")
 
 
 def definition(policy: Policy | None) -> dict[str, object]:
@@ -112,19 +142,33 @@ def _operator_merge(value: object, operator_value: object) -> object:
 
 
 def resolve(
-    queue_type: str, arguments: tuple[Argument, ...], policy: Policy | None, operator_policy: Policy | None
-) -> Settings:
-    """Merge everything for a queue of `queue_type` (classic or quorum). ValueError for an unreadable definition."""
+    queue_type: str, arguments: tuple[Argument, ...], policy: Policy | None, operator_policy: Policy | None,
+    profile: Profile = RABBITMQ_3_13,
+) -> Settings:  # fmt: skip
+    """Merge everything for a queue of `queue_type`. ValueError for an unreadable definition."""
     given: dict[str, object] = {a.name: a.value for a in arguments}
     policies = (definition(policy), definition(operator_policy))
     names = (policy.name if policy else "", operator_policy.name if operator_policy else "")
 
     settings = Settings()
     for key, rule in NUMBERS[queue_type].items():
+        if key == "expires" and profile.smaller_expires:
+            rule = SMALLER
         value, source = _pick(key, rule, given, policies, names, True)
         if value is not None:
             assert isinstance(value, int)
             _set_number(settings, key, value, source)
+    if queue_type == "stream":
+        age, source = _pick("max-age", POLICY_WINS, given, policies, names, False)
+        settings.max_age_ms = age_ms(str(age))
+        settings.max_age_rule = source if settings.max_age_ms is not None else ""
+        return settings
+    if queue_type == "delayed":
+        return settings
+    if queue_type == "quorum" and profile.delivery_limit is not None:
+        _set_delivery_limit(settings, profile.delivery_limit, given, policies, names)
+    if queue_type == "quorum" and profile.delayed_retry:
+        _set_retry(settings, given, policies, names)
     words = WORDS[queue_type]
     word, source = _pick("overflow", words["overflow"], given, policies, names, False)
     if word in OVERFLOWS and not (queue_type == "quorum" and word == REJECT_PUBLISH_DLX):  # S-025
@@ -140,6 +184,59 @@ def resolve(
     return settings
 
 
+def _set_delivery_limit(
+    settings: Settings,
+    default: int,
+    arguments: dict[str, object],
+    policies: tuple[dict[str, object], dict[str, object]],
+    names: tuple[str, str],
+) -> None:
+    """Of a profile that has a default (rabbit_quorum_queue.erl resolve_delivery_limit)."""
+    limit, rule = default, "default delivery-limit"
+    spoken = False
+    for value, source in (
+        (policies[0].get("delivery-limit"), f"policy {names[0]}.delivery-limit"),
+        (policies[1].get("delivery-limit"), f"operator policy {names[1]}.delivery-limit"),
+        (arguments.get("x-delivery-limit"), "argument x-delivery-limit"),
+    ):
+        if not isinstance(value, int) or isinstance(value, bool) or value > LARGEST:
+            continue
+        if not spoken or (value > limit if min(value, limit) < 0 else value < limit):
+            limit, rule = value, source
+        spoken = True
+    settings.delivery_limit, settings.delivery_limit_rule = (None, "") if limit < 0 else (limit, rule)
+
+
+def _set_retry(
+    settings: Settings,
+    arguments: dict[str, object],
+    policies: tuple[dict[str, object], dict[str, object]],
+    names: tuple[str, str],
+) -> None:
+    """Delayed retry (rabbit_quorum_queue.erl get_delayed_retry_config): nothing without a type and a minimum."""
+    kind, _ = _pick("delayed-retry-type", POLICY_WINS, arguments, policies, names, False)
+    argument = _valid(arguments.get("x-delayed-retry-min"), True)
+    ruled = [_valid(each.get("delayed-retry-min"), True) for each in policies]
+    least = _smallest(argument, max((value for value in ruled if isinstance(value, int)), default=None))
+    most, _ = _pick("delayed-retry-max", SMALLER, arguments, policies, names, True)
+    if kind in RETRIES and least:
+        settings.retry, settings.retry_min_ms = str(kind), least
+        settings.retry_max_ms = most if isinstance(most, int) and most > 0 else least
+
+
+def _smallest(a: object, b: object) -> int | None:
+    return min((value for value in (a, b) if isinstance(value, int)), default=None)
+
+
+def age_ms(text: str) -> int | None:
+    """Milliseconds of an age like 7D or 1h (units Y, M, D, h, m, s; check_max_age in rabbit_amqqueue.erl). None for
+    anything else, and for 0."""
+    digits, seconds = text[:-1], SECONDS_OF.get(text[-1:])
+    if seconds is None or not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
+        return None
+    return int(digits) * seconds * 1000 or None
+
+
 def _set_number(settings: Settings, key: str, value: int, source: str) -> None:
     if key == "max-length":
         settings.max_length, settings.max_length_rule = value, source
@@ -147,6 +244,8 @@ def _set_number(settings: Settings, key: str, value: int, source: str) -> None:
         settings.max_length_bytes, settings.max_length_bytes_rule = value, source
     elif key == "message-ttl":
         settings.message_ttl_ms, settings.message_ttl_rule = value, source
+    elif key == "consumer-timeout":
+        settings.consumer_timeout_ms = value
     elif key == "expires":
         if value > 0:  # S-057
             settings.expires_ms, settings.expires_rule = value, source

@@ -1,25 +1,29 @@
 """What consumers do with what they hold: ack, nack, reject; and what becomes of it when they are gone.
 
 Where a message goes that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/machine):
-    classic                                      to its original place
+    classic                                      to its original place (in its level, if it has priorities)
     quorum, holder gone                          to the end of `returned`, which is served first
     quorum, given back, with a delivery limit    the same
     quorum, given back, without one              behind all ready messages (rabbit_fifo.erl handle_aux turns the return
                                                  into a `requeue`, which appends)
 Several at once are taken in the order of their delivery. (RabbitMQ treats each basic.get as a consumer of its own, so
 what a closed channel held by get returns to a quorum queue in the textual order of their tags; not copied.)
-Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies.
+Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies. Of
+profile rabbitmq-4.3 failures alone raise it (profile.py), nothing goes behind the others, whatever the limit (measured
+on 4.3.6), and with delayed retry what returns waits first (delayed.py).
 """
 
 from collections.abc import Sequence
 
 from projections.machine.consumer import Consumer
+from projections.machine.counting import DELIVERIES_MAX, returned, returned_or_failed
 from projections.machine.dead_letter import bury
-from projections.machine.delivery import run, run_after_taking, serve_again, unblock
-from projections.machine.effects import ACKED, DELIVERY_LIMIT, REJECTED, Effect, Forget, Requeue
-from projections.machine.expiry import renew_lease
+from projections.machine.delivery import change_over, run, run_after_taking, serve_again, unblock
+from projections.machine.effects import ACKED, DELIVERY_LIMIT, REJECTED, Delay, Effect, Forget, Requeue
+from projections.machine.expiry import renew_lease, wait
+from projections.machine.profile import FAILURES
 from projections.machine.queue import Queue
-from projections.machine.ready import COUNT_MAX, COUNT_ONE, COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from projections.machine.ready import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
 from projections.machine.state import State, quarantine
 from schemas.events import Acked, Actor, Nacked
 
@@ -27,7 +31,7 @@ from schemas.events import Acked, Actor, Nacked
 def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: list[Effect]) -> None:
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
-    if queue is None or holder is None:
+    if queue is None or holder is None or queue.stream:
         quarantine(state, event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
         return
     state.touch(queue)
@@ -78,7 +82,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     state.touch(queue)
     ids = _in_order(holder, ids)
     if event.requeue:
-        give_back(queue, holder, ids, True, event.method, effects)
+        give_back(state, queue, holder, ids, True, event.method, effects)
     else:
         _reject(queue, holder, ids, effects)
     _settled(state, queue, holder, effects)
@@ -126,6 +130,8 @@ def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
 def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
     """The holder got rid of messages: it has room again, or is no more."""
     limiter = holder.limiter
+    if holder is queue.active:
+        change_over(queue)
     if holder.attached:
         serve_again(holder)
     elif not holder.held:
@@ -137,6 +143,9 @@ def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]
 
 
 def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect]) -> None:
+    """Of a classic queue with priorities the highest dies first (rabbit_priority_queue.erl ackfold)."""
+    if queue.prioritized is not None and not queue.quorum:
+        ids = sorted(ids, key=lambda message_id: holder.held[message_id] >> COUNT_SHIFT, reverse=True)
     effects.append(Forget(queue, ids, REJECTED, holder.consumer, ""))
     queue.rejected += len(ids)
     for message_id in ids:
@@ -145,28 +154,43 @@ def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect
 
 
 def give_back(
-    queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
 ) -> None:
     """The holder's messages become ready again. `asked`: by nack, reject or recover; else the holder is gone."""
-    if not queue.quorum:
-        for message_id in ids:
-            info, expiry = _unhold(queue, holder, message_id)
-            queue.returned.insert(message_id, info | REDELIVERED, expiry)
-            queue.messages_ready += 1
-            queue.message_bytes_ready += info & SIZE_MASK
-        effects.append(Requeue(queue, ids, holder.consumer, reason))
+    if queue.quorum:
+        _give_back_quorum(state, queue, holder, ids, asked, reason, effects)
         return
-    limit = queue.settings.delivery_limit
-    back: list[int] = []
-    dead: list[tuple[int, int]] = []
-    order = queue.arrived if asked and limit is None else queue.returned
+    place = queue.returned if queue.prioritized is None else queue.prioritized
     for message_id in ids:
         info, expiry = _unhold(queue, holder, message_id)
-        if info >> COUNT_SHIFT < COUNT_MAX:
-            info += COUNT_ONE
-        info |= REDELIVERED
-        if limit is not None and info >> COUNT_SHIFT > limit:  # S-159
+        place.insert(message_id, info | REDELIVERED, expiry)
+        queue.messages_ready += 1
+        queue.message_bytes_ready += info & SIZE_MASK
+    effects.append(Requeue(queue, ids, holder.consumer, reason))
+
+
+def _give_back_quorum(
+    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+) -> None:
+    settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
+    limit = settings.delivery_limit
+    order = queue.arrived if asked and limit is None and queue.profile.returns_behind else queue.returned
+    waits = settings.retries_later(failed)
+    back: list[int] = []
+    dead: list[tuple[int, int]] = []
+    for message_id in ids:
+        info, expiry = _unhold(queue, holder, message_id)
+        info = REDELIVERED | (returned_or_failed(info, failed) if separate else returned(info))
+        count = queue.counts(info)[0]
+        if limit is not None and (count > limit or (separate and count == DELIVERIES_MAX)):  # S-159
             dead.append((message_id, info))
+            continue
+        if waits:
+            due_ms = state.clock_ms + min(settings.retry_min_ms * max(count, 1), settings.retry_max_ms)
+            if expiry != NONE:
+                queue.held_expiries[message_id] = expiry
+            effects.append(Delay(queue, message_id, holder.consumer, reason, due_ms))
+            wait(state, queue, message_id, info, due_ms)
             continue
         order.append(message_id, info, expiry)
         queue.messages_ready += 1
@@ -175,8 +199,12 @@ def give_back(
     if back:
         effects.append(Requeue(queue, back, holder.consumer, reason))
     if dead:
-        queue.delivery_limited += len(dead)
-        rule = queue.settings.delivery_limit_rule
-        effects.append(Forget(queue, [d[0] for d in dead], DELIVERY_LIMIT, holder.consumer, rule))
-        for message_id, info in dead:
-            bury(queue, message_id, info & SIZE_MASK, DELIVERY_LIMIT, False, effects)
+        _exceed_limit(queue, holder, dead, effects)
+
+
+def _exceed_limit(queue: Queue, holder: Consumer, dead: list[tuple[int, int]], effects: list[Effect]) -> None:
+    queue.delivery_limited += len(dead)
+    rule = queue.settings.delivery_limit_rule
+    effects.append(Forget(queue, [d[0] for d in dead], DELIVERY_LIMIT, holder.consumer, rule))
+    for message_id, info in dead:
+        bury(queue, message_id, info & SIZE_MASK, DELIVERY_LIMIT, False, effects)

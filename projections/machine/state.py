@@ -23,9 +23,24 @@ EPOCHS_REMEMBERED = 1000  # of lost nodes: one that was lost a thousand lives ag
 LOCKED = "cannot obtain exclusive access to locked"
 IN_EXCLUSIVE_USE = "in exclusive use"
 NODE_LOST = "node lost"
+STREAM = "stream"
+
+# What this code can fold. 2: LeaseRenewed; what a queue has of it is decided where it is declared (`Queue.version`).
+MACHINE_VERSION = 2
 
 DEADLINES_A_QUEUE = 8  # entries of the heap a queue, and so many more, before it is swept
 DEADLINES_MORE = 1000
+
+
+class NewerHistory(Exception):
+    """The history goes on under a machine version that this code does not know: whoever folded on would come to another
+    state than those who know it. The one thing that ends a fold."""
+
+    def __init__(self, partition: str, offset: int, version: int) -> None:
+        super().__init__(
+            f"{partition} goes on from offset {offset} under machine version {version}, and this version of RewindMQ"
+            f" knows those up to {MACHINE_VERSION}: start a newer one"
+        )
 
 
 class State:
@@ -47,6 +62,7 @@ class State:
 
         self.deadlines: list[tuple[int, int, int]] = []  # heap of (time, queue_id, MESSAGES | LEASE)
         self.next_deadline_ms = NEVER
+        self.due_effects = (-1, 0)  # offset of the last event that let deadlines pass, and their effects: no state
 
         self.dirty_queues: list[Queue] = []
         self.gone: list[int] = []
@@ -109,8 +125,8 @@ class State:
         self.next_deadline_ms = kept[0][0] if kept else NEVER
 
     def arm_messages(self, queue: Queue) -> None:
-        """See that the queue is looked at when its next message expires."""
-        expiry = queue.first_expiry()
+        """See that the queue is looked at when its next message expires, or the time of one that waits has come."""
+        expiry = queue.next_deadline_ms()
         if expiry != NONE and expiry < queue.armed_ms:
             queue.armed_ms = expiry
             self.push_deadline(expiry, queue.queue_id, MESSAGES)

@@ -6,8 +6,8 @@
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | infos | expiries, 64-bit little-endian
 
 A digest is made of the same fields without the layout: not of chunk boundaries, and not of how far a chunk is consumed.
-What came later (lost epochs, the epochs of transient queues, `crash_offset`) is part of a state and its digest only
-where it is set, so that states of before load and older claims still hold.
+What came later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`) is part of a state
+and its digest only where it is set, so that states of before load and older claims still hold.
 """
 
 import hashlib
@@ -18,12 +18,16 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from projections.machine.consumer import Consumer, Limiter
+from projections.machine.delayed import give_delays
 from projections.machine.delivery import join_level
 from projections.machine.expiry import arm_lease
+from projections.machine.priorities import give_priorities
+from projections.machine.profile import profile_of
 from projections.machine.queue import NO_EPOCH, OutboxEntry, Queue
 from projections.machine.ready import BIG_ENDIAN, NONE, SIZE_MASK, Chunk, Order
 from projections.machine.settings import QUEUE_TYPES, resolve
-from projections.machine.state import State
+from projections.machine.single_active import is_single_active
+from projections.machine.state import MACHINE_VERSION, NewerHistory, State
 from schemas.events import Argument, Policy
 
 CHUNK_HEADER = struct.Struct("<II")
@@ -139,6 +143,18 @@ def _fields(queue: Queue) -> dict[str, object]:
     }
     if queue.crash_offset:
         fields["crash_offset"] = queue.crash_offset
+    if queue.restored:
+        fields["restored"] = [[*source, ranges] for source, ranges in sorted(queue.restored.items())]
+    if queue.stream:
+        fields["made_ms"] = queue.made_ms
+    if queue.delayed is not None:
+        fields["delayed"] = [queue.messages_delayed, queue.message_bytes_delayed, queue.forwarded]
+    if queue.version > 1:
+        fields["version"] = queue.version
+    if queue.active is not None:
+        fields["active"] = queue.active.consumer
+        if queue.active.waiting:
+            fields["giving_way"] = True
     return fields
 
 
@@ -158,6 +174,10 @@ def pack_meta(queue: Queue) -> bytes:
     if queue.epoch != NO_EPOCH:
         fields["epoch"] = queue.epoch
     fields["starts"] = [queue.arrived.start, queue.returned.start]
+    if queue.prioritized is not None:
+        fields["level_starts"] = [[o.space, o.returned, o.start] for o in queue.prioritized.orders() if o.start > 0]
+    if queue.delayed is not None:
+        fields["delayed_start"] = queue.delayed.start
     packed = _json(fields)
     return LENGTH.pack(len(packed)) + packed + _held(queue)
 
@@ -169,7 +189,7 @@ def _pack_chunk(chunk: Chunk) -> bytes:
 
 
 def pack_chunks(queue: Queue) -> dict[int, bytes]:
-    return {c.number: _pack_chunk(c) for o in (queue.returned, queue.arrived) for c in o.chunks if len(c.ids) > 0}
+    return {c.number: _pack_chunk(c) for o in queue.orders() for c in o.chunks if len(c.ids) > 0}
 
 
 def pieces(state: State) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
@@ -186,7 +206,7 @@ def take_dirty(state: State) -> Dirty:
             continue
         chunks: dict[int, bytes] = {}
         vanished: list[int] = []
-        for order in (queue.arrived, queue.returned):
+        for order in queue.orders():
             _take_dirty_chunks(order, chunks, vanished)
         vanished = [number for number in vanished if number not in chunks]
         queues.append(DirtyQueue(queue.queue_id, pack_meta(queue), chunks, vanished))
@@ -218,7 +238,7 @@ def _take_dirty_chunks(order: Order, chunks: dict[int, bytes], vanished: list[in
 def queue_digest(queue: Queue) -> str:
     """One hash of the small state and one each of ids, infos and expiries in ready order, however they are chunked."""
     ids, infos, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
-    for order in (queue.returned, queue.arrived):
+    for order in queue.orders():
         start = order.start
         for chunk in order.chunks:
             ids.update(_numbers(chunk.ids[start:]))
@@ -252,6 +272,8 @@ def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, byte
     state.next_offset = fields["next_offset"]
     state.clock_ms = fields["clock_ms"]
     state.machine_version = fields["machine_version"]
+    if state.machine_version > MACHINE_VERSION:
+        raise NewerHistory(state.partition, state.next_offset, state.machine_version)
     state.lost_epochs = dict.fromkeys(fields.get("lost_epochs", ()))
     for session, channel, limit, _ in fields["limiters"]:
         state.limiters[(session, channel)] = Limiter(session, channel, limit)
@@ -280,14 +302,18 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.exclusive = fields["exclusive"]
     queue.auto_delete = fields["auto_delete"]
     queue.owner = fields["owner"]
+    queue.version = fields.get("version", 1)
     queue.arguments = tuple(_load_argument(a) for a in fields["arguments"])
     queue.semantics = fields["semantics"]
+    queue.single_active = is_single_active(queue)
     queue.policy = _load_policy(fields["policy"])
     queue.operator_policy = _load_policy(fields["operator_policy"])
-    queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy))
+    queue.profile = profile_of(queue.semantics, queue.version)
+    queue.apply_settings(resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile))
     queue.gone = fields["gone"]
     queue.epoch = fields.get("epoch", NO_EPOCH)
     queue.crash_offset = fields.get("crash_offset", 0)
+    queue.made_ms = fields.get("made_ms", 0)
     for name, value in zip(COUNTERS, fields["counters"], strict=True):
         setattr(queue, name, value)
     queue.blocked = fields["blocked"]
@@ -299,16 +325,25 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
         if dead.at_least_once:
             queue.messages_dlx += 1
             queue.message_bytes_dlx += dead.size
+    for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
+        queue.restored[(restore, vhost, name, queue_id)] = ranges
     for vhost, name, queue_id, sequence in fields["seen"]:
         queue.seen[(vhost, name, queue_id)] = sequence
     _load_holders(state, queue, fields["holders"], meta[4 + length :])
+    if queue.single_active:
+        queue.active = queue.holders.get(fields.get("active", 0))
+        for holder in queue.holders.values():
+            giving_way = holder is queue.active and "giving_way" in fields
+            holder.waiting = giving_way or (holder.attached and holder is not queue.active)
     for priority, consumers in fields["service"]:
         for level in queue.levels:
             if level.priority == priority:
                 level.service = [queue.holders[consumer] for consumer in consumers]
                 for consumer in level.service:
                     consumer.serviced = True
-    _load_ready(queue, chunks, fields["starts"])
+    give_priorities(queue)
+    give_delays(queue)
+    _load_ready(queue, chunks, fields)
     if [queue.messages_ready, queue.message_bytes_ready] != fields["ready"]:
         expected = fields["ready"][0]
         raise ValueError(f"queue {queue.name!r}: {queue.messages_ready} messages in its chunks, {expected} expected")
@@ -374,14 +409,25 @@ def _load_holder(state: State, queue: Queue, fields: Any) -> Consumer:
     return holder
 
 
-def _load_ready(queue: Queue, chunks: dict[int, bytes], starts: list[int]) -> None:
-    for order, start in ((queue.arrived, starts[0]), (queue.returned, starts[1])):
-        numbers = sorted((n for n in chunks if (n < 0) == order.returned), key=abs)
-        run = [_load_chunk(number, chunks[number]) for number in numbers]
-        if not run:
-            continue
+def _load_ready(queue: Queue, chunks: dict[int, bytes], fields: Any) -> None:
+    runs: dict[Order, list[Chunk]] = {}
+    for number in sorted(chunks, key=abs):
+        runs.setdefault(queue.order_at(number), []).append(_load_chunk(number, chunks[number]))
+    for order, run in runs.items():
         order.chunks = run
-        order.head, order.tail, order.start = run[0], run[-1], start
+        order.head, order.tail = run[0], run[-1]
+    if queue.delayed is not None:
+        queue.delayed.start = fields["delayed_start"]
+        queue.message_bytes_delayed = queue.delayed.loaded()
+        queue.messages_delayed, queue.forwarded = queue.delayed.count, fields["delayed"][2]
+        if [queue.messages_delayed, queue.message_bytes_delayed] != fields["delayed"][:2]:
+            expected = fields["delayed"][0]
+            raise ValueError(f"queue {queue.name!r}: {queue.messages_delayed} messages wait, {expected} expected")
+    queue.arrived.start, queue.returned.start = fields["starts"]
+    if queue.prioritized is not None:
+        for space, returned, start in fields["level_starts"]:
+            queue.prioritized.at(space, returned).start = start
+    for order in (queue.arrived, queue.returned):
         queue.message_bytes_ready += order.recount()
         queue.messages_ready += order.count
 

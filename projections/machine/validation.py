@@ -1,17 +1,24 @@
 """Every invariant of the machine's state, checked by brute force. For tests: `Machine.validate()`."""
 
+from projections.machine import stream
+from projections.machine.consumer import Consumer
+from projections.machine.delayed import Timed
 from projections.machine.expiry import lease_ends_ms
 from projections.machine.limits import is_over
+from projections.machine.priorities import Prioritized
 from projections.machine.queue import NEVER, NO_EPOCH, Queue
-from projections.machine.ready import CHUNK, NONE, SIZE_MASK, Order
+from projections.machine.ready import CHUNK, COUNT_SHIFT, NONE, SIZE_MASK, Order, first_number, space_of
 from projections.machine.settings import DROP_HEAD, resolve
+from projections.machine.single_active import is_single_active
 from projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
 from schemas.events import EPOCH_SHIFT
 
 SETTINGS = (
     "max_length", "max_length_rule", "max_length_bytes", "max_length_bytes_rule", "overflow", "overflow_rule",
     "message_ttl_ms", "message_ttl_rule", "expires_ms", "expires_rule", "dead_letter_exchange",
-    "dead_letter_routing_key", "at_least_once", "delivery_limit", "delivery_limit_rule",
+    "dead_letter_routing_key", "at_least_once", "delivery_limit", "delivery_limit_rule", "consumer_timeout_ms",
+    "max_age_ms", "max_age_rule",
+    "retry", "retry_min_ms", "retry_max_ms",
 )  # fmt: skip
 
 
@@ -40,41 +47,71 @@ def validate(state: State) -> None:
 
 
 def _validate_queue(state: State, queue: Queue) -> None:
-    _validate_order(queue.arrived)
-    _validate_order(queue.returned)
+    for order in queue.orders():
+        _validate_order(order)
+    if queue.prioritized is not None:
+        _validate_levels(queue, queue.prioritized)
     ready = [*queue.returned.items(), *queue.arrived.items()]
     held = [(message_id, info) for h in queue.holders.values() for message_id, info in h.held.items()]
-    ids = [m[0] for m in ready] + [m[0] for m in held]
+    waiting = [] if queue.delayed is None else list(queue.delayed.items())
+    ids = [m[0] for m in ready] + [m[0] for m in held] + [m[0] for m in waiting]
     assert len(set(ids)) == len(ids), "a message is in two places"
     if not queue.quorum:
-        assert [m[0] for m in ready] == sorted(m[0] for m in ready), "a classic queue is out of order"
+        by_level = [(-(m[1] >> COUNT_SHIFT) if queue.prioritized else 0, m[0]) for m in ready]
+        assert by_level == sorted(by_level), "a classic queue is out of order"
     assert queue.messages_ready == len(ready)
     assert queue.message_bytes_ready == sum(info & SIZE_MASK for _, info, _ in ready)
     assert queue.messages_unacked == len(held)
     assert queue.message_bytes_unacked == sum(info & SIZE_MASK for _, info in held)
-    assert set(queue.held_expiries) <= {m[0] for m in held}
+    assert set(queue.held_expiries) <= {m[0] for m in [*held, *waiting]}
+    assert queue.messages_delayed == len(waiting)
+    assert queue.message_bytes_delayed == sum(info & SIZE_MASK for _, info, _ in waiting)
+    if queue.delayed is not None:
+        due = [(due_ms, message_id) for message_id, _, due_ms in waiting]
+        assert due == sorted(due)
+        assert queue.gone or not due or due[0][0] > state.clock_ms, "a message waits although its time has come"
     if not queue.gone:
         accounted = queue.acked + queue.delivered + queue.expired + queue.maxlen + queue.rejected
         accounted += queue.delivery_limited + queue.purged + queue.lost + len(ready) + len(held)
+        accounted += queue.forwarded + len(waiting)
         assert queue.published == accounted, "conservation (B-18)"
-    waiting = [entry for entry in queue.outbox.values() if entry.at_least_once]
-    assert queue.messages_dlx == len(waiting)
-    assert queue.message_bytes_dlx == sum(entry.size for entry in waiting)
+    kept = [entry for entry in queue.outbox.values() if entry.at_least_once]
+    assert queue.messages_dlx == len(kept)
+    assert queue.message_bytes_dlx == sum(entry.size for entry in kept)
     assert list(queue.outbox) == sorted(queue.outbox)
     assert all(sequence < queue.next_sequence for sequence in queue.outbox)
     _validate_consumers(queue)
     _validate_at_rest(state, queue)
+    if queue.stream:
+        _validate_stream(queue)
+
+
+def _validate_levels(queue: Queue, levels: Prioritized) -> None:
+    assert queue.arrived is levels
+    assert all(0 <= level <= levels.highest for level in levels.levels)
+    for level, orders in levels.levels.items():
+        assert [(order.returned, order.space) for order in orders] == [(True, level), (False, level)]
+        assert (levels.used >> level & 1 > 0) == (orders[0].count + orders[1].count > 0)
+        infos = [info for order in orders for _, info, _ in order.items()]
+        assert all(info >> COUNT_SHIFT & levels.mask == level for info in infos)
+    assert levels.used >> levels.highest + 1 == 0
+    assert levels.count == sum(order.count for order in levels.orders())
+    assert levels.expiring == sum(order.expiring for order in levels.orders())
 
 
 def _validate_order(order: Order) -> None:
     assert order.chunks
     assert order.head is order.chunks[0]
     assert order.tail is order.chunks[-1]
-    first = -1 if order.returned else 0
+    first = first_number(order.returned, order.space)
     numbers = [chunk.number for chunk in order.chunks]
-    step = -1 if order.returned else 1
-    assert numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step))
-    assert all((number < 0) == (first < 0) for number in numbers)
+    if isinstance(order, Timed):
+        assert len(set(numbers)) == len(numbers)
+        assert max(numbers) < order.next_number
+    else:
+        step = -1 if order.returned else 1
+        assert numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step))
+    assert all((number < 0) == (first < 0) and space_of(number) == order.space for number in numbers)
     assert order.count == sum(1 for _ in order.items())
     assert order.expiring == sum(1 for _, _, expiry in order.items() if expiry != NONE)
     assert order.start < max(1, len(order.head.ids))
@@ -88,8 +125,10 @@ def _validate_order(order: Order) -> None:
 def _validate_consumers(queue: Queue) -> None:
     attached = [holder for holder in queue.holders.values() if holder.attached]
     assert queue.attached == len(attached)
-    assert len(attached) <= 1 or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
+    alone = len(attached) <= 1 or queue.stream
+    assert alone or not any(holder.exclusive for holder in attached), "an exclusive consumer is not alone"
     assert not queue.exclusive or all(holder.session in (queue.owner, 0) for holder in queue.holders.values())
+    _validate_single_active(queue, attached)
     priorities = [level.priority for level in queue.levels]
     assert priorities == sorted(set(priorities), reverse=True)
     for level in queue.levels:
@@ -99,21 +138,39 @@ def _validate_consumers(queue: Queue) -> None:
         assert holder.attached or holder.held, "a holder of nothing"
         assert holder.attached == (holder.level is not None)
         assert holder.serviced == (holder.level is not None and holder in holder.level.service)
-        if holder.attached:
-            assert holder.serviced or holder.blocked or not holder.has_room()
+        if holder.attached and not queue.stream:
+            assert holder.serviced or holder.blocked or holder.waiting or not holder.has_room()
             assert not queue.quorum or holder.has_room() or not (holder.serviced or holder.blocked)
             assert holder.windowed or len(holder.held) <= holder.limit
 
 
+def _validate_single_active(queue: Queue, attached: list[Consumer]) -> None:
+    assert queue.single_active == is_single_active(queue)
+    waiting = [holder for holder in queue.holders.values() if holder.waiting]
+    assert not any(holder.serviced or holder.blocked for holder in waiting)
+    if queue.single_active:
+        assert (queue.active is None) == (not attached)
+        assert [h for h in waiting if h is not queue.active] == [h for h in attached if h is not queue.active]
+        assert queue.active is None or queue.active in attached
+        if queue.active is not None and queue.quorum and queue.profile.gives_way:
+            assert queue.active.held or not queue.active.waiting
+            assert queue.active.waiting or all(h.priority <= queue.active.priority for h in waiting)
+        else:
+            assert queue.active not in waiting
+    else:
+        assert queue.active is None
+        assert waiting == []
+
+
 def _validate_at_rest(state: State, queue: Queue) -> None:
     """What holds after every event."""
-    expected = resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy)
+    expected = resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile)
     assert all(getattr(expected, name) == getattr(queue.settings, name) for name in SETTINGS)
     if queue.gone:
         assert not queue.holders
         assert queue.messages_ready == 0
         return
-    expiry = queue.first_expiry()
+    expiry = queue.next_deadline_ms()
     assert expiry == NONE or expiry > state.clock_ms, "a dead message at the head"
     if expiry != NONE:
         assert (queue.armed_ms, queue.queue_id, MESSAGES) in state.deadlines
@@ -130,12 +187,23 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
             able = consumer.has_room() and not full
             assert queue.messages_ready == 0 or not able, "a message waits although a consumer has room"
     if queue.overflow == DROP_HEAD:
-        assert queue.messages_ready == 0 or not is_over(queue), "over its limit (S-007)"
+        assert queue.messages_ready <= queue.stays or not is_over(queue), "over its limit (S-007)"
     if not queue.quorum and queue.overflow != DROP_HEAD:
         assert not queue.blocked
     if queue.blocked:
         assert queue.quorum
         assert queue.limited
+
+
+def _validate_stream(queue: Queue) -> None:
+    ids = list(queue.ready_ids())
+    first = stream.first_number(queue)
+    assert [stream.id_of(queue, first + position) for position in range(len(ids))] == ids
+    assert not any(holder.held or holder.serviced for holder in queue.holders.values()), "something was taken"
+    seconds = [info >> stream.SECONDS_SHIFT for _, info, _ in queue.arrived.items()]
+    assert seconds == sorted(seconds)
+    assert queue.published == first + len(ids)
+    assert queue.returned.count == 0
 
 
 def _validate_epochs(state: State) -> None:

@@ -22,8 +22,9 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
-    """A port that is free now, below the ephemeral range, so that no outgoing connection takes it meanwhile."""
-    for port in range(21000 + os.getpid() % 5000, 32000):
+    """A port that is free now, below the ephemeral range, so that nobody takes it meanwhile, and none of
+    those that other tests take (tests/running.py)."""
+    for port in range(24000 + os.getpid() % 5000, 32000):
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))

@@ -182,3 +182,28 @@ def test_nothing_to_list(cli: Cli) -> None:
     assert cli("list_queues", "-p", "empty", "--formatter=json").stdout == "[\n]\n"
     assert cli("list_queues", "-p", "empty", "--formatter=csv").stdout == ""
     assert cli("delete_vhost", "empty").stdout == 'Deleting vhost "empty" ...\n'
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_s109_who_is_active(cli: Cli, broker: RunningBroker, kind: str) -> None:
+    vhost = f"sac-{kind}"
+    cli("add_vhost", vhost)
+    cli("set_permissions", "-p", vhost, "guest", ".*", ".*", ".*")
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url.rstrip("/") + f"/{vhost}")) as connection:
+        channel = connection.channel()
+        arguments = {"x-queue-type": kind, "x-single-active-consumer": True}
+        channel.queue_declare("q", durable=True, arguments=arguments)
+        for tag in ("one", "two"):
+            channel.basic_consume("q", lambda *_: None, consumer_tag=tag)
+        asked = ("list_consumers", "-q", "-p", vhost, "consumer_tag", "active", "activity_status")
+        assert cli(*asked).stdout.splitlines() == [
+            "consumer_tag\tactive\tactivity_status", "one\ttrue\tsingle_active", "two\tfalse\twaiting",
+        ]  # fmt: skip
+        listed = ("list_queues", "-s", "-p", vhost, "name", "single_active_consumer_tag")
+        assert cli(*listed).stdout == "q\tone\n"
+        channel.basic_cancel("one")
+        assert cli(*listed).stdout == "q\ttwo\n"
+        channel.basic_cancel("two")
+        assert cli(*listed).stdout == "q\t\n"
+        channel.queue_delete("q")
+    cli("delete_vhost", vhost)

@@ -1,48 +1,42 @@
 """The same scenarios against RewindMQ and a real RabbitMQ, outcome by outcome.
 
-    python -m tests.clients.compare             starts both, prints what differs; exit code 1 if there is anything new
-    python -m tests.clients.compare NAME ...    these scenarios only, and both outcomes in full
-    python -m tests.clients.compare --record    RabbitMQ's outcomes into rabbitmq-3.10.8.json, which `make test` holds
-                                                RewindMQ to, so that it needs no RabbitMQ
+    python -m tests.clients.compare                  starts both, prints what differs; exit code 1 if anything is new
+    python -m tests.clients.compare --profile 4.3    RabbitMQ 4.3 and RewindMQ's profile of that name
+    python -m tests.clients.compare NAME ...         these scenarios only, and both outcomes in full
+    python -m tests.clients.compare --record         RabbitMQ's outcomes into rabbitmq-<version>.json, which `make test`
+                                                     holds RewindMQ to, so that it needs no RabbitMQ
 
-Differences that are meant are in EXPECTED, each with its line in docs/differences.md. RabbitMQ is Debian's package
-(3.10.8); RewindMQ's profile is 3.13's.
+Where RabbitMQ is not installed and can't be (brokers.py says how), RewindMQ is compared with the recorded outcomes.
+Differences that are meant are in expected.py, each with its line in docs/differences.md. An outcome that is a mapping
+is compared key by key: what differs is then named "scenario: key".
 """
 
+import argparse
 import json
 import shutil
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pika
-
-from tests.bench.peers import RABBITMQ, running
+from tests.bench.peers import Broker
+from tests.clients.brokers import PROFILES, NotInstalled, ours, running, version
+from tests.clients.expected import EXPECTED, reworded
 from tests.clients.peer import Peer
 from tests.clients.scenarios import SCENARIOS
 
-# scenario -> the heading in docs/differences.md that says why
-EXPECTED = {
-    "connection loss, quorum": "x-delivery-count of 0",
-    "connection loss, quorum with delivery limit": "x-delivery-count of 0",
-    "negative delivery limit": "A negative x-delivery-limit",
-    "single active consumer": "Not built yet",
-    "rejected with copies": "The CC header",
-}
+ABREAST = 4  # scenarios at a time: most of their time is waiting
 
 
-RECORDED = Path(__file__).with_name("rabbitmq-3.10.8.json")
+def outcomes(broker: Broker, names: list[str]) -> dict[str, Any]:
+    with ThreadPoolExecutor(ABREAST) as pool:
+        return dict(zip(names, pool.map(lambda name: outcome(broker, name), names), strict=True))
 
 
-def outcomes(which: str, home: Path, names: list[str]) -> dict[str, Any]:
-    with running(which, home) as broker:
-        return {name: outcome(broker.port, name) for name in names}
-
-
-def outcome(port: int, name: str) -> Any:
+def outcome(broker: Broker, name: str) -> Any:
     """As JSON has it."""
-    peer = Peer(pika.ConnectionParameters("127.0.0.1", port), name)
+    peer = Peer(broker.port, broker.http_port, name)
     try:
         came = SCENARIOS[name](peer)
     except Exception as error:  # an outcome like any other
@@ -52,36 +46,72 @@ def outcome(port: int, name: str) -> Any:
     return json.loads(json.dumps(came, default=repr))
 
 
-def compare(names: list[str]) -> dict[str, tuple[Any, Any]]:
-    """What differs: scenario -> (RabbitMQ's outcome, RewindMQ's)."""
+def differences(name: str, theirs: Any, ours: Any) -> dict[str, tuple[Any, Any]]:
+    """By name: (RabbitMQ's outcome, RewindMQ's)."""
+    if theirs == ours:
+        return {}
+    if isinstance(theirs, dict) and isinstance(ours, dict) and theirs.keys() == ours.keys():
+        return {f"{name}: {key}": (theirs[key], ours[key]) for key in theirs if theirs[key] != ours[key]}
+    return {name: (theirs, ours)}
+
+
+def rabbitmq_outcomes(profile: str, names: list[str], recorded_will_do: bool = True) -> dict[str, Any]:
+    try:
+        with running(profile) as broker:
+            print(f"RabbitMQ {version(broker)}", flush=True)
+            return outcomes(broker, names)
+    except NotInstalled as why:
+        if not recorded_will_do:
+            raise
+        print(f"{why}\ncomparing with what RabbitMQ {PROFILES[profile].version} did when it was recorded", flush=True)
+        recorded = json.loads(PROFILES[profile].recorded.read_text())
+        return {name: recorded[name] for name in names}
+
+
+def rewindmq_outcomes(profile: str, names: list[str]) -> dict[str, Any]:
     home = Path(tempfile.mkdtemp(prefix="compare-"))
     try:
-        theirs = outcomes("rabbitmq", home / "rabbitmq", names)
-        ours = outcomes("rewindmq", home / "rewindmq", names)
+        with ours(profile, home) as broker:
+            return {name: reworded(profile, came) for name, came in outcomes(broker, names).items()}
     finally:
         shutil.rmtree(home, ignore_errors=True)
-    return {name: (theirs[name], ours[name]) for name in names}
+
+
+def report(profile: str, names: list[str], in_full: bool) -> int:
+    """Prints what differs; how many differences are new, or no more there."""
+    theirs, mine = rabbitmq_outcomes(profile, names), rewindmq_outcomes(profile, names)
+    expected = {key: why for key, why in EXPECTED[profile].items() if key.partition(": ")[0] in names}
+    found: dict[str, tuple[Any, Any]] = {}
+    for name in names:
+        found |= differences(name, theirs[name], mine[name])
+        if in_full and theirs[name] == mine[name]:
+            print(f"same       {name}: {mine[name]}")
+    for key, (their, our) in found.items():
+        word = f"expected   {key} ({expected[key]})" if key in expected else f"DIFFERENT  {key}"
+        print(f"{word}\n  RabbitMQ: {their}\n  RewindMQ: {our}")
+    gone = expected.keys() - found.keys()
+    for key in sorted(gone):
+        print(f"NO MORE    {key}: take it out of expected.py and docs/differences.md")
+    new = found.keys() - expected.keys()
+    print(f"{len(names)} scenarios, {len(found) - len(new)} explained differences, {len(new)} new, {len(gone)} gone")
+    return len(new) + len(gone)
 
 
 def main(arguments: list[str]) -> int:
-    if not RABBITMQ.exists():
-        print("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server", file=sys.stderr)
-        return 1
-    if arguments == ["--record"]:
-        home = Path(tempfile.mkdtemp(prefix="compare-"))
-        told = outcomes("rabbitmq", home, list(SCENARIOS))
-        RECORDED.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
+    parser = argparse.ArgumentParser(prog="compare", description=__doc__.splitlines()[0])
+    parser.add_argument("--profile", choices=PROFILES, default="3.13")
+    parser.add_argument("--record", action="store_true")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args(arguments)
+    names = options.names or list(SCENARIOS)
+    if options.record:
+        recorded = PROFILES[options.profile].recorded
+        before = json.loads(recorded.read_text()) if recorded.exists() else {}
+        told = {name: before[name] for name in SCENARIOS if name in before}
+        told |= rabbitmq_outcomes(options.profile, names, recorded_will_do=False)
+        recorded.write_text(json.dumps(told, indent=1, sort_keys=True) + "\n")
         return 0
-    found = compare(arguments or list(SCENARIOS))
-    new = 0
-    for name, (theirs, ours) in found.items():
-        if theirs == ours:
-            print(f"same       {name}" + (f": {ours}" if arguments else ""))
-            continue
-        new += name not in EXPECTED
-        print(f"{'expected' if name in EXPECTED else 'DIFFERENT'}  {name}\n  RabbitMQ: {theirs}\n  RewindMQ: {ours}")
-    print(f"{len(found)} scenarios, {new} new differences")
-    return 1 if new else 0
+    return 1 if report(options.profile, names, bool(options.names)) else 0
 
 
 if __name__ == "__main__":

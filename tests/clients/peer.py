@@ -1,34 +1,95 @@
 """A broker under comparison, as the scenarios see it. What takes time waits for its effect, not for a moment."""
 
+import base64
+import contextlib
+import json
+import re
 import time
+import urllib.error
+import urllib.parse
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+from pika.exceptions import AMQPError, ChannelClosedByBroker, ConnectionClosedByBroker, StreamLostError
 
 QUORUM = {"x-queue-type": "quorum"}
+STREAM = {"x-queue-type": "stream"}
 
 
 class Peer:
     """A broker under comparison, and a connection to it. Queues of a scenario begin with its name."""
 
-    def __init__(self, parameters: pika.ConnectionParameters, prefix: str) -> None:
-        self.parameters = parameters
+    def __init__(self, port: int, http_port: int, prefix: str) -> None:
+        self.port = port
+        self.http_port = http_port
         self.prefix = prefix
         self.connections: list[pika.BlockingConnection] = []
+        self.made: list[str] = []  # paths of the management API, to be deleted at the end
         self.connection = self.connect()
         self.channel = self.connection.channel()
 
-    def connect(self) -> pika.BlockingConnection:
-        self.connections.append(pika.BlockingConnection(self.parameters))
+    def connect(self, user: str = "guest", password: str = "guest", vhost: str = "/", **how: Any) -> Any:
+        self.connections.append(
+            pika.BlockingConnection(
+                pika.ConnectionParameters(
+                    "127.0.0.1", self.port, vhost, pika.PlainCredentials(user, password), **how
+                )
+            )
+        )
         return self.connections[-1]
 
     def close(self) -> None:
         for connection in self.connections:
             if connection.is_open:
                 connection.close()
+        self.unmade()
+
+    # -- what operators do ---------------------------------------------------------------------------------------------
+
+    def manage(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
+        """A request to the management API, `path` in parts: status and answer. What is PUT goes with the scenario."""
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{self.http_port}/api/{path}", None if body is None else json.dumps(body).encode(),
+            {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode(), "Content-Type": "application/json"},
+            method=method,
+        )  # fmt: skip
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                status, text = answer.status, answer.read()
+        except urllib.error.HTTPError as error:
+            status, text = error.code, error.read()
+        if method == "PUT" and status < 300:
+            self.made.append(path)
+        return status, json.loads(text or "null")
+
+    def policy(
+        self, definition: dict[str, Any], name: str = "p", kind: str = "policies", to: str = "queues",
+        pattern: str | None = None, priority: int = 0,
+    ) -> tuple[int, Any]:  # fmt: skip
+        """A policy for all that begins with the scenario's name (or its `pattern`)."""
+        path = f"{kind}/%2F/{urllib.parse.quote(f'{self.prefix} {name}', safe='')}"
+        pattern = "^" + re.escape(self.prefix) + re.escape("." if pattern is None else pattern)
+        body = {"pattern": pattern.replace("\\ ", " "), "definition": definition, "apply-to": to, "priority": priority}
+        return self.manage("PUT", path, body)
+
+    def unmade(self) -> None:
+        """What operators made goes."""
+        while self.made:
+            self.manage("DELETE", self.made.pop())
+
+    def user(self, name: str, configure: str, write: str, read: str) -> str:
+        """A user with these permissions in vhost /, password "secret"."""
+        full = f"{self.prefix}.{name}"
+        path = urllib.parse.quote(full, safe="")
+        self.manage("PUT", f"users/{path}", {"password": "secret", "tags": ""})
+        body = {"configure": configure, "write": write, "read": read}
+        self.manage("PUT", f"permissions/%2F/{path}", body)
+        return full
+
+    # -- what clients do -----------------------------------------------------------------------------------------------
 
     def queue(self, arguments: dict[str, Any] | None = None, name: str = "q", **options: Any) -> str:
         full = f"{self.prefix}.{name}"
@@ -43,10 +104,34 @@ class Peer:
     def count(self, queue: str) -> int:
         return int(self.channel.queue_declare(queue, passive=True).method.message_count)
 
-    def until(self, queue: str, count: int) -> None:
-        deadline = time.monotonic() + 5
+    def until(self, queue: str, count: int, seconds: float = 5) -> None:
+        deadline = time.monotonic() + seconds
         while self.count(queue) != count and time.monotonic() < deadline:
             time.sleep(0.01)
+
+    def returns(self, act: Callable[[BlockingChannel], Any]) -> Any:
+        """What comes back of what `act` publishes, and the confirms, in order."""
+        connection = self.connect()
+        channel = connection.channel()
+        seen: list[Any] = []
+        channel.add_on_return_callback(
+            lambda _, m, p, b: seen.append(
+                (m.reply_code, m.reply_text, m.exchange, m.routing_key, b[:20].decode(), len(b), p.__dict__)
+            )
+        )
+        act(channel)
+        channel.basic_qos(prefetch_count=1)
+        self.pump(lambda: False, seconds=0.3)
+        return seen
+
+    def gone(self, queue: str) -> Any:
+        """How a queue is missing, when it is."""
+        deadline = time.monotonic() + 5
+        while (answer := self.error(lambda c: c.queue_declare(queue, passive=True))) is None:
+            if time.monotonic() > deadline:
+                return None
+            time.sleep(0.05)
+        return answer
 
     def get(self, queue: str, auto_ack: bool = True, seconds: float = 3) -> tuple[Any, Any, str] | None:
         deadline = time.monotonic() + seconds
@@ -82,7 +167,7 @@ class Peer:
                 if connection.is_open:
                     connection.process_data_events(time_limit=0.01)
 
-    def error(self, act: Callable[[BlockingChannel], Any], connection: pika.BlockingConnection | None = None) -> Any:
+    def error(self, act: Callable[[BlockingChannel], Any], connection: Any = None) -> Any:
         """(code, text, closes the connection) of what `act` is refused with."""
         other = connection or self.connect()
         try:
@@ -93,4 +178,10 @@ class Peer:
             return error.reply_code, error.reply_text, False
         except ConnectionClosedByBroker as error:
             return error.reply_code, error.reply_text, True
+        except StreamLostError:
+            return "the connection was cut"
+        finally:
+            if connection is None and other.is_open:
+                with contextlib.suppress(AMQPError):
+                    other.close()
         return None

@@ -9,6 +9,16 @@ from typing import Any
 
 import pika
 
+from tests.clients import (
+    scenarios_channel,
+    scenarios_consuming,
+    scenarios_death,
+    scenarios_declare,
+    scenarios_exchange,
+    scenarios_policy,
+    scenarios_priority,
+    scenarios_stream,
+)
 from tests.clients.peer import QUORUM, Peer
 from tests.clients.scenarios_dying import (
     dead_letter,
@@ -365,4 +375,12 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     "expires": expires,
     "full and fanned out": full_and_fanned_out,
     "routing": routing,
+    **scenarios_declare.SCENARIOS,
+    **scenarios_exchange.SCENARIOS,
+    **scenarios_consuming.SCENARIOS,
+    **scenarios_channel.SCENARIOS,
+    **scenarios_policy.SCENARIOS,
+    **scenarios_stream.SCENARIOS,
+    **scenarios_death.SCENARIOS,
+    **scenarios_priority.SCENARIOS,
 }  # fmt: skip

@@ -324,7 +324,6 @@ def test_dead_letters_as_a_service_sees_them(channel: BlockingChannel, queue: st
 @pytest.mark.parametrize(
     ("act", "code", "text"),
     [
-        (lambda c: c.tx_select(), 540, "NOT_IMPLEMENTED - transactions (tx.select)"),
         (lambda c: c.basic_qos(prefetch_size=5), 540, "NOT_IMPLEMENTED - prefetch_size!=0 (5)"),
         (lambda c: c.basic_recover(requeue=False), 540, "NOT_IMPLEMENTED - requeue=false"),
     ],

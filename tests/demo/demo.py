@@ -1,7 +1,7 @@
-"""`make demo`: a week of real departures through a RewindMQ broker, a mistaken purge, and how it is seen afterwards.
+"""`make demo`: a week of real departures through a RewindMQ broker, and a mistaken purge: how it is seen, and undone.
 
     publishers -> topic exchange -> queues with policies -> consumers that ack, nack and crash
-    an operator purges the wrong queue
+    an operator purges the wrong queue, and brings back what was in it
     Spark, from the log alone: that queue a moment before, one message's biography, an audit, a page with a plot
 
 Everything that it makes lies in demo-data/ (log, state) and demo.html.
@@ -190,10 +190,13 @@ def main() -> int:
         time.sleep(0.05)  # the purge comes after the moment, not within its millisecond
         console.print(broker.command("purge_queue", "cancelled"))
         console.print(broker.command("list_queues", "name", "messages", "--quiet"))
+
+        console.rule("3. ... and undoes it")
+        console.print(broker.command("restore", "cancelled", "--undo", "purge", "--formatter=pretty_table"))
     finally:
         broker.stop()
 
-    console.rule("3. What Spark makes of the log")
+    console.rule("4. What Spark makes of the log")
     from spark_replay.session import session
 
     with console.status("starting Spark"):

@@ -11,12 +11,18 @@ from typing import Any
 from engine.broker import CREDIT_WINDOW, Destination
 from engine.config import Config
 from engine.errors import AccessRefused, NotAllowed, NotFound
+from engine.matching import Content
+from projections.machine.profile import RABBITMQ_3_13
+from projections.machine.settings import Settings
 from schemas.events import Acked, Actor, Credited, Nacked, Published, Route
 
 
 class DoubleQueue:
+    stream = quorum = False
+    profile = RABBITMQ_3_13
+
     def __init__(self, name: str) -> None:
-        self.vhost, self.name = "/", name
+        self.vhost, self.name, self.settings = "/", name, Settings()
         self.ready: list[tuple[int, Published, bool, int]] = []  # id, message, redelivered, delivery count
         self.consumers: list[Any] = []
 
@@ -114,7 +120,10 @@ class DoubleBroker:
         self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate)
-        self.topology = SimpleNamespace(users={"guest": SimpleNamespace(tags=())})
+        self.topology = SimpleNamespace(
+            users={"guest": SimpleNamespace(tags=())}, user_limits={}, vhost_limits=lambda vhost: {}
+        )
+        self.sessions: dict[int, Any] = {}
         self.routing_version = 0
         self.refuse_next = 0
         self.blocked: str | None = None
@@ -152,22 +161,28 @@ class DoubleBroker:
         for queue in self.queues.values():
             queue.consumers = [c for c in queue.consumers if c.channel != channel]
 
-    def needs_headers(self, vhost: str, exchange: str) -> bool:
+    def needs_content(self, vhost: str, exchange: str) -> bool:
         return self.exchanges.get(exchange) == "headers"
 
-    def route(self, session: Any, exchange: str, key: str, headers: dict[str, object] | None) -> tuple[Any, ...]:
+    def route(self, session: Any, exchange: str, key: str, content: Content | None) -> tuple[Any, ...]:
+        return self.route_by_keys(session, exchange, (key,), content)
+
+    def route_by_keys(
+        self, session: Any, exchange: str, keys: tuple[str, ...], content: Content | None
+    ) -> tuple[Any, ...]:
         if exchange not in self.exchanges:
             raise NotFound(f"no exchange '{exchange}' in vhost '/'")
-        self.calls.append(("route", exchange, key, headers))
+        self.calls.append(("route", exchange, keys[0], None if content is None else content.headers))
         if exchange == "":
-            names = [key] if key in self.queues else []
+            names = [key for key in keys if key in self.queues]
         else:
-            names = [q for e, k, q in self.bindings if e == exchange and (k == key or headers is not None)]
+            any_key = self.needs_content("/", exchange)
+            names = [q for e, k, q in self.bindings if e == exchange and (k in keys or any_key)]
         by_partition: dict[int, list[str]] = {}
-        for name in names:
+        for name in dict.fromkeys(names):
             by_partition.setdefault(self.partition_of(name).index, []).append(name)
         return tuple(
-            Destination(self.partitions[i], Route("/", exchange, key, tuple(found)))  # type: ignore[arg-type]
+            Destination(self.partitions[i], Route("/", exchange, keys[0], tuple(found)))  # type: ignore[arg-type]
             for i, found in sorted(by_partition.items())
         )
 

@@ -41,14 +41,14 @@ class Client:
 
     def deliver(
         self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         self.deliveries.append((queue.name, message_id, message.body, redelivered, delivery_count))
         self.messages.append(message)
 
     def fetched(
         self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         self.fetches.append((message_id, None if message is None else message.body, messages_ready))
         if message is not None:

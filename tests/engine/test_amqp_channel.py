@@ -249,7 +249,7 @@ def test_consumer_cancel_notify_and_acks_of_a_queue_that_is_gone(wire: Wire) -> 
     wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Consume", queue="q", consumer_tag="c"))
     said = wire.send(method(1, "Queue.Delete", queue="q"))
     assert [(each.name, each.fields) for each in said] == [
-        ("Basic.Cancel", {"consumer_tag": "c", "nowait": True}), ("Queue.DeleteOk", {"message_count": 0}),
+        ("Queue.DeleteOk", {"message_count": 0}), ("Basic.Cancel", {"consumer_tag": "c", "nowait": True}),
     ]  # fmt: skip
     before = len(wire.broker.events)
     assert wire.send(method(1, "Basic.Ack", delivery_tag=1)) == []
@@ -294,36 +294,6 @@ def test_closing_a_channel_settles_and_returns(wire: Wire) -> None:
     assert names(wire.send(method(1, "Channel.Open"))) == ["Channel.OpenOk"]
 
 
-def test_deliveries_must_be_acked_within_half_an_hour(wire: Wire) -> None:
-    wire.send(*(publish(1, "", "q", b"m") for _ in range(3)), method(1, "Basic.Consume", queue="q"))
-    look = wire.connection.look_for_overdue
-    for minute in range(31):
-        look(minute * 60.0)
-        if minute == 20:  # the first is acked in time, a fourth is delivered
-            wire.send(method(1, "Basic.Ack", delivery_tag=1), publish(1, "", "q", b"m"))
-    (said,) = wire.read()
-    assert (said.name, said.reply_code, said.class_id, said.reply_text) == (
-        "Channel.Close",
-        406,
-        0,
-        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. This"
-        " timeout value can be configured, see consumers doc guide to learn more",
-    )
-    assert ("close_channel", 1) in wire.broker.calls
-
-
-def test_deliveries_that_are_acked_are_not_overdue(wire: Wire) -> None:
-    wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Consume", queue="q"))
-    for minute in range(100):
-        wire.connection.look_for_overdue(minute * 60.0)
-        if minute % 25 == 0:
-            wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Ack", delivery_tag=0, multiple=True))
-    assert wire.read() == []
-    for minute in range(100, 120):
-        wire.connection.look_for_overdue(minute * 60.0)
-    assert [said.name for said in wire.read()] == ["Channel.Close"]
-
-
 # -- what is refused --------------------------------------------------------------------------------------------------
 
 
@@ -334,7 +304,6 @@ def test_deliveries_that_are_acked_are_not_overdue(wire: Wire) -> None:
         (method(1, "Basic.Recover"), (540, "NOT_IMPLEMENTED - requeue=false", 60, 110)),
         (method(1, "Basic.RecoverAsync"), (540, "NOT_IMPLEMENTED - requeue=false", 60, 100)),
         (method(1, "Channel.Flow"), (540, "NOT_IMPLEMENTED - active=false", 20, 20)),
-        (method(1, "Tx.Select"), (540, "NOT_IMPLEMENTED - transactions (tx.select)", 90, 10)),
         (publish(1, "", "q", b"x", immediate=True), (540, "NOT_IMPLEMENTED - immediate=true", 60, 40)),
         (method(1, "Channel.Open"), (504, "CHANNEL_ERROR - second 'channel.open' seen", 20, 10)),
         (method(2, "Basic.Qos"), (504, "CHANNEL_ERROR - expected 'channel.open'", 60, 10)),

@@ -227,8 +227,8 @@ def test_connection_errors(broker: RunningBroker) -> None:
     connection = connect(broker)
     channel = connection.channel()
     with pytest.raises(ConnectionClosedByBroker) as caught:
-        channel.tx_select()
-    assert (caught.value.reply_code, caught.value.reply_text) == (540, "NOT_IMPLEMENTED - transactions (tx.select)")
+        channel.basic_recover(requeue=False)
+    assert (caught.value.reply_code, caught.value.reply_text) == (540, "NOT_IMPLEMENTED - requeue=false")
 
 
 def test_wrong_password(broker: RunningBroker) -> None:

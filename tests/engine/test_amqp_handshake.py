@@ -31,7 +31,7 @@ def test_the_whole_handshake() -> None:
     assert start.server_properties["capabilities"] == {
         "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True,
         "consumer_cancel_notify": True, "connection.blocked": True, "consumer_priorities": True,
-        "authentication_failure_close": True, "per_consumer_qos": True, "direct_reply_to": False,
+        "authentication_failure_close": True, "per_consumer_qos": True, "direct_reply_to": True,
     }  # fmt: skip
     (tune,) = wire.send(start_ok())
     assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131_072, 60)
@@ -83,6 +83,13 @@ def test_wrong_password_without_the_capability_just_closes() -> None:
 
 def test_guest_only_from_loopback() -> None:
     assert closed(Wire(opened=False, loopback=False), HEADER, start_ok()) == (403, REFUSED)
+
+
+@pytest.mark.parametrize(("users", "refused"), [((), False), (("other",), False), (("other", "guest"), True)])
+def test_users_who_come_from_loopback_only(users: tuple[str, ...], refused: bool) -> None:
+    wire = Wire(DoubleBroker(loopback_users=users), opened=False, loopback=False)
+    (said,) = wire.send(HEADER, start_ok())[1:]
+    assert said.name == ("Connection.Close" if refused else "Connection.Tune")
 
 
 def test_unknown_mechanism() -> None:

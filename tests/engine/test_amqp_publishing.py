@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from engine.amqp.properties import parse, with_delivery_count
+from engine.amqp.properties import parse, with_counts
 from engine.errors import MalformedFrame, PreconditionFailed
 from schemas.events import Published
 from tests.engine.amqp_double import DoubleBroker
@@ -154,7 +154,7 @@ def test_headers_exchange_is_routed_by_message(wire: Wire) -> None:
 
 
 def test_carbon_copies() -> None:
-    """CC and BCC name further routing keys; BCC does not travel."""
+    """CC and BCC name further routing keys; BCC is for the broker, and nobody gets to see it."""
     wire = Wire()
     for name in ("a", "b", "c", "d"):
         wire.ask(1, "Queue.Declare", queue=name)
@@ -162,7 +162,11 @@ def test_carbon_copies() -> None:
     wire.send(publish(1, "", "a", b"x", raw=raw))
     (event,) = published(wire)
     assert (event.route.routing_key, event.route.queues) == ("a", ("a", "b", "c"))
-    assert event.properties == properties(headers={"CC": ["b", "a"], "n": 1})
+    assert event.properties == raw
+    for name in ("b", "c"):
+        assert wire.ask(1, "Basic.Get", queue=name).properties.headers == {"CC": ["b", "a"], "n": 1}
+    (returned,) = wire.send(publish(1, "", "nobody", b"x", mandatory=True, raw=properties(headers={"BCC": ["no"]})))
+    assert (returned.name, returned.properties.headers) == ("Basic.Return", {})
 
 
 def test_carbon_copies_must_be_arrays(wire: Wire) -> None:
@@ -249,7 +253,7 @@ def test_counters(slow: Wire) -> None:
         "channels_opened_total": 2, "channels_closed_total": 2, "global_messages_received_total": 7,
         "global_messages_received_confirm_total": 6, "global_messages_routed_total": 6,
         "global_messages_unroutable_dropped_total": 1, "global_messages_unroutable_returned_total": 1,
-        "global_messages_confirmed_total": 6,
+        "global_messages_confirmed_total": 6, "message_sizes_up_to_100": 7, "message_sizes_sum": 7,
     }  # fmt: skip
 
 
@@ -304,7 +308,7 @@ def test_properties_as_pamqp_writes_them(values: dict[str, object]) -> None:
 
 @given(some_properties, st.integers(1, 2**40))
 def test_delivery_count_is_added_or_replaced_s157(values: dict[str, object], count: int) -> None:
-    raw = with_delivery_count(with_delivery_count(properties(**values), 1), count)
+    raw = with_counts(with_counts(properties(**values), 1, 0), count, 0)
     read = commands.Basic.Properties()
     read.unmarshal(int.from_bytes(raw[:2], "big"), raw[2:])
     headers = values.get("headers") or {}

@@ -73,19 +73,23 @@ def test_damaged_tables_are_malformed_or_read(table: dict[str, object], data: st
     if raw:
         raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.integers(0, len(raw)))])
+    refusals = []
     for read in (tables.arguments, tables.mapping, lambda d: tables.check(d, 0, len(d))):
         try:
             read(cut)
-        except MalformedFrame:
-            continue
+        except MalformedFrame as error:
+            refusals.append(str(error))
+    names = "field table with a name that is not UTF-8"  # to walk over a table takes no notice of them
+    assert len(refusals) in (0, 3) or names in refusals, refusals
 
 
 def test_deep_nesting_is_refused_not_followed() -> None:
     data = b""
     for _ in range(2_000):
         data = entry(b"a", b"F", len(data).to_bytes(4, "big") + data)
-    with pytest.raises(MalformedFrame, match="nested deeper than 32"):
-        tables.parse(data)
+    for read in (tables.parse, lambda d: tables.check(d, 0, len(d))):
+        with pytest.raises(MalformedFrame, match="nested deeper than 32"):
+            read(data)
 
 
 def test_unknown_type() -> None:

@@ -10,9 +10,10 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import VerifyMismatchError
 from broker_harness import Client, Harness, args, refusal
 
-from engine.auth import LOGIN_REFUSED, VERIFYING_THREADS, Passwords
+from engine.auth import LOGIN_REFUSED
 from engine.eager import at_once
 from engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
+from engine.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
 
 
 @pytest.fixture
@@ -73,6 +74,7 @@ def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: py
 
 def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     h.broker.set_user("guest", "silent", "", ())
+    h.broker.set_user_hash("guest", "moved", imported(rabbitmq_hash("secret"), "rabbit_password_hashing_sha256"), ())
     verified = []
     real = PasswordHasher.verify
 
@@ -81,10 +83,10 @@ def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytes
         return real(hasher, hashed, password)
 
     monkeypatch.setattr(PasswordHasher, "verify", verify)
-    for name in ("guest", "silent", "nobody"):
+    for name in ("guest", "silent", "nobody", "moved"):
         with refusal(AccessRefused, LOGIN_REFUSED):
             h.login(name, "wrong")
-    assert len(verified) == 3
+    assert len(verified) == 4
     assert len(set(map(str, verified))) == 1, "a hash of another kind takes another time"
 
 

@@ -117,7 +117,7 @@ def test_refused_consumers(h: Harness) -> None:
         h.consume(session, "quorum", client, prefetch=5, shared=1)
     with refusal(PreconditionFailed, f"invalid arg 'x-priority' for {Q}: \"expected integer, got longstr\""):  # S-096
         h.consume(session, "q", client, arguments=args(x_priority="high"))
-    with refusal(PreconditionFailed, f"invalid arg 'x-stream-offset' for {Q} of queue type rabbit_classic_queue"):
+    with refusal(PreconditionFailed, f"consumer prefetch count is not set for '{Q}'"):
         h.consume(session, "q", client, arguments=args(x_stream_offset="first"))
     h.consume(session, "q", client, exclusive=True)
     for exclusive in (True, False):

@@ -7,7 +7,7 @@ import pytest
 from broker_harness import Client, Harness, args
 from pamqp import commands
 
-from engine.deaths import decoded_headers
+from engine.matching import readable
 from schemas.events import Argument, DeadLettersForwarded, Published
 
 DLX = args(x_dead_letter_exchange="dlx")
@@ -26,7 +26,7 @@ def to(queue: str) -> tuple[Argument, ...]:
 
 def deaths(message: Published | None) -> list[tuple[str, str, int]]:
     assert message is not None
-    history = decoded_headers(message.properties)["x-death"]
+    history = readable(message.properties).headers["x-death"]
     assert isinstance(history, list)
     return [(each["queue"], each["reason"], each["count"]) for each in history]
 
@@ -68,8 +68,9 @@ def test_each_reason(h: Harness) -> None:
     }  # fmt: skip
     assert outboxes(h) == 0
     counters = h.broker.counters
-    assert counters["global_messages_dead_lettered_maxlen_total"] == 2
-    assert counters["global_messages_dead_lettered_rejected_total"] == 1
+    labels = '{queue_type="rabbit_classic_queue",dead_letter_strategy="at_most_once"}'
+    assert counters[f"global_messages_dead_lettered_maxlen_total{labels}"] == 2
+    assert counters[f"global_messages_dead_lettered_rejected_total{labels}"] == 1
 
 
 def test_a_chain_across_partitions_ends_with_its_whole_history(h: Harness) -> None:
@@ -84,7 +85,7 @@ def test_a_chain_across_partitions_ends_with_its_whole_history(h: Harness) -> No
     message = h.fetch(session, "end")
     assert deaths(message) == [(name, "expired", 1) for name in reversed(names)]
     assert message is not None
-    headers = decoded_headers(message.properties)
+    headers = readable(message.properties).headers
     assert (headers["x-first-death-queue"], headers["x-last-death-queue"]) == ("step0", "step5")
     assert message.origin is not None
     assert message.origin.queue == "step5"
@@ -109,7 +110,7 @@ def test_the_routing_key_is_kept_or_replaced(h: Harness) -> None:
     assert replaced is not None
     assert (kept.route.exchange, kept.route.routing_key) == ("dlx", "a.b")
     assert (replaced.route.exchange, replaced.route.routing_key) == ("dlx", "other")
-    assert decoded_headers(replaced.properties)["x-death"][0]["routing-keys"] == ["a.b"]  # type: ignore[index]
+    assert readable(replaced.properties).headers["x-death"][0]["routing-keys"] == ["a.b"]  # type: ignore[index]
 
 
 def test_s155_an_automatic_cycle_is_dropped(h: Harness) -> None:
@@ -145,7 +146,7 @@ def test_s154_delivery_mode_and_priority_stay_and_the_expiration_goes(h: Harness
     assert message is not None
     assert message.persistent
     assert message.expiration_ms is None
-    history = decoded_headers(message.properties)["x-death"]
+    history = readable(message.properties).headers["x-death"]
     assert history[0]["original-expiration"] == "50"  # type: ignore[index]
 
 
@@ -156,14 +157,34 @@ def test_carbon_copies_are_routed_again_and_told(h: Harness) -> None:
         h.bind(session, "amq.direct", name, name)
     h.declare(session, "q", args(x_max_length=0, x_dead_letter_exchange="amq.direct"))
     h.bind(session, "amq.topic", "q", "one")
-    properties = commands.Basic.Properties(headers={"CC": ["two", "nobody"]}).marshal()
+    h.declare(session, "blind")
+    h.bind(session, "amq.direct", "blind", "blind")
+    properties = commands.Basic.Properties(headers={"CC": ["two", "nobody"], "BCC": ["blind"]}).marshal()
     h.publish(session, "amq.topic", "one", b"m", properties=properties)
     h.settle()
-    for name in ("one", "two"):
+    for name in ("one", "two", "blind"):
         message = h.fetch(session, name)
         assert message is not None
-        history = decoded_headers(message.properties)["x-death"]
+        history = readable(message.properties).headers["x-death"]
         assert history[0]["routing-keys"] == ["one", "two", "nobody"]  # type: ignore[index]
+
+
+def test_a_dead_letter_routing_key_takes_the_place_of_blind_copies_for_good(h: Harness) -> None:
+    session = h.session()
+    for name in ("blind", "q"):
+        h.declare(session, name)
+    h.declare(session, "first", args(
+        x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="second"
+    ))  # fmt: skip
+    h.declare(session, "second", args(x_max_length=0, x_dead_letter_exchange="amq.fanout"))
+    h.bind(session, "amq.fanout", "q")
+    properties = commands.Basic.Properties(headers={"BCC": ["blind"]}).marshal()
+    h.publish(session, "", "first", b"m", properties=properties)
+    h.settle()
+    message = h.fetch(session, "q")
+    assert message is not None
+    assert "BCC" not in readable(message.properties).headers
+    assert h.ready("blind") == []
 
 
 def test_unreadable_properties_do_not_cost_the_message(h: Harness, caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pamqp import commands, decode, header
 
-from engine.deaths import Buried, bury, decoded_headers, split_properties, split_table
+from engine.deaths import Buried, bury, split_properties, split_table, without_blind_copies
+from engine.matching import readable
 
 TIME_S = 1_700_000_000
 TIME = datetime.fromtimestamp(TIME_S, UTC)
@@ -137,7 +138,14 @@ def test_a_damaged_history_is_none() -> None:
     assert [each["count"] for each in headers["x-death"]] == [1]
 
 
-def test_decoded_headers() -> None:
-    assert decoded_headers(b"\x20\x00\0\0\0\x08\x01aA\0\0\0\x01?") == {}
-    assert decoded_headers(raw(headers={"a": 1})) == {"a": 1}
-    assert decoded_headers(raw(app_id="a")) == {}
+def test_headers_as_far_as_they_can_be_read() -> None:
+    assert readable(b"\x20\x00\0\0\0\x08\x01aA\0\0\0\x01?").headers == {}
+    assert readable(raw(headers={"a": 1})).headers == {"a": 1}
+    assert readable(raw(app_id="a")).headers == {}
+
+
+def test_blind_copies_are_taken_out() -> None:
+    with_it = raw(content_type="text/plain", headers={"a": 1, "BCC": ["x", "y"], "b": "z"}, priority=3)
+    assert without_blind_copies(with_it) == raw(content_type="text/plain", headers={"a": 1, "b": "z"}, priority=3)
+    for other in (raw(headers={"a": "\x03BCC"}), raw(), b"\x03BCC", b"\x20\x00\0\0\0\x05\x03BCCA"):
+        assert without_blind_copies(other) == other

@@ -45,9 +45,8 @@ BAD_ARGUMENTS = [
     ("S-072", args(x_queue_type="quorum", x_dead_letter_strategy="maybe"),
      f"invalid arg 'x-dead-letter-strategy' for {Q}: invalid_dlx_strategy"),
     ("S-103", args(x_max_priority=256), f"invalid arg 'x-max-priority' for {Q}: {{max_value_exceeded,256}}"),
-    ("S-103", args(x_max_priority=10), f"invalid arg 'x-max-priority' for {Q}: not supported yet"),
-    ("S-109", args(x_single_active_consumer=True),
-     f"invalid arg 'x-single-active-consumer' for {Q}: not supported yet"),
+    ("S-109", args(x_single_active_consumer="yes"),
+     f"invalid arg 'x-single-active-consumer' for {Q}: {{unacceptable_type,longstr}}"),
     ("S-116", args(x_queue_type="quorum", x_quorum_initial_group_size=0),
      f"invalid arg 'x-quorum-initial-group-size' for {Q}: {{value_zero,0}}"),
 ]  # fmt: skip
@@ -77,11 +76,6 @@ GOOD_ARGUMENTS = [
 @pytest.mark.parametrize(("number", "arguments"), GOOD_ARGUMENTS)
 def test_good_arguments_are_kept(h: Harness, number: str, arguments: tuple[Argument, ...]) -> None:
     assert h.declare(h.session(), "q", arguments).arguments == arguments
-
-
-def test_streams_are_refused_by_540_until_they_come(h: Harness) -> None:
-    with refusal(NotImplementedByBroker, f"{Q}: queue type 'stream' is not supported yet"):
-        h.declare(h.session(), "q", args(x_queue_type="stream"))
 
 
 @pytest.mark.parametrize(
@@ -273,7 +267,8 @@ EXCHANGES = [
     (("x", "direct"), {"arguments": args(alternate_exchange="y")},
      "inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received the value 'y' of type 'longstr'"
      " but current is none"),
-    (("y", "x-random"), {}, "unknown exchange type 'x-random'"),
+    (("y", "x-recent"), {}, "unknown exchange type 'x-recent'"),
+    (("y", ""), {}, "invalid exchange type ''"),
     (("y", "direct"), {"arguments": args(alternate_exchange=1)},
      "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'y' in vhost '/'"),
 ]  # fmt: skip
@@ -346,9 +341,27 @@ def test_a_refused_declaration_leaves_no_event(h: Harness) -> None:
     session = h.session()
     partition = h.broker.partition_for("/", "q")
     before = partition.log.next_offset
-    for arguments in (args(x_max_length=-1), args(x_queue_type="stream"), args(x_max_priority=3)):
-        with pytest.raises((PreconditionFailed, NotImplementedByBroker)):
+    for arguments in (args(x_max_length=-1), args(x_max_age="1"), args(x_max_priority=256)):
+        with pytest.raises(PreconditionFailed):
             h.declare(session, "q", arguments)
     assert partition.log.next_offset == before
     h.declare(session, "q")
     assert partition.log.next_offset == before + 1
+
+
+def test_s076_s077_s078_a_transient_queue_saves_nothing(h: Harness) -> None:
+    """Durable or not, a message is one event and confirmed with the same commit; only a restart tells them apart."""
+    session, confirms = h.session(), Client()
+    events = []
+    for durable in (True, False):
+        queue = h.declare(session, "q", durable=durable)
+        log = h.broker.partition_for("/", "q").log
+        before = log.next_offset
+        for number in range(10):
+            h.publish(session, "", "q", b"%d" % number, confirms)
+        events.append(log.next_offset - before)
+        assert queue.messages_ready == 10
+        h.settle()
+        h.broker.delete_queue(session, "q", False, False)
+    assert events == [10, 10]
+    assert [refused for _, refused in confirms.confirms] == [False] * 20

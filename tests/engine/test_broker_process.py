@@ -14,7 +14,12 @@ from typing import Any
 
 import pytest
 
+from engine.cli.main import run as command_line
+from engine.log.embedded import EmbeddedLog
 from engine.log.reader import EmbeddedLogReader
+from projections.machine.machine import MACHINE_VERSION
+from schemas.codec import Encoder
+from schemas.events import BROKER, MachineUpgraded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -115,3 +120,29 @@ def test_damaged_data_is_65_with_file_and_offset(running: Process) -> None:
     assert (code, len(lines)) == (65, 1)
     assert str(segment) in lines[0]
     assert "offset 0" in lines[0]
+
+
+def test_a_history_of_a_newer_version_is_78_and_who_reads_it_says_so_too(
+    running: Process, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    running.ready()
+    assert running.end()[0] == 0
+    log = EmbeddedLog.open(running.data, None, 1 << 20)
+    encoder = Encoder()
+    log.queues[1].append(1, encoder.encode(encoder.prefix(1, BROKER), MachineUpgraded(MACHINE_VERSION + 1)))
+    log.commit_and_wait()
+    log.close()
+    line = f"queues-1 goes on from offset {log.queues[1].next_offset - 1} under machine version {MACHINE_VERSION + 1}"
+    code, lines = Process(running.data).failed()
+    assert (code, len(lines)) == (78, 1), lines
+    assert lines[0].startswith(f"rewindmq: {line}")
+    command = [sys.executable, "-m", "spark_replay", "audit", "--data", str(running.data)]
+    audit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (audit.returncode, audit.stderr.count("\n")) == (65, 1), audit.stderr
+    assert line in audit.stderr
+    with monkeypatch.context() as older:
+        older.setattr("projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION - 1)
+        assert command_line(["verify", "--data", str(running.data)]) == 65
+    errors = capfd.readouterr().err
+    assert errors.startswith("Error: queues-0 goes on from offset 1 under machine version")
+    assert errors.count("\n") == 1

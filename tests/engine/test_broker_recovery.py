@@ -15,11 +15,11 @@ from broker_harness import Client, Harness, args
 
 from engine.log.base import CorruptLog, LogError
 from engine.log.reader import EmbeddedLogReader
-from projections.machine.machine import Machine
+from projections.machine.machine import MACHINE_VERSION, Machine
 from projections.replay import fold
 from projections.snapshots import Snapshots, load
 from schemas.codec import Decoder
-from schemas.events import BrokerStarted, Checkpointed, Unbound
+from schemas.events import BrokerStarted, Checkpointed, MachineUpgraded, Unbound
 
 
 @pytest.fixture
@@ -335,3 +335,24 @@ def test_what_was_confirmed_survives_kill_9_and_dead_letters_come_once(tmp_path:
             assert len(numbers) >= confirmed
             assert h.digests() == refolded(tmp_path / "data")
     assert confirmed > 500
+
+
+def test_an_older_log_is_upgraded_and_its_queues_stay_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.setattr("engine.recovery.MACHINE_VERSION", 1)
+        with Harness(tmp_path / "data") as h:
+            assert {partition.machine.machine_version for partition in h.broker.partitions} == {1}
+            h.declare(h.session(), "old")
+    with Harness(tmp_path / "data") as h:
+        assert {partition.machine.machine_version for partition in h.broker.partitions} == {MACHINE_VERSION}
+        h.declare(h.session(), "new")
+        h.settle()
+        assert (h.queue("old").version, h.queue("new").version) == (1, MACHINE_VERSION)
+        h.restart()
+        assert (h.queue("old").version, h.queue("new").version) == (1, MACHINE_VERSION)
+        data, digests = h.config.data, h.digests()
+        upgrades = [event for p in range(2) for event in events_of(data, p) if isinstance(event, MachineUpgraded)]
+        assert upgrades == [MachineUpgraded(MACHINE_VERSION)] * 2  # once for each partition
+    assert refolded(data) == digests

@@ -16,16 +16,23 @@ import httpx
 import pytest
 from broker_harness import Client, args
 
+from engine.amqp.channel import Channel, ConnectionState
+from engine.amqp.channel_methods import basic_consume
+from engine.amqp.methods import Method
+from engine.amqp.output import ChannelOutput, Output
+from engine.amqp.overdue import look_after
 from engine.broker import Broker, Config, Session
-from engine.errors import ConnectionForced
+from engine.errors import ConnectionForced, NotFound
 from engine.http.app import make_app
+from engine.http.queues import queue_item
 from engine.joining import open_node
 from engine.log.base import LogError
 from engine.log.memory_shared import MemorySharedLog, MemorySharedPartition, SharedHistory
 from engine.node import Node
+from projections.machine.machine import MACHINE_VERSION, NewerHistory
 from projections.replay import recover
 from projections.store import StateStore
-from schemas.events import BROKER, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
+from schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
 from schemas.single_object import FramedEncoder
 
 START_MS = 1_700_000_000_000
@@ -338,22 +345,151 @@ class _Empty:
         return iter(())
 
 
+def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, whoever the owner will be: no client is refused what older nodes would not know."""
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        assert {partition.machine.machine_version for partition in broker.partitions} == {MACHINE_VERSION}
+        ends = [each.next_offset for each in nodes.history.queues]
+        await nodes.start("b")  # appends nothing but the Tick by which it has caught up
+        assert [each.next_offset for each in nodes.history.queues] == [end + 1 for end in ends]
+
+    run(test, tmp_path, monkeypatch)
+
+
 def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         old = await nodes.start("a")
-        monkeypatch.setattr("engine.node.MACHINE_VERSION", 2)
-        monkeypatch.setattr("projections.machine.machine.MACHINE_VERSION", 2)
+        monkeypatch.setattr("engine.node.MACHINE_VERSION", MACHINE_VERSION + 1)
+        monkeypatch.setattr("projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION + 1)
         new = await nodes.start("b")
         nodes.history.assign({each.name: ["b"] for each in nodes.history.queues})
         await settled()
         nodes.node("b")._look_after()
         await settled()
-        assert {partition.machine.machine_version for partition in new.partitions} == {1}
+        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION}
         old.close()
         await settled()
         nodes.node("b")._look_after()
         await settled()
-        assert {partition.machine.machine_version for partition in new.partitions} == {2}
+        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION + 1}
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_s053_declaring_a_queue_that_goes_in_the_same_moment_does_not_bring_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        first, second = await nodes.start("a"), await nodes.start("b")
+        one, two = session(first), session(second)
+        lease = args(**{"x-expires": 60_000})
+        await first.declare_queue(one, "q", False, True, False, False, lease)
+        await settled()
+        deleting = asyncio.ensure_future(first.delete_queue(one, "q", False, False))
+        await asyncio.sleep(0)  # it is on its way
+        with pytest.raises(NotFound):  # the second node sees the queue still
+            await second.declare_queue(two, "q", False, True, False, False, lease)
+        await deleting
+        await settled()
+        assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profile rabbitmq-4.3: on a log that is read back the cancelling takes a while."""
+    async def test(nodes: Nodes) -> None:
+        first, second = await nodes.start("a"), await nodes.start("b")
+        who, other, client = session(first), session(second), Client()
+        later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
+        await first.declare_queue(who, "q", False, True, False, False, later)
+        channel = Channel(ConnectionState(first, who, True), ChannelOutput(Output(), 1, 4_096))
+        fields = {"consumer_tag": "slow", "queue": "q", "no_ack": False, "exclusive": False, "nowait": False,
+                  "arguments": b""}  # fmt: skip
+        await basic_consume(channel, Method(0, "Basic.Consume", fields))
+        publish(first, who, b"1", Client())
+        await settled()
+        assert list(channel.settlement.unacked) == [1]
+        await second.consume(other, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
+        await look_after(channel, 0.0)
+        assert not channel.settlement.given_back
+        await look_after(channel, 1_800.0)
+        await settled()
+        assert (client.bodies, channel.settlement.unacked, channel.consumers) == ([b"1"], {}, {})
+        assert first.queue("/", "q").consumer_count() == 1
+        assert b"\0\x3c\0\x1e" in channel.output.parts[-1]  # basic.cancel
+        channel.settle(1, False, None)  # too late, and no error
+        channel.end_of_read()
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("locator", ["min-masters", "random"])
+def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locator: str
+) -> None:
+    """Whatever its locator says, and whoever is asked; S-083: it goes with the connection."""
+    async def test(nodes: Nodes) -> None:
+        first, second = await nodes.start("a"), await nodes.start("b")
+        who = session(second)
+        located = args(**{"x-queue-master-locator": locator})
+        await second.declare_queue(who, "q", False, False, True, False, located)
+        await settled()
+        for broker in (first, second):
+            queue = broker.queue("/", "q")
+            assert queue_item(broker, broker.partition_for("/", "q"), queue, head=False)["node"] == "b"
+        second.close_session(who)
+        await settled()
+        assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("type", ["classic", "quorum"])
+def test_s109_a_single_active_consumer_is_one_of_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        brokers = [await nodes.start("a"), await nodes.start("b")]
+        sessions = [session(broker) for broker in brokers]
+        single = args(**{"x-single-active-consumer": True, "x-queue-type": type})
+        await brokers[0].declare_queue(sessions[0], "q", False, True, False, False, single)
+        await settled()
+        clients = [Client(), Client()]
+        for broker, who, client in zip(brokers, sessions, clients, strict=True):
+            await broker.consume(who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
+        for body in (b"1", b"2"):
+            publish(brokers[1], sessions[1], body, Client())
+        await settled()
+        assert [client.bodies for client in clients] == [[b"1"], []]
+        brokers[0].close_session(sessions[0])
+        await settled()
+        assert [client.bodies for client in clients] == [[b"1"], [b"1"]]
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_node_that_does_not_know_the_machine_version_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        partition = broker.partitions[0]
+        before = partition.machine.digest()
+        encoder = FramedEncoder()
+        record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
+        nodes.history.queues[0].put(b"", record)
+        await settled()
+        (failure,) = nodes.failures
+        assert isinstance(failure, NewerHistory)
+        assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == [str(failure)]
+        assert partition.machine.digest() == before
+        broker.close()
+        with pytest.raises(NewerHistory):  # and it does not come back
+            await nodes.start("a")
 
     run(test, tmp_path, monkeypatch)
 

@@ -12,8 +12,9 @@ import pika
 import pytest
 
 from engine.http.call import ApiError
-from engine.http.past import Question, Reader
+from engine.http.past import Question, read
 from engine.log.history import History
+from engine.past_process import PastProcess
 from projections.rewind import At
 from tests.running import RunningBroker, free_port
 
@@ -136,9 +137,9 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
     away, gone = History(None, f"127.0.0.1:{free_port()}"), History(tmp_path)
 
     async def run() -> list[BaseException | object]:
-        reader = Reader()
+        process = PastProcess()
         first, *others = [
-            asyncio.create_task(reader.read(Question(history, "/", "q", At(offset=0), 0, 1, 1)))
+            asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1)))
             for history in (away, gone, gone)
         ]
         await asyncio.sleep(0.1)
@@ -146,7 +147,7 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
         try:
             return await asyncio.gather(first, *others, return_exceptions=True)
         finally:
-            reader.close()
+            process.close()
 
     cancelled, *refusals = asyncio.run(run())
     assert isinstance(cancelled, asyncio.CancelledError)

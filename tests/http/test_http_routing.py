@@ -1,6 +1,7 @@
 """Exchanges, bindings and publishing over the management API."""
 
 import base64
+import time
 
 import httpx
 import pytest
@@ -36,6 +37,34 @@ def test_system_exchanges_and_unknown_types_are_refused(api: httpx.Client, name:
     assert (unknown.status_code, unknown.json()["reason"]) == (400, "unknown exchange type 'bogus'")
     names = [each["name"] for each in api.get("/exchanges/%2F").json()]
     assert {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match", "amq.topic"} <= set(names)
+
+
+def test_a_delayed_exchange_tells_how_much_waits_and_hides_its_queue(api: httpx.Client, queue: str, name: str) -> None:
+    content = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+    assert api.put(f"/exchanges/%2F/{name}", json=content).status_code == 201
+    assert api.post(f"/bindings/%2F/e/{name}/q/{queue}", json={"routing_key": "k"}).status_code == 201
+    assert api.get(f"/exchanges/%2F/{name}").json()["messages_delayed"] == 0
+    for delay in (1, 600_000):
+        properties = {"headers": {"x-delay": delay}}
+        assert publish(api, name, routing_key="k", properties=properties).json() == {"routed": True}
+    deadline = time.monotonic() + 30
+    while api.get(f"/queues/%2F/{queue}").json()["messages"] != 1 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    content = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
+    (taken,) = api.post(f"/queues/%2F/{queue}/get", json=content).json()
+    assert (taken["exchange"], taken["properties"]["headers"]) == (name, {"x-delay": -1})
+    assert api.get(f"/exchanges/%2F/{name}").json()["messages_delayed"] == 1
+    assert not [each for each in api.get("/queues/%2F").json() if each["name"].startswith("amq.delayed.")]
+    assert api.delete(f"/exchanges/%2F/{name}").status_code == 204
+
+
+def test_an_exchange_shows_its_policy(api: httpx.Client, name: str) -> None:
+    api.put(f"/exchanges/%2F/{name}", json={"type": "fanout"})
+    policy = {"pattern": f"^{name}$", "definition": {"alternate-exchange": "amq.fanout"}, "apply-to": "exchanges"}
+    assert api.put(f"/policies/%2F/{name}", json=policy).status_code in (201, 204)
+    assert api.get(f"/exchanges/%2F/{name}").json()["policy"] == name
+    assert api.delete(f"/policies/%2F/{name}").status_code == 204
+    assert api.get(f"/exchanges/%2F/{name}").json()["policy"] is None
 
 
 def test_a_binding_is_made_found_by_its_properties_key_and_removed(api: httpx.Client, queue: str) -> None:

@@ -435,6 +435,34 @@ def test_messages_expire_and_are_dead_lettered_across_partitions(
     assert counts(here, sources[0]) == counts(here, sources[1]) == counts(here, name) == (0, 0)
 
 
+def test_delayed_messages_come_by_whichever_node(
+    here: BlockingChannel, there: BlockingChannel, name: str, south: RunningBroker
+) -> None:
+    """The queues of ten exchanges lie in all partitions, whose duties both nodes share."""
+    exchanges = [f"{name}-{number}" for number in range(10)]
+    here.queue_declare(name, durable=True)
+    for exchange in exchanges:
+        here.exchange_declare(exchange, "x-delayed-message", durable=True, arguments={"x-delayed-type": "fanout"})
+        here.queue_bind(name, exchange)
+    until(lambda: all(delays(south, exchange) for exchange in exchanges), "the other node knows them")
+    for number, exchange in enumerate(exchanges):
+        for channel, delay in ((here, 800), (there, 300)):
+            properties = pika.BasicProperties(delivery_mode=2, headers={"x-delay": delay})
+            channel.basic_publish(exchange, "", f"{number} {delay}".encode(), properties, mandatory=True)
+    came = take(there, name, 20)
+    assert sorted(body for body, _, _ in came) == sorted(f"{n} {d}".encode() for n in range(10) for d in (300, 800))
+    assert {headers["x-delay"] for _, _, headers in came} == {-300, -800}
+    for exchange in exchanges:
+        there.exchange_delete(exchange)
+    assert counts(here, name) == (0, 0)
+
+
+def delays(node: RunningBroker, exchange: str) -> bool:
+    """It knows the exchange, and the queue behind it."""
+    with api(node) as client:
+        return "messages_delayed" in client.get(f"/exchanges/%2F/{exchange}").json()
+
+
 def test_a_refused_message_is_dead_lettered_by_whichever_node(
     here: BlockingChannel, there: BlockingChannel, name: str
 ) -> None:

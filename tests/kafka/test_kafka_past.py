@@ -22,7 +22,7 @@ from rocksdict import Rdict
 
 from engine.log.history import History
 from engine.log.kafka import KafkaLog
-from engine.log.kafka_following import BATCH_RECORDS, BATCHES_AHEAD
+from engine.log.kafka_following import BATCH_RECORDS
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.placement import partition_of
 from engine.past import NEIGHBOURS, queue_at
@@ -339,7 +339,7 @@ def test_metrics_and_overview_tell_of_the_log(
 
 def test_a_log_knows_how_far_it_is_ahead_of_a_busy_node(kafka: KafkaCluster) -> None:
     log = KafkaLog.open(kafka.bootstrap, "ahead", partitions=1)
-    queue, count = log.queues[0], 2 * BATCH_RECORDS * BATCHES_AHEAD
+    queue, count = log.queues[0], 8 * BATCH_RECORDS
     for number in range(count):
         queue.append(b"", b"%d" % number)
     assert log.producer.flush(60) == 0

@@ -244,10 +244,10 @@ def test_kill_9_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
     chance = random.Random(20_261_121)
     whole = [0, 0]
     for round_number in range(25):
-        confirmed = killed(tmp_path, 300_000, lambda: chance.uniform(0.0, 0.12))
+        confirmed = killed(tmp_path, 90_000, lambda: chance.uniform(0.0, 0.12))
         outside = EmbeddedLogReader(tmp_path)
         seen = [queue.next_offset for queue in outside.queues]
-        log = EmbeddedLog.open(tmp_path, 2, 300_000)
+        log = EmbeddedLog.open(tmp_path, 2, 90_000)
         for number, queue in enumerate(log.queues):
             there = queue.next_offset
             assert there == seen[number]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from projections.machine.effects import (
     CancelConsumer,
     DeadLetter,
+    Delay,
     Deliver,
     Duplicate,
     Effect,
@@ -28,6 +29,7 @@ from schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    MachineUpgraded,
     Nacked,
     Origin,
     Policy,
@@ -78,6 +80,8 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
             told.append(("get", name, e.message_id, e.consumer, e.redelivered, e.delivery_count, e.messages_ready))
         elif isinstance(e, Requeue):
             told.extend(("requeue", name, message_id, e.consumer, e.reason) for message_id in e.message_ids)
+        elif isinstance(e, Delay):
+            told.append(("delay", name, e.message_id, e.consumer, e.reason, e.due_ms))
         elif isinstance(e, DeadLetter):
             told.append(("dead letter", name, e.message_id, e.reason, e.sequence))
         elif isinstance(e, Release):
@@ -96,12 +100,14 @@ def explain(effects: Sequence[Effect]) -> list[tuple[object, ...]]:
 class Bench:
     """A machine to try things on: each step is one event, validated afterwards; `told` is what came of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = 1) -> None:
         self.machine = Machine("queues-0")
         self.offset = 0
         self.now_ms = START_MS
         self.effects: list[Effect] = []
         self.consumer = 100
+        if version > 1:
+            self.do(MachineUpgraded(version), 0)
 
     def do(self, event: Event, session: int = 1) -> list[tuple[object, ...]]:
         self.effects = []
@@ -112,11 +118,12 @@ class Bench:
 
     def declare(
         self, name: str = "q", type: str = "classic", policy: Policy | None = None, operator: Policy | None = None,
-        durable: bool = True, exclusive: bool = False, auto_delete: bool = False, owner: int = 0, **keys: object,
+        durable: bool = True, exclusive: bool = False, auto_delete: bool = False, owner: int = 0,
+        semantics: str = "rabbitmq-3.13", **keys: object,
     ) -> Queue:  # fmt: skip
         self.do(
             QueueDeclared(
-                VHOST, name, type, durable, exclusive, auto_delete, owner, arguments(keys), "rabbitmq-3.13", policy,
+                VHOST, name, type, durable, exclusive, auto_delete, owner, arguments(keys), semantics, policy,
                 operator,
             )
         )  # fmt: skip
@@ -129,11 +136,11 @@ class Bench:
 
     def publish(
         self, *queues: str, size: int = 1, expiration: int | None = None, persistent: bool = True,
-        origin: Origin | None = None,
+        origin: Origin | None = None, priority: int | None = None,
     ) -> int:  # fmt: skip
         """The message's id; `explain(bench.effects)` tells what came of it."""
         message_id = self.offset
-        self.do(Published(route(*(queues or ("q",))), b"", expiration, None, persistent, origin, None, b"", size))
+        self.do(Published(route(*(queues or ("q",))), b"", expiration, priority, persistent, origin, None, b"", size))
         return message_id
 
     def attach(

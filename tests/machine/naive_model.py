@@ -5,6 +5,7 @@ the real one only the event classes and the settings (arguments and policies are
 of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
 """
 
+from projections.machine.profile import profile_of
 from projections.machine.settings import Settings, resolve
 from schemas.events import (
     Acked,
@@ -17,8 +18,10 @@ from schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    MachineUpgraded,
     Nacked,
     NodeLost,
+    Policy,
     PolicyApplied,
     Published,
     Purged,
@@ -32,17 +35,19 @@ Outcome = tuple[object, ...]
 
 class Message:
     def __init__(
-        self, message_id: int, size: int, persistent: bool, dies_at: int | None, place: tuple[int, int]
+        self, message_id: int, size: int, persistent: bool, dies_at: int | None, place: tuple[int, ...]
     ) -> None:
         self.id = message_id
         self.size = size
         self.persistent = persistent
         self.dies_at = dies_at
+        self.published_at = 0
         self.place = place  # the smallest is delivered first
         self.holder: Holder | None = None
         self.deliveries = 0  # how often it was delivered
         self.redelivered = False
         self.count = 0
+        self.due_at: int | None = None  # it waits until then
 
 
 class Holder:
@@ -61,11 +66,16 @@ class Holder:
 
 
 class NaiveQueue:
-    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings) -> None:
+    def __init__(self, event: QueueDeclared, queue_id: int, settings: Settings, version: int) -> None:
         self.event = event
         self.id = queue_id
         self.settings = settings
         self.quorum = event.type == "quorum"
+        self.stream = event.type == "stream"
+        self.version = version
+        self.later = self.quorum and version >= 2 and event.semantics == "rabbitmq-4.3"
+        self.delays = event.type == "delayed"
+        self.made_at = 0
         self.messages: list[Message] = []
         self.holders: list[Holder] = []
         self.blocked = False
@@ -74,9 +84,32 @@ class NaiveQueue:
         self.next_letter = 1
         self.declared_by = 0
         self.seen: dict[tuple[str, str, int], int] = {}
+        self.active: Holder | None = None  # of a queue with a single active consumer
+        self.giving_way = False  # it gets nothing more
+
+    @property
+    def single(self) -> bool:
+        return self.argument("x-single-active-consumer") == 1 and not self.stream
+
+    def argument(self, name: str) -> int | None:
+        """Of those that nobody looked at before machine version 2."""
+        found = [argument.value for argument in self.event.arguments if argument.name == name]
+        return int(found[0]) if found and isinstance(found[0], int) and self.version >= 2 else None
 
     def ready(self) -> list[Message]:
-        return sorted((m for m in self.messages if m.holder is None), key=lambda m: m.place)
+        found = [m for m in self.messages if m.holder is None and m.due_at is None]
+        return sorted(found, key=lambda m: m.place)
+
+    def waiting(self) -> list[Message]:
+        return sorted((m for m in self.messages if m.due_at is not None), key=lambda m: (m.due_at or 0, m.id))
+
+    def heads(self) -> list[Message]:
+        """Those whose expiry is looked at: the next message; of profile 4.3 the first of each priority, and of those
+        that came back."""
+        ready = self.ready()
+        if not self.later:
+            return ready[:1]
+        return [m for n, m in enumerate(ready) if n == 0 or m.place[:2] != ready[n - 1].place[:2]]
 
     def held_by(self, holder: Holder) -> list[Message]:
         return sorted((m for m in self.messages if m.holder is holder), key=lambda m: m.deliveries)
@@ -86,8 +119,8 @@ class NaiveQueue:
 
     def counted(self) -> tuple[int, int]:
         ready = self.ready()
-        kept = [letter for letter in self.letters if letter[3]]
-        return len(ready) + len(kept), sum(m.size for m in ready) + sum(letter[2] for letter in kept)
+        sizes = [m.size for m in ready + self.waiting()] + [letter[2] for letter in self.letters if letter[3]]
+        return len(sizes), sum(sizes)
 
     def over(self, extra: int | None = None) -> bool:
         messages, size = self.counted()
@@ -109,9 +142,15 @@ class NaiveQueue:
         return not self.holders if self.quorum else not self.consumers()
 
 
+def priority_of(holder: Holder) -> int:
+    assert holder.event is not None
+    return holder.event.priority
+
+
 class NaiveMachine:
     def __init__(self) -> None:
         self.clock = 0
+        self.version = 1
         self.queues: list[NaiveQueue] = []
         self.gone: list[NaiveQueue] = []  # with letters left
         self.shared: dict[tuple[int, int], int] = {}  # (session, channel) -> limit
@@ -138,9 +177,8 @@ class NaiveMachine:
         while True:
             due: list[tuple[int, int, int]] = []
             for queue in self.queues:
-                ready = queue.ready()
-                if ready and ready[0].dies_at is not None:
-                    due.append((ready[0].dies_at, queue.id, 0))
+                times = [m.dies_at for m in queue.heads()] + [m.due_at for m in queue.waiting()]
+                due.extend((at, queue.id, 0) for at in times if at is not None)
                 if queue.settings.expires_ms is not None and queue.unused():
                     due.append((queue.used_at + queue.settings.expires_ms, queue.id, 1))
             due = [d for d in due if d[0] <= time]
@@ -150,7 +188,10 @@ class NaiveMachine:
             self.clock = max(self.clock, at)
             queue = next(q for q in self.queues if q.id == queue_id)
             if kind == 0:
+                self.release_due(queue)
                 self.expire(queue)
+                if queue.later:
+                    self.deliver(queue)
                 self.limit(queue)
             else:
                 self.delete(queue, "expired")
@@ -158,10 +199,27 @@ class NaiveMachine:
 
     def expire(self, queue: NaiveQueue) -> None:
         while True:
-            ready = queue.ready()
-            if not ready or ready[0].dies_at is None or ready[0].dies_at > self.clock:
+            dead = [m for m in queue.heads() if m.dies_at is not None and m.dies_at <= self.clock]
+            if not dead:
                 return
-            self.die(queue, ready[:1], "expired", 0)
+            self.die(queue, dead[:1], "expired", 0)
+
+    def release_due(self, queue: NaiveQueue) -> None:
+        name = queue.event.queue
+        for message in queue.waiting():
+            assert message.due_at is not None
+            if message.due_at > self.clock:
+                break
+            if queue.delays:
+                queue.messages.remove(message)
+                self.out.append(("forget", name, message.id, "delayed", 0))
+                queue.letters.append((queue.next_letter, message.id, message.size, False))
+                self.out.append(("dead letter", name, message.id, "delayed", queue.next_letter))
+                queue.next_letter += 1
+                continue
+            message.due_at = None
+            message.place = (0, 0, self.next_ticket())
+            self.out.append(("requeue", name, message.id, 0, "delayed"))
 
     # -- death ---------------------------------------------------------------------------------------------------------
 
@@ -190,7 +248,7 @@ class NaiveMachine:
                 queue.blocked = False
 
     def drop(self, queue: NaiveQueue) -> None:
-        while queue.ready() and queue.over():
+        while len(queue.ready()) > (1 if queue.stream else 0) and queue.over():
             self.die(queue, queue.ready()[:1], "maxlen", 0)
         self.expire(queue)
 
@@ -212,7 +270,8 @@ class NaiveMachine:
         return len(holder.queue.held_by(holder)) < event.prefetch
 
     def line_up(self, holder: Holder) -> None:
-        if holder.turn is None and holder.blocked_since is None and self.has_room(holder):
+        waits = holder.queue.single and (holder.queue.active is not holder or holder.queue.giving_way)
+        if holder.turn is None and holder.blocked_since is None and self.has_room(holder) and not waits:
             holder.turn = self.next_ticket()
 
     def pick(self, queue: NaiveQueue) -> Holder | None:
@@ -297,16 +356,22 @@ class NaiveMachine:
         return queue.event.exclusive and actor.session != 0 and actor.session != queue.event.owner
 
     def in_exclusive_use(self, queue: NaiveQueue, event: ConsumerAttached) -> bool:
+        if queue.single and event.exclusive:
+            return True
         others = [h.event for h in queue.holders if h.event is not None]
-        return bool(others) and any(each.exclusive for each in [*others, event])
+        return not queue.stream and bool(others) and any(each.exclusive for each in [*others, event])
 
     def QueueDeclared(self, offset: int, actor: Actor, event: QueueDeclared) -> None:
         queue = self.find(event)
+        if queue is None and event.type in ("stream", "delayed") and self.version < 2:
+            self.nonsense()
+            return
         if queue is None:
             queue = NaiveQueue(
-                event, offset, resolve(event.type, event.arguments, event.policy, event.operator_policy)
+                event, offset, self.resolved(event, event.policy, event.operator_policy, self.version), self.version
             )
             queue.declared_by = actor.session
+            queue.made_at = self.clock
             self.queues.append(queue)
         elif self.locked(queue, actor):
             self.nonsense()
@@ -315,6 +380,12 @@ class NaiveMachine:
             return
         queue.used_at = self.clock
 
+    def resolved(
+        self, event: QueueDeclared, policy: Policy | None, operator_policy: Policy | None, version: int
+    ) -> Settings:
+        profile = profile_of(event.semantics, version)
+        return resolve(event.type, event.arguments, policy, operator_policy, profile)
+
     def PolicyApplied(self, offset: int, actor: Actor, event: PolicyApplied) -> None:
         queue = self.find(event)
         if queue is None:
@@ -322,10 +393,13 @@ class NaiveMachine:
             return
         declared = queue.event
         dropping = not queue.quorum and queue.settings.overflow == "drop-head"
-        queue.settings = resolve(declared.type, declared.arguments, event.policy, event.operator_policy)
+        queue.settings = self.resolved(declared, event.policy, event.operator_policy, queue.version)
         if not queue.settings.at_least_once:
             self.release(queue, [letter for letter in queue.letters if letter[3]])
         queue.used_at = self.clock
+        for message in queue.messages:
+            if queue.stream:
+                message.dies_at = self.cut_at(queue, message)
         if dropping:
             self.drop(queue)
         self.run(queue)
@@ -339,6 +413,12 @@ class NaiveMachine:
             targets.extend(found)
         for queue in targets:
             self.publish(queue, offset, event)
+
+    def cut_at(self, queue: NaiveQueue, message: Message) -> int | None:
+        """A stream's message is too old when max-age has passed since the end of the second of its publishing."""
+        age = queue.settings.max_age_ms
+        seconds = (message.published_at - queue.made_at) // 1000
+        return None if age is None else queue.made_at + seconds * 1000 + 1000 + age
 
     def publish(self, queue: NaiveQueue, offset: int, event: Published) -> None:
         name = queue.event.queue
@@ -359,11 +439,26 @@ class NaiveMachine:
             queue.seen[source] = event.origin.sequence
         ttls = [ttl for ttl in (queue.settings.message_ttl_ms, event.expiration_ms) if ttl is not None]
         dies_at = None
-        if ttls:
+        if ttls and not queue.stream:
             ttl = min(ttls)
             dies_at = self.clock + (1 if queue.quorum and ttl == 0 else ttl)
-        place = (1, self.next_ticket()) if queue.quorum else (0, offset)
+        level = 0
+        highest = queue.argument("x-max-priority")
+        if queue.event.type == "classic" and highest is not None:
+            level = min(event.priority or 0, max(highest, 1))
+        if queue.later:
+            level = 4 if event.priority is None else min(event.priority, 31)
+        place = (1, -level, self.next_ticket()) if queue.quorum else (-level, offset)
         message = Message(offset, event.body_size, event.persistent, dies_at, place)
+        if queue.delays:
+            message.dies_at, message.due_at = None, self.clock + (event.expiration_ms or 0)
+            queue.messages.append(message)
+            self.out.append(("keep", name, offset))
+            self.release_due(queue)
+            return
+        message.published_at = self.clock
+        if queue.stream:
+            message.dies_at = self.cut_at(queue, message)
         had_some = bool(queue.ready())
         queue.messages.append(message)
         holder = None if had_some else self.pick(queue)
@@ -379,7 +474,7 @@ class NaiveMachine:
 
     def Acked(self, offset: int, actor: Actor, event: Acked) -> None:
         queue, holder = self.find_holder(event)
-        if queue is None or holder is None:
+        if queue is None or holder is None or queue.stream:
             self.nonsense()
             return
         for first, last in event.messages:
@@ -395,6 +490,8 @@ class NaiveMachine:
             self.limit(queue)
 
     def let_go(self, queue: NaiveQueue, holder: Holder) -> None:
+        if holder is queue.active:
+            self.give_way(queue)
         self.line_up(holder)
         if holder.event is None and not queue.held_by(holder):
             queue.holders.remove(holder)
@@ -420,21 +517,31 @@ class NaiveMachine:
         if event.requeue:
             self.give_back(queue, holder, found, True, event.method)
         else:
+            if not queue.quorum:
+                found.sort(key=lambda m: m.place[0])  # the highest priority first
             self.die(queue, found, "rejected", holder.number)
         self.let_go(queue, holder)
         self.run(queue)
 
     def give_back(self, queue: NaiveQueue, holder: Holder, found: list[Message], asked: bool, reason: str) -> None:
         limit = queue.settings.delivery_limit
+        failed = reason in ("reject", "session_closed", "channel_closed", "broker_started")
         back: list[Message] = []
         dead: list[Message] = []
         for message in found:
             message.redelivered = True
             if queue.quorum:
-                message.count += 1
-                message.place = (1 if asked and limit is None else 0, self.next_ticket())
+                message.count += failed or not queue.later
+                behind = asked and limit is None and not queue.later
+                message.place = (1 if behind else 0, 0, self.next_ticket())
                 if limit is not None and message.count > limit:
                     dead.append(message)
+                    continue
+                retry = queue.settings
+                if retry.retry in ("all", "failed" if failed else "returned"):
+                    message.holder = None
+                    message.due_at = self.clock + min(retry.retry_min_ms * max(1, message.count), retry.retry_max_ms)
+                    self.out.append(("delay", queue.event.queue, message.id, holder.number, reason, message.due_at))
                     continue
             message.holder = None
             back.append(message)
@@ -447,7 +554,7 @@ class NaiveMachine:
         if queue is None or holder is None or holder.event is None:
             self.nonsense()
             return
-        if not (holder.event.no_ack or holder.event.prefetch == 0):
+        if queue.stream or not (holder.event.no_ack or holder.event.prefetch == 0):
             self.nonsense()
             return
         holder.credit += event.credit
@@ -470,6 +577,10 @@ class NaiveMachine:
             self.shared[(actor.session, event.channel)] = event.global_prefetch
             self.unblock(actor.session, event.channel)
         queue.holders.append(holder)
+        if queue.stream:
+            return  # it reads for itself
+        queue.active = queue.active or holder
+        self.give_way(queue)
         self.line_up(holder)
         if queue.ready():
             self.deliver(queue)
@@ -478,7 +589,7 @@ class NaiveMachine:
     def GlobalPrefetchSet(self, offset: int, actor: Actor, event: GlobalPrefetchSet) -> None:
         channel = (event.session, event.channel)
         for holder in self.of_channel(*channel):
-            if event.prefetch and holder.subscribed and not holder.queue.quorum:
+            if event.prefetch and holder.subscribed and not (holder.queue.quorum or holder.queue.stream):
                 holder.limited = True
             elif not event.prefetch:
                 holder.limited = False
@@ -497,11 +608,39 @@ class NaiveMachine:
         if not queue.held_by(holder):
             queue.holders.remove(holder)
         self.after_leaving(queue)
+        if queue.single and queue in self.queues and queue.ready():
+            self.deliver(queue)
+            self.limit(queue)
 
     def detach(self, holder: Holder) -> None:
         holder.event = None
         holder.turn = None
         holder.blocked_since = None
+        queue = holder.queue
+        if queue.active is holder:
+            self.activate(queue)
+
+    def activate(self, queue: NaiveQueue) -> None:
+        """The best of all consumers."""
+        queue.giving_way = False
+        ranked = queue.consumers()  # in the order in which they came
+        if queue.later:
+            ranked.sort(key=lambda h: h.event.prefetch or 2_000 if h.event else 0, reverse=True)
+        if queue.later or not queue.quorum:
+            ranked.sort(key=priority_of, reverse=True)
+        queue.active = ranked[0] if ranked else None
+        if queue.active is not None:
+            self.line_up(queue.active)
+
+    def give_way(self, queue: NaiveQueue) -> None:
+        active = queue.active
+        if active is None or not queue.single or not queue.later:
+            return
+        if any(priority_of(other) > priority_of(active) for other in queue.consumers()):
+            queue.giving_way = True
+            active.turn = active.blocked_since = None
+        if queue.giving_way and not queue.held_by(active):
+            self.activate(queue)
 
     def after_leaving(self, queue: NaiveQueue) -> None:
         if not queue.consumers():
@@ -511,7 +650,9 @@ class NaiveMachine:
 
     def Fetched(self, offset: int, actor: Actor, event: Fetched) -> None:
         queue, holder = self.find_holder(event)
-        if queue is None or self.locked(queue, actor) or (holder is not None and holder.event is not None):
+        taken = holder is not None and holder.event is not None
+        unfit = queue is not None and (queue.stream or (queue.single and queue.quorum))
+        if queue is None or self.locked(queue, actor) or unfit or taken:
             self.nonsense()
             return
         queue.used_at = self.clock
@@ -542,10 +683,10 @@ class NaiveMachine:
 
     def Purged(self, offset: int, actor: Actor, event: Purged) -> None:
         queue = self.find(event)
-        if queue is None or self.locked(queue, actor):
+        if queue is None or self.locked(queue, actor) or queue.stream:
             self.nonsense()
             return
-        for message in queue.ready():
+        for message in queue.ready() + queue.waiting():
             queue.messages.remove(message)
             self.out.append(("forget", event.queue, message.id, "purged", 0))
         self.limit(queue)
@@ -559,9 +700,9 @@ class NaiveMachine:
 
     def delete(self, queue: NaiveQueue, reason: str) -> None:
         ready = queue.ready()
-        for message in ready:
+        for message in ready + queue.waiting():
             self.out.append(("forget", queue.event.queue, message.id, "deleted", 0))
-        queue.messages = [m for m in queue.messages if m not in ready]
+        queue.messages = [m for m in queue.messages if m.holder is not None]
         freed: list[Holder] = []
         for holder in queue.holders:
             if holder.event is not None:
@@ -654,8 +795,8 @@ class NaiveMachine:
             else:
                 queue.used_at = self.clock
                 for message in queue.messages:
-                    message.redelivered = message.redelivered or event.after_crash
-                if not queue.quorum:
+                    message.redelivered = message.redelivered or (event.after_crash and not queue.stream)
+                if not (queue.quorum or queue.stream):
                     for message in [m for m in queue.ready() if not m.persistent]:
                         queue.messages.remove(message)
                         self.out.append(("forget", queue.event.queue, message.id, "transient", 0))
@@ -680,5 +821,8 @@ class NaiveMachine:
 
     def Tick(self, offset: int, actor: Actor, event: Event) -> None:
         pass
+
+    def MachineUpgraded(self, offset: int, actor: Actor, event: MachineUpgraded) -> None:
+        self.version = max(self.version, event.machine_version)
 
     Checkpointed = CheckpointAsked = Tick

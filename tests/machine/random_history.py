@@ -12,7 +12,7 @@ from events_for_tests import START_MS, VHOST, arguments, policy, route
 
 from projections.machine.consumer import Consumer
 from projections.machine.effects import Effect
-from projections.machine.machine import Machine
+from projections.machine.machine import MACHINE_VERSION, Machine
 from schemas.events import (
     BROKER,
     Acked,
@@ -26,6 +26,7 @@ from schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    MachineUpgraded,
     Nacked,
     NodeLost,
     Origin,
@@ -39,7 +40,8 @@ from schemas.events import (
     Tick,
 )
 
-NAMES = ("a", "b", "c", "d")
+DELAYS = "amq.delayed.x"
+NAMES = ("a", "b", "c", "d", DELAYS)
 Step = tuple[int, int, Actor, Event]  # offset, timestamp_ms, actor, event
 
 
@@ -61,6 +63,7 @@ class History:
         for _ in range(count):
             event, session = self._event()
             self.now_ms += self.dice.choice((0, 0, 0, 1, 1, 2, 5, 30)) if self.dice.random() < 0.5 else 0
+            self.now_ms += 700 if self.dice.random() < 0.005 else 0  # for the age of a stream's messages
             step = (self.offset, self.now_ms, Actor("guest", session) if session else BROKER, event)
             self.effects = []
             self.machine.apply(*step, self.effects)
@@ -79,6 +82,8 @@ class History:
         if lost and dice.random() < 0.1:  # the node is back; until then it does not know that it is lost
             self.last_epoch += 1
             self.epochs |= dict.fromkeys(lost, self.last_epoch)
+        if self.machine.machine_version < MACHINE_VERSION and dice.random() < 0.05:
+            return MachineUpgraded(MACHINE_VERSION), 0
         missing = [name for name in NAMES if self.machine.queue(VHOST, name) is None]
         if missing and dice.random() < 0.3:
             return self._declare(dice.choice(missing))
@@ -111,7 +116,11 @@ class History:
             ("dead_letter_exchange", 0.5, ("dlx",)),
             ("dead_letter_routing_key", 0.2, ("dead",)),
             ("dead_letter_strategy", 0.5, ("at-least-once",)),
-            ("delivery_limit", 0.4, (0, 1, 2)),
+            ("delivery_limit", 0.4, (-1, 0, 1, 2)),
+            ("delayed_retry_type", 0.3, ("all", "failed", "returned", "disabled")),
+            ("delayed_retry_min", 0.4, (0, 1, 4)),
+            ("delayed_retry_max", 0.2, (2, 6)),
+            ("max_age", 0.2, ("1s", "2s")),
         ):
             if dice.random() < chance:
                 keys[key] = dice.choice(values)
@@ -122,14 +131,20 @@ class History:
 
     def _declare(self, name: str) -> tuple[Event, int]:
         dice = self.dice
-        type = dice.choice(("classic", "quorum"))
+        types = ("classic", "classic", "quorum", "quorum", "quorum", "stream")
+        type = "delayed" if name == DELAYS else dice.choice(types)
         durable, exclusive, auto_delete = dice.random() < 0.8, dice.random() < 0.1, dice.random() < 0.2
         session = self._some_session()
         owner = session if exclusive else 0
-        given = arguments(self._settings()) if dice.random() < 0.5 else ()
+        asked = self._settings() if dice.random() < 0.5 else {}
+        if type == "classic" and dice.random() < 0.4:
+            asked["max_priority"] = dice.choice((0, 1, 3, 255))
+        if dice.random() < 0.3:
+            asked["single_active_consumer"] = dice.random() < 0.8
+        given = arguments(asked)
+        semantics = dice.choice(("rabbitmq-3.13", "rabbitmq-4.3"))
         event = QueueDeclared(
-            VHOST, name, type, durable, exclusive, auto_delete, owner, given, "rabbitmq-3.13", self._policy(),
-            self._policy(),
+            VHOST, name, type, durable, exclusive, auto_delete, owner, given, semantics, self._policy(), self._policy()
         )  # fmt: skip
         return event, session
 
@@ -142,7 +157,9 @@ class History:
             self.sequence += dice.choice((0, 1))
             origin = Origin(VHOST, "elsewhere", 5, 55, "expired", self.sequence)
         size, persistent = dice.randint(0, 12), dice.random() < 0.7
-        return Published(route(*names), b"", expiration, None, persistent, origin, None, b"", size), self._session(1)
+        priority = dice.choice((None, 0, 1, 2, 5, 255))
+        event = Published(route(*names), b"", expiration, priority, persistent, origin, None, b"", size)
+        return event, self._session(1)
 
     def _settle(self, holder: Consumer) -> tuple[Event, int]:
         dice = self.dice

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from naive_model import NaiveMachine
 
 from projections.machine.effects import Effect
-from projections.machine.machine import Machine
+from projections.machine.machine import MACHINE_VERSION, Machine
 from schemas.events import (
     Acked,
     Actor,
@@ -23,6 +23,7 @@ from schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    MachineUpgraded,
     Nacked,
     NodeLost,
     Origin,
@@ -52,6 +53,9 @@ keys = st.fixed_dictionaries(
         "dead_letter_exchange": st.just("dlx"),
         "dead_letter_strategy": st.just("at-least-once"),
         "delivery_limit": st.integers(0, 2),
+        "max_age": st.sampled_from(["1s", "2s", "soon"]),  # of streams
+        "delayed_retry_type": st.sampled_from(["all", "failed", "returned"]),
+        "delayed_retry_min": st.integers(1, 20),
     },
 )
 policies = st.one_of(st.none(), keys.map(lambda k: policy("p", **k)))
@@ -68,6 +72,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.sequences: dict[str, int] = {}
         self.epochs = {1: 1, 2: 1, 3: 2}  # of the nodes through which sessions 1 to 3 come
         self.last_epoch = 2
+        self.both(MachineUpgraded(MACHINE_VERSION), 0)
 
     def session(self, number: int) -> int:
         return self.epochs[number] << 24 | number
@@ -87,34 +92,41 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert self.machine.clock_ms == self.model.clock
 
     @rule(
-        name=st.sampled_from(NAMES), type=st.sampled_from(["classic", "quorum"]), durable=st.booleans(),
+        name=st.sampled_from(NAMES), type=st.sampled_from(["classic", "quorum", "stream"]), durable=st.booleans(),
         exclusive=st.booleans(), auto_delete=st.booleans(), owner=st.integers(1, 3), keys=keys, policy=policies,
-        operator=policies, plain=st.booleans(),
+        operator=policies, plain=st.booleans(), single=st.sampled_from([None, None, False, True, True]),
+        highest=st.sampled_from([None, None, 1, 4]), later=st.booleans(),
     )  # fmt: skip
     def declare(
         self, name: str, type: str, durable: bool, exclusive: bool, auto_delete: bool, owner: int,
-        keys: dict[str, object], policy: Policy | None, operator: Policy | None, plain: bool,
+        keys: dict[str, object], policy: Policy | None, operator: Policy | None, plain: bool, single: bool | None,
+        highest: int | None, later: bool,
     ) -> None:  # fmt: skip
         if plain:
             durable, exclusive, auto_delete = True, False, False
+        if single is not None:
+            keys = keys | {"single_active_consumer": single}
+        if highest is not None:
+            keys = keys | {"max_priority": highest}
         owner = self.session(owner)
+        semantics = "rabbitmq-4.3" if later else ""
         event = QueueDeclared(
-            VHOST, name, type, durable, exclusive, auto_delete, owner if exclusive else 0, arguments(keys), "", policy,
-            operator,
+            VHOST, name, type, durable, exclusive, auto_delete, owner if exclusive else 0, arguments(keys), semantics,
+            policy, operator,
         )  # fmt: skip
         self.both(event, owner)
 
     @rule(
         names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), size=st.integers(0, 12),
         expiration=st.one_of(st.none(), st.sampled_from([0, 1, 5, 30])), persistent=st.booleans(),
-        count=st.integers(1, 6),
+        count=st.integers(1, 6), priority=st.sampled_from([None, None, 1, 3, 4, 200]),
     )  # fmt: skip
     def publish(
-        self, names: list[str], size: int, expiration: int | None, persistent: bool, count: int
+        self, names: list[str], size: int, expiration: int | None, persistent: bool, count: int, priority: int | None
     ) -> None:
         for _ in range(count):
             self.both(
-                Published(route(*sorted(names)), b"", expiration, None, persistent, None, None, b"", size)
+                Published(route(*sorted(names)), b"", expiration, priority, persistent, None, None, b"", size)
             )
 
     @rule(name=st.sampled_from(NAMES), source=st.sampled_from(["x", "y"]), again=st.booleans())
@@ -212,7 +224,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
             self.last_epoch += 1
             self.epochs = {n: self.last_epoch if e == epoch else e for n, e in self.epochs.items()}
 
-    @rule(milliseconds=st.sampled_from([1, 3, 10, 40, 200]), tick=st.booleans())
+    @rule(milliseconds=st.sampled_from([1, 3, 10, 40, 200, 700]), tick=st.booleans())
     def pass_time(self, milliseconds: int, tick: bool) -> None:
         self.now_ms += milliseconds
         if tick:
@@ -286,6 +298,8 @@ class MachineAgainstModel(RuleBasedStateMachine):
                 assert view.consumer == (message.holder.number if message.holder else 0)
             assert real.blocked == queue.blocked
             assert real.consumer_count() == len(queue.consumers()) == len(real.consumers())
+            active = [view.consumer for view in real.consumers() if view.activity_status == "single_active"]
+            assert active == ([queue.active.number] if queue.active and queue.single else [])
         assert len(list(self.machine.queues())) == len(self.model.queues)
 
 

@@ -14,15 +14,22 @@ from schemas.events import (
     BrokerStarted,
     ExchangeDeclared,
     ExchangeDeleted,
+    GlobalParameterCleared,
+    GlobalParameterSet,
     MetadataEvent,
     NodeJoined,
     NodeLost,
     OperatorPolicySet,
+    ParameterCleared,
+    ParameterSet,
     PermissionsSet,
     PolicyCleared,
     PolicySet,
+    TopicPermissionsCleared,
+    TopicPermissionsSet,
     Unbound,
     UserDeleted,
+    UserLimitsSet,
     UserSet,
     VhostCreated,
     VhostDeleted,
@@ -191,6 +198,7 @@ def test_a_deleted_vhost_leaves_nothing() -> None:
     topology = fold(
         VhostCreated("v"), UserSet("u", "", ()), exchange("x", vhost="v"), Bound("v", "x", "queue", "q", ""),
         policy("p", vhost="v"), OperatorPolicySet("v", "o", ".*", "{}", 0, "all"), PermissionsSet("v", "u", "", "", ""),
+        TopicPermissionsSet("v", "u", "x", "", ""), ParameterSet("v", "vhost-limits", "limits", '{"max-queues":1}'),
         VhostDeleted("v"), UserDeleted("u"),
     )  # fmt: skip
     assert topology.digest() == empty
@@ -202,9 +210,51 @@ def test_what_makes_no_sense_changes_nothing() -> None:
         exchange("x", vhost="nowhere"), Bound("/", "nowhere", "queue", "q", ""), policy("p", vhost="nowhere"),
         policy("p", pattern="("), policy("p", definition="no json"), PermissionsSet("/", "nobody", "", "", ""),
         PolicyCleared("/", "p"), ExchangeDeleted("/", "x"), UserDeleted("nobody"), VhostDeleted("nowhere"),
+        TopicPermissionsSet("/", "nobody", "x", "", ""), TopicPermissionsCleared("/", "nobody", "x"),
+        ParameterSet("nowhere", "c", "n", "1"), ParameterCleared("/", "c", "n"), GlobalParameterCleared("n"),
+        UserLimitsSet("nobody", '{"max-channels":1}'),
     )  # fmt: skip
     assert topology.digest() == empty
-    assert topology.next_offset == 10
+    assert topology.next_offset == 16
+
+
+USER = UserSet("u", "", ())
+
+
+def test_topic_permissions_are_kept_by_exchange_and_go_with_the_user() -> None:
+    first, second = TopicPermissionsSet("/", "u", "x", "^a", "^b"), TopicPermissionsSet("/", "u", "y", "", ".*")
+    topology = fold(USER, first, second, TopicPermissionsCleared("/", "u", "y"))
+    assert topology.topic_permissions == {("/", "u", "x"): first}
+    assert topology.digest() != fold(USER).digest()
+    assert fold(USER, first, second, UserDeleted("u")).digest() == fold().digest()
+
+
+def test_parameters_are_set_and_cleared() -> None:
+    set_, other = ParameterSet("/", "c", "n", "1"), GlobalParameterSet("g", "{}")
+    topology = fold(set_, ParameterSet("/", "c", "n", "2"), other)
+    assert topology.parameters == {("/", "c", "n"): ParameterSet("/", "c", "n", "2")}
+    assert topology.global_parameters == {"g": other}
+    assert fold(set_).digest() != fold(other).digest() != fold().digest()
+    assert fold(set_, other, ParameterCleared("/", "c", "n"), GlobalParameterCleared("g")).digest() == fold().digest()
+
+
+def test_limits_of_a_vhost_are_a_parameter_and_those_of_a_user_go_with_him() -> None:
+    topology = fold(USER, ParameterSet("/", "vhost-limits", "limits", '{"max-queues":3,"max-connections":-1}'))
+    assert topology.vhost_limits("/") == {"max-connections": -1, "max-queues": 3}
+    assert topology.vhost_limits("v") == {}
+    topology = fold(USER, UserLimitsSet("u", '{"max-channels":2}'))
+    assert topology.user_limits == {"u": {"max-channels": 2}}
+    for end in (UserLimitsSet("u", "{}"), UserLimitsSet("u", "no json"), UserLimitsSet("u", "[1]")):
+        assert fold(USER, UserLimitsSet("u", '{"max-channels":2}'), end).digest() == fold(USER).digest()
+    assert fold(USER, UserLimitsSet("u", '{"max-channels":2}'), UserDeleted("u")).digest() == fold().digest()
+    assert fold(USER, UserLimitsSet("u", '{"max-channels":2}'), UserSet("u", "h", ())).user_limits
+
+
+def test_a_vhost_that_exists_is_changed_and_keeps_what_is_in_it() -> None:
+    topology = fold(VhostCreated("v", "a"), exchange("x", vhost="v"), VhostCreated("v", "b", ("t",), "quorum"))
+    assert topology.vhosts["v"] == VhostCreated("v", "b", ("t",), "quorum")
+    assert ("v", "x") in topology.exchanges
+    assert fold(VhostCreated("v", "", ("t",))).digest() != fold(VhostCreated("v")).digest()
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,14 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
             e.Origin("/", "jfk", 12, 123_456, "maxlen", 3), None, b"x" * 300, 300,
         ),
     ),
+    "Published-restored": (
+        TIMESTAMP_MS,
+        ADMIN,
+        e.Published(
+            e.Route("/", "flights", "dep.JFK", ("jfk",)), PROPERTIES, 5_000, None, True,
+            e.Origin("/", "jfk", 12, 123_456, "restored", 7, "jfk@1763715845678", 2, True), None, b"again", 5,
+        ),
+    ),
     "Published-encrypted": (
         TIMESTAMP_MS,
         GUEST,
@@ -121,6 +129,21 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     "NodeLost": (TIMESTAMP_MS, e.BROKER, e.NodeLost("rewindmq@one", 300, "lapsed")),
     "NodeAlive": (TIMESTAMP_MS, e.BROKER, e.NodeAlive("rewindmq@one", 300)),
     "CheckpointAsked": (TIMESTAMP_MS, e.BROKER, e.CheckpointAsked()),
+    "LeaseRenewed": (TIMESTAMP_MS, GUEST, e.LeaseRenewed("/", "jfk", 12)),
+    "PastRead": (
+        TIMESTAMP_MS,
+        GUEST,
+        e.PastRead("/", "jfk", 6, 1, "ctag1.1", (e.Argument("x-rewind-to", "longstr", "2025-11-21T09:00:00Z"),)),
+    ),
+    "TopicPermissionsSet": (TIMESTAMP_MS, ADMIN, e.TopicPermissionsSet("/", "eve", "flights", "^dep\\.", ".*")),
+    "TopicPermissionsCleared": (TIMESTAMP_MS, ADMIN, e.TopicPermissionsCleared("/", "eve", "flights")),
+    "ParameterSet": (TIMESTAMP_MS, ADMIN, e.ParameterSet("shop", "vhost-limits", "limits", '{"max-queues":100}')),
+    "ParameterCleared": (TIMESTAMP_MS, ADMIN, e.ParameterCleared("shop", "vhost-limits", "limits")),
+    "GlobalParameterSet": (TIMESTAMP_MS, ADMIN, e.GlobalParameterSet("cluster_name", '"airport"')),
+    "GlobalParameterCleared": (TIMESTAMP_MS, ADMIN, e.GlobalParameterCleared("cluster_name")),
+    "UserLimitsSet": (TIMESTAMP_MS, ADMIN, e.UserLimitsSet("eve", '{"max-channels":10}')),
+    "Nacked-timeout": (TIMESTAMP_MS, e.BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),
+    "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, e.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
     "Checkpointed-final": (TIMESTAMP_MS, e.BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),
     "BrokerStarted-after-crash": (TIMESTAMP_MS, e.BROKER, e.BrokerStarted("rewindmq@host", "0.2.0", 1, True)),
 }  # fmt: skip

@@ -230,7 +230,7 @@ HEAD = encoded(Tick())[:-1]
         (HEAD + b"\x16\x00\x00", "byte 9 of 11: the record goes on for 2 bytes behind its end"),
         (HEAD + b"\x0c\x00\x00\x02\x00", "byte 12 of 13: if_empty"),
         (HEAD + b"\x0c\x00\x00\x02\x01", "byte 11 of 13: if_unused is neither true (1) nor false (0) but 2"),
-        (HEAD + b"\x04\x00\x00\x00\x00\x00\x06", "byte 14 of 15: method has no symbol number 3"),
+        (HEAD + b"\x04\x00\x00\x00\x00\x00\x08", "byte 14 of 15: method has no symbol number 4"),
         (HEAD + b"\x0e\x00\x00\x04", "byte 11 of 12: policy has no branch number 2"),
         (
             HEAD + b"\x00\x00\x00\x00\x00" + b"\xfe" + b"\xff" * 7 + b"\x7f",

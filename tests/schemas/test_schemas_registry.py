@@ -211,7 +211,7 @@ def written_under(schema: dict[str, Any], name: str) -> bytes:
     return out.getvalue()
 
 
-NEWER = ("NodeLost", "NodeAlive", "CheckpointAsked")
+NEWER = ("GlobalParameterSet", "GlobalParameterCleared", "UserLimitsSet")
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NEWER])

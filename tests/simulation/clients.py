@@ -10,6 +10,8 @@ from collections.abc import Callable
 from engine.amqp.settlement import ranges
 from engine.broker import Partition, Session
 from engine.errors import AmqpError
+from engine.matching import Content
+from projections.hidden import is_delay_queue
 from projections.machine.queue import Queue
 from schemas.events import Acked, Argument, Credited, Nacked, Published
 from tests.simulation.witness import Publish, Receipt
@@ -18,6 +20,7 @@ from tests.simulation.world import POINTS, SimulatedCrash, World
 Step = tuple[str, int]
 QUEUES = [f"q{number}" for number in range(7)]
 DEAD = "dead"  # where every letter of the exchange `dlx` must arrive: never limited, purged or deleted
+LATER = "later"  # an exchange that delays; all of that arrives in `dead`, too
 PERSISTENT, TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"
 
 PATIENCE = 20  # quiet minutes after which letters that still wait will wait for ever
@@ -33,6 +36,7 @@ POLICIES: list[dict[str, object]] = [
     AT_LEAST_ONCE | {"message-ttl": 20}, AT_LEAST_ONCE | {"max-length": 2}, AT_LEAST_ONCE | {"delivery-limit": 0},
     {"dead-letter-exchange": "nowhere"},
 ]  # fmt: skip
+LATER_4_3: dict[str, bool | int | str] = {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"}
 ARGUMENTS: list[dict[str, bool | int | str]] = [
     {}, {}, {"x-queue-type": "quorum"}, {"x-queue-type": "quorum", "x-delivery-limit": 1}, {"x-max-length": 3},
     {"x-message-ttl": 30, "x-dead-letter-exchange": "dlx"}, {"x-expires": 200}, {"x-message-ttl": 0},
@@ -40,6 +44,8 @@ ARGUMENTS: list[dict[str, bool | int | str]] = [
     {"x-overflow": "reject-publish", "x-max-length": 2},
     {"x-queue-type": "quorum", "x-max-length": 3, **{f"x-{key}": value for key, value in AT_LEAST_ONCE.items()}},
     {"x-queue-type": "quorum", "x-dead-letter-exchange": "dlx", "x-message-ttl": 25},
+    {"x-max-priority": 4}, {"x-max-priority": 2, "x-max-length": 3, "x-dead-letter-exchange": "dlx"}, LATER_4_3,
+    {**LATER_4_3, "x-delayed-retry-type": "all", "x-delayed-retry-min": 15, "x-delivery-limit": 2},
 ]  # fmt: skip
 
 
@@ -86,7 +92,7 @@ class Taker:
 
     def deliver(
         self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         self.world.passed("deliver")
         self.world.witness.counts["deliveries"] += 1
@@ -97,7 +103,7 @@ class Taker:
 
     def fetched(
         self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         self.world.passed("deliver")
         self.receipt.rows.append((queue.queue_id, message_id, redelivered, delivery_count, final))
@@ -124,7 +130,7 @@ class Clients:
             "credit": self.credit, "cancel": self.cancel, "declare": self.declare, "delete": self.delete,
             "purge": self.purge, "bind": self.bind, "policy": self.policy, "close": self.close, "wait": self.wait,
             "arm": self.arm, "crash": self.crash, "restart": self.restart, "clock": self.turn_clock,
-            "disk": self.fill_disk,
+            "disk": self.fill_disk, "delay": self.delay,
         }  # fmt: skip
 
     def prepare(self) -> None:
@@ -136,6 +142,9 @@ class Clients:
         kind: dict[str, bool | int | str] = {"x-queue-type": "quorum"} if self.dice.random() < 0.5 else {}
         broker.declare_queue(session, DEAD, False, True, False, False, arguments(kind))
         broker.bind(session, "dlx", "queue", DEAD, "", ())
+        kind = {"x-delayed-type": "fanout"}
+        broker.declare_exchange(session, LATER, "x-delayed-message", False, True, False, False, arguments(kind))
+        broker.bind(session, LATER, "queue", DEAD, "", ())
         for name in QUEUES[:5]:
             self.declare_as(session, name, self.dice.choice(ARGUMENTS))
         broker.close_session(session)
@@ -183,20 +192,33 @@ class Clients:
             told.append(f"{self.world.witness.publishes[-1].body[:8].decode()} to {exchange}/{key} ({expiration})")
         return ", ".join(told)
 
-    def publish_one(self, session: Session, exchange: str, key: str, expiration: int | None) -> None:
+    def delay(self) -> str:
+        session, delay = self.dice.choice(self.sessions), self.dice.choice((1, 15, 80, 3_000))
+        count = self.dice.randrange(1, 4)
+        for _ in range(count):
+            self.publish_one(session, LATER, self.dice.choice(QUEUES), None, delay)
+        return f"{count} by {delay} ms"
+
+    def publish_one(
+        self, session: Session, exchange: str, key: str, expiration: int | None, delay: int | None = None
+    ) -> None:
         witness = self.world.witness
         body = b"%d." % len(witness.publishes) + b"x" * self.dice.randrange(0, 12)
         persistent = self.dice.random() < 0.8
         publish = Publish(body, witness.life.number)
         witness.publishes.append(publish)
         properties = PERSISTENT if persistent else TRANSIENT
-        for destination in self.world.broker.route(session, exchange, key, None):
-            offset = destination.partition.publish(session.actor, Published(
-                destination.route, properties, expiration, None, persistent, None, None, body, len(body)
+        if delay is not None:
+            properties = b"\x30\x00\0\0\0\x11\x07x-delayl" + delay.to_bytes(8, "big") + properties[2:]
+        for to in self.world.broker.route(session, exchange, key, Content(properties)):
+            lasts = expiration if to.delay_ms is None else to.delay_ms
+            priority = self.dice.choice((None, None, 0, 1, 3, 9))
+            offset = to.partition.publish(session.actor, Published(
+                to.route, properties, lasts, priority, persistent, None, None, body, len(body)
             ))  # fmt: skip
             answer = Answer(self.world, publish, len(publish.places))
-            publish.places.append((destination.partition.index, offset))
-            destination.partition.await_durable(offset, answer, 0)
+            publish.places.append((to.partition.index, offset))
+            to.partition.await_durable(offset, answer, 0)
 
     def settle(self) -> str:
         found = [taker for taker in self.takers if taker.outstanding]
@@ -379,6 +401,8 @@ class Clients:
                 if ("/", name) in known:
                     clear("guest", "/", name)
         for queue in list(broker.queues()):
+            if is_delay_queue(queue.name):
+                continue
             taker = Taker(world, session, 1, False)
             taker.belongs(*broker.consume(session, 1, taker, queue.name, "tag", False, False, 3, 0, ()))
             self.takers.append(taker)
@@ -417,6 +441,6 @@ class Clients:
         if any(taker.outstanding for taker in self.takers) or not self.world.broker.turns.at_rest:
             return False
         return not any(
-            queue.messages_ready or queue.messages_unacked or queue.outbox
+            queue.messages_ready or queue.messages_unacked or queue.messages_delayed or queue.outbox
             for partition in self.world.broker.partitions for queue in partition.machine.by_id.values()
         )  # fmt: skip

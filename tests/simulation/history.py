@@ -15,7 +15,7 @@ from tests.simulation.world import World
 WEIGHTS = {
     "publish": 32, "settle": 20, "consume": 9, "fetch": 4, "credit": 4, "cancel": 2, "declare": 6, "delete": 2,
     "purge": 1, "bind": 4, "policy": 4, "close": 2, "wait": 8, "arm": 3, "crash": 2, "restart": 1, "clock": 1,
-    "disk": 1,
+    "disk": 1, "delay": 5,
 }  # fmt: skip
 STEPS = 100
 CUTS = 150  # tries at cutting a failing history, a fraction of a second each

@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from engine.log.memory import MemoryLog, MemoryPartition
 from engine.log.placement import partition_of
 from projections.machine.effects import (
+    DELAYED,
     DeadLetter,
+    Delay,
     Deliver,
     Duplicate,
     Effect,
@@ -40,7 +42,8 @@ from schemas.events import BrokerStarted, Checkpointed, ConsumerAttached, DeadLe
 from tests.simulation.witness import Claim, EffectRow, Witness, row_of
 
 READY = "ready"
-AWAY = {"expired": READY, "maxlen": READY, "purged": READY, "transient": READY}  # from where a message leaves so
+WAITING = "waiting"  # after delayed retry
+AWAY = dict.fromkeys(("expired", "maxlen", "purged", "transient", "delayed"), READY)  # from where a message leaves so
 Message = tuple[int, int]  # queue id, message id
 
 
@@ -114,7 +117,8 @@ class Account:
         assert message not in self.born_at
         self.place[message] = READY
         self.born_at[message] = self.machine.clock_ms
-        lives = [ms for ms in (queue.message_ttl_ms, event.expiration_ms) if ms is not None]
+        known = (queue.settings.max_age_ms,) if queue.stream else (queue.message_ttl_ms, event.expiration_ms)
+        lives = [ms for ms in known if ms is not None]
         if lives:
             self.dies_at[message] = self.machine.clock_ms + min(lives)
         if event.origin is not None:
@@ -137,9 +141,15 @@ class Account:
         elif isinstance(effect, Requeue):
             for message_id in effect.message_ids:
                 message = (effect.queue.queue_id, message_id)
-                assert self.place[message] == effect.consumer, f"{message} returns from who does not hold it"
+                was = WAITING if effect.reason == DELAYED else effect.consumer
+                assert self.place[message] == was, f"{message} returns from where it is not"
                 self.place[message] = READY
-                self.returns[message] += 1
+                self.returns[message] += effect.reason != DELAYED
+        elif isinstance(effect, Delay):
+            message = (effect.queue.queue_id, effect.message_id)
+            assert self.place[message] == effect.consumer, f"{message} returns from who does not hold it"
+            self.place[message] = WAITING
+            self.returns[message] += 1
         elif isinstance(effect, DeadLetter):
             self._die(effect)
         elif isinstance(effect, Release):
@@ -156,7 +166,8 @@ class Account:
         returns = self.returns[message]
         again = returns > 0 or effect.message_id < self.crashed_at
         assert effect.redelivered == again, f"{message} returned {returns} times: redelivered?"
-        assert not queue.quorum or effect.delivery_count == returns, f"{message} returned {returns} times"
+        count = effect.acquired_count if queue.profile.failures_count else effect.delivery_count
+        assert not queue.quorum or count == returns, f"{message} returned {returns} times"
         dies_at, now = self.dies_at.get(message), self.machine.clock_ms
         if dies_at is not None:
             at_once = dies_at == now == self.born_at[message]
@@ -172,9 +183,10 @@ class Account:
         place = self.place.pop(message)
         if effect.reason != "deleted":
             expected = AWAY.get(effect.reason, effect.consumer)
-            assert place == expected, f"{message} {effect.reason} from {expected}, but it is at {place}"
-        if effect.reason == "expired":
-            assert self.dies_at[message] <= self.machine.clock_ms, f"{message} expired before its time"
+            purged = place == WAITING and effect.reason == "purged"
+            assert place == expected or purged, f"{message} {effect.reason} from {expected}, but it is at {place}"
+        if effect.reason in ("expired", "delayed"):
+            assert self.dies_at[message] <= self.machine.clock_ms, f"{message} {effect.reason} before its time"
         self.ended[effect.reason] += 1
 
     def _die(self, effect: DeadLetter) -> None:
@@ -353,7 +365,7 @@ def check_letters(accounts: list[Account], dead: str) -> None:
     for account in accounts:
         for (queue_id, sequence), letter in account.letters.items():
             arrived = target.taken[(queue.queue_id, letter.queue.name, queue_id, sequence)]
-            if letter.exchange == "dlx" and (queue_id, sequence) not in account.given_up:
+            if letter.exchange in ("dlx", "later") and (queue_id, sequence) not in account.given_up:
                 assert arrived == 1, f"dead letter {sequence} of {letter.queue.name} arrived {arrived} times"
     for account in accounts:
         for offset, event in account.published.items():

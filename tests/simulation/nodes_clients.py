@@ -106,13 +106,13 @@ class Taker:
 
     def deliver(
         self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         self._given(queue, message_id, message, redelivered, delivery_count, final)
 
     def fetched(
         self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
         assert (message is None) == (message_id < 0)
         self._given(queue, message_id, message, redelivered, delivery_count, final)

@@ -13,6 +13,7 @@ import pytest
 
 from projections.machine.effects import (
     ACKED,
+    DELAYED,
     DELETED,
     DELIVERED,
     DELIVERY_LIMIT,
@@ -49,7 +50,7 @@ def test_the_histories_meet_everything() -> None:
         witness = witness_of(seed)
         met += witness.counts + witness.ended
     wanted = [*WEIGHTS, *(f"killed at {point}" for point in POINTS), "crashes", "clean stops", "deliveries", ACKED,
-              DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED, TRANSIENT, "dead letters",
+              DELAYED, DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED, TRANSIENT, "dead letters",
               "dead letters seen before", "refused", "snapshots", "commits failed", "batches failed",
               "tails lost"]  # fmt: skip
     assert [what for what in wanted if met[what] < 5] == []

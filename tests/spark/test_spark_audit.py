@@ -330,3 +330,16 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path)
     told.close()
     bad = [f for f in audit(spark, str(tmp_path)) if not f.ok]
     assert [(f.check, f.queue) for f in bad] == [("policies", "//orders")]
+
+
+def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(spark, tmp_path: Path) -> None:
+    from schemas.events import BROKER, OperatorPolicySet, PolicySet, QueueDeclared
+
+    told = Recorder(tmp_path, partitions=1)
+    told.metadata(PolicySet("/", "all", ".*", '{"max-length":9}', 0, "all"))
+    told.metadata(OperatorPolicySet("/", "all", ".*", '{"message-ttl":9}', 0, "queues"))
+    told.wait(1)
+    for queue, kind in (("amq.delayed.later", "delayed"), ("amq.rabbitmq.reply-to.token", "classic")):
+        told.append(0, BROKER, QueueDeclared("/", queue, kind, True, False, False, 0, (), "rabbitmq-3.13", None, None))
+    told.close()
+    assert [f for f in audit(spark, str(tmp_path)) if not f.ok] == []

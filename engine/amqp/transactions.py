@@ -1,0 +1,145 @@
+"""A transactional channel (tx.select): publishes and settlements are kept back until tx.commit.
+
+    publish   permissions, routing and properties are looked at when it comes; it is logged at commit, and returned then
+    settle    its delivery tags are taken at once, so a second ack is refused; logged at commit, put back by rollback
+    commit    publishes in their order, then settlements in theirs; commit-ok when all of it is durable. When a queue
+              refused one of them (reject-publish) the channel closes instead: 406 "partial tx completion"
+    the end   of the channel forgets what was kept: nothing is published, and what it held returns to the queues
+
+A transactional channel is never `ready`: what frames.py takes out of the stream in one piece knows no transactions, so
+the hot path has no question to ask. A commit is no atomic write across queues, as with RabbitMQ (S-099 for the texts;
+rabbit_channel.erl).
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from engine.amqp.properties import Parsed
+from engine.amqp.publishing import Publishing
+from engine.amqp.settlement import Holder, Verdict
+from engine.broker import Destination
+from engine.errors import PreconditionFailed, ResourceError
+from engine.routing import Router
+
+if TYPE_CHECKING:
+    from engine.amqp.channel import Channel
+
+MAX_BYTES = 536_870_912  # of bodies in one transaction: RabbitMQ's bound for one message
+
+
+@dataclass(slots=True)
+class Kept:
+    """A publish until commit. `destinations` are those that it had when it came."""
+
+    publishing: Publishing
+    parsed: Parsed
+    body: bytes
+    destinations: tuple[Destination, ...]
+
+
+class Commit:
+    """What a commit waits for. Implements `engine.partition.Confirms`."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.refused = False
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def confirm(self, _sequence: int, refused: bool) -> None:
+        self.refused = self.refused or refused
+        self.step()
+
+    def step(self) -> None:
+        self.waiting -= 1
+        if self.waiting == 0 and not self.done.done():  # the connection may be gone, and its task with it
+            self.done.set_result(None)
+
+
+class Transaction:
+    def __init__(self, channel: "Channel") -> None:
+        self.channel = channel
+        self.publishes: list[Kept] = []
+        self.settled: list[tuple[Verdict, list[tuple[int, Holder, int]]]] = []  # verdict, (tag, holder, message id)
+        self.size = 0
+        self.version = channel.broker.routing_version  # of the first publish that is kept
+
+    def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
+        channel = self.channel
+        if publishing.version != channel.broker.routing_version:
+            publishing.resolve(channel.broker, channel.session)
+        parsed = channel.parsed.get(raw) or channel.parse_properties(raw)
+        destinations = channel.destinations(publishing, parsed)
+        self.size += len(body)
+        if self.size > MAX_BYTES:
+            raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")
+        if not self.publishes:
+            self.version = channel.broker.routing_version
+        self.publishes.append(Kept(publishing, parsed, body, destinations))
+        channel.status.messages_uncommitted += 1
+        if len(body) != channel.tally.size:
+            channel.tally.another_size(len(body))
+        channel.tally.received += 1
+        channel.tally.received_confirm += 1
+
+    def settle(self, tag: int, multiple: bool, verdict: Verdict) -> None:
+        """PreconditionFailed (406) for a tag that is not outstanding."""
+        taken = self.channel.settlement.take(tag, multiple)
+        if self.settled and self.settled[-1][0] == verdict:
+            self.settled[-1][1].extend(taken)
+        else:
+            self.settled.append((verdict, taken))
+        if verdict is None:
+            self.channel.status.acks_uncommitted += len(taken)
+
+    async def commit(self) -> None:
+        """PreconditionFailed (406) when a queue would not take a message; the others have theirs."""
+        publishes, settled = self.publishes, self.settled
+        self.forget()
+        commit = Commit()
+        for kept in publishes:
+            self.deliver(kept, commit)
+        for verdict, taken in settled:
+            self.channel.settlement.settle_taken(taken, verdict)
+        commit.waiting += 1
+        self.channel.broker.when_durable(commit.step)
+        await commit.done
+        if commit.refused:
+            raise PreconditionFailed("partial tx completion")
+
+    def deliver(self, kept: Kept, commit: Commit) -> None:
+        channel = self.channel
+        destinations = kept.destinations
+        if self.version != channel.broker.routing_version:
+            destinations = still_there(destinations, channel.broker.router)
+        if not destinations:
+            channel.unroutable(kept.publishing, kept.parsed.raw, kept.body)
+            return
+        for destination in destinations:
+            mark = channel.publish_to(destination, kept.parsed, kept.body)
+            commit.waiting += 1
+            destination.partition.await_durable(mark, commit, 0)
+        if kept.publishing.returned:
+            channel.return_message(kept.publishing, kept.parsed.raw, kept.body)
+
+    def rollback(self) -> None:
+        taken = [each for _, some in self.settled for each in some]
+        self.channel.settlement.put_back(taken)
+        self.forget()
+
+    def forget(self) -> None:
+        self.publishes = []
+        self.settled = []
+        self.size = 0
+        self.channel.status.messages_uncommitted = self.channel.status.acks_uncommitted = 0
+
+
+def still_there(destinations: tuple[Destination, ...], router: Router) -> tuple[Destination, ...]:
+    """Without the queues that are gone."""
+    live: list[Destination] = []
+    for destination in destinations:
+        route, machine = destination.route, destination.partition.machine
+        queues = tuple(name for name in route.queues if machine.queue(route.vhost, name) is not None)
+        if queues:
+            live.append(router.narrowed(destination, queues))
+    return tuple(live)

@@ -1,0 +1,50 @@
+"""The options of the TLS listener."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from engine.tls import TlsListener
+
+FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+OPTIONS: tuple[Callable[[Any], Any], ...] = (
+    click.option("--tls-port", type=click.IntRange(1, 65535), help="AMQP over TLS, too (RabbitMQ's is 5671)."),
+    click.option("--tls-cert", type=FILE, help="The broker's certificate, with its chain (PEM)."),
+    click.option("--tls-key", type=FILE, help="Its private key (PEM)."),
+    click.option("--tls-ca", type=FILE, help="Who signs clients' certificates (PEM)."),
+    click.option("--tls-verify-peer", is_flag=True, help="A client's certificate must be signed by --tls-ca."),
+    click.option("--tls-fail-if-no-peer-cert", is_flag=True, help="And it must have one."),
+    click.option("--tls-login-from", type=click.Choice(["distinguished_name", "common_name"]),
+                 help="Clients may log in by certificate (SASL EXTERNAL); where the user's name is in it."),
+)  # fmt: skip
+
+
+def with_tls(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command these options; it is called with `tls`, None without --tls-port."""
+
+    @functools.wraps(command)
+    def with_one(
+        *arguments: Any, tls_port: int | None, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None,
+        tls_verify_peer: bool, tls_fail_if_no_peer_cert: bool, tls_login_from: str | None, **options: Any,
+    ) -> Any:  # fmt: skip
+        tls = None
+        if tls_port is not None:
+            if tls_cert is None or tls_key is None:
+                raise click.UsageError("--tls-port needs --tls-cert and --tls-key")
+            if tls_verify_peer and tls_ca is None:
+                raise click.UsageError("--tls-verify-peer needs --tls-ca")
+            if (tls_fail_if_no_peer_cert or tls_login_from) and not tls_verify_peer:
+                raise click.UsageError("a certificate that nobody verifies proves nothing: --tls-verify-peer is needed")
+            tls = TlsListener(
+                tls_port, tls_cert, tls_key, tls_ca, tls_verify_peer, tls_fail_if_no_peer_cert, tls_login_from
+            )
+        elif tls_cert or tls_key or tls_ca or tls_verify_peer or tls_fail_if_no_peer_cert or tls_login_from:
+            raise click.UsageError("the --tls- options need --tls-port")
+        return command(*arguments, tls=tls, **options)
+
+    for option in reversed(OPTIONS):
+        with_one = option(with_one)
+    return with_one

@@ -1,0 +1,136 @@
+"""Health checks, with RabbitMQ's answers: 200 {"status": "ok"}, or 503 {"status": "failed", "reason": ...} and more."""
+
+import secrets
+import ssl
+import time
+from pathlib import Path
+
+from starlette.responses import Response
+
+from engine.http.call import Call, bad_request, not_found, reply
+from engine.http.listing import Item
+from engine.http.overview import node_items
+from engine.http.queues import Taken
+from schemas.events import Argument, Published
+
+# Other names of the protocols that are spoken here (rabbit_mgmt_wm_health_check_protocol_listener.erl).
+PROTOCOLS = {
+    **dict.fromkeys(("amqp091", "amqp0.9.1", "amqp0-9-1", "amqp0_9_1"), "amqp"),
+    **dict.fromkeys(("http1", "http1.1", "http_api", "management", "management_ui", "ui"), "http"),
+    "amqps": "amqp/ssl", "prometheus": "http/prometheus",
+}  # fmt: skip
+DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+ALIVENESS = "aliveness-test"
+
+
+def ok(**more: object) -> Response:
+    return reply({"status": "ok", **more})
+
+
+def failed(reason: str, **more: object) -> Response:
+    return reply({"status": "failed", "reason": reason, **more}, 503)
+
+
+async def alarms(call: Call) -> Response:
+    """Publishing that is held back because the log can't be written is the only alarm there is."""
+    if call.broker.blocked is None:
+        return ok()
+    where = "on the node" if call.request.url.path.endswith("local-alarms") else "in the cluster"
+    alarm: Item = {"node": call.broker.config.node, "resource": "disk", "reason": call.broker.blocked}
+    return failed(f"There are alarms in effect {where}", alarms=[alarm])
+
+
+async def virtual_hosts(call: Call) -> Response:
+    """A vhost is never down while the others are up."""
+    return ok()
+
+
+async def ready(call: Call) -> Response:
+    """503 while a node that was declared lost has not joined again: it turns clients away."""
+    if not call.broker.keeper.joined:
+        return failed("the node was declared lost and joins again")
+    return ok()
+
+
+async def mirror_sync_critical(call: Call) -> Response:
+    """There are no mirrors, so none that lags behind."""
+    if len(call.broker.topology.nodes) > 1:
+        return ok()
+    return ok(reason="single node cluster")
+
+
+async def port_listener(call: Call) -> Response:
+    asked_for = call.segment("port")
+    if not (asked_for.isascii() and asked_for.isdigit()):
+        raise bad_request("Invalid port")
+    ports = [port for _, _, port in call.broker.config.listeners]
+    if int(asked_for) in ports:
+        return ok(port=int(asked_for))
+    return failed("No active listener", missing=int(asked_for), ports=ports)
+
+
+async def protocol_listener(call: Call) -> Response:
+    asked_for = call.segment("protocol").lower()
+    protocol = PROTOCOLS.get(asked_for, asked_for)
+    protocols = [each for each, _, _ in call.broker.config.listeners]
+    if protocol in protocols:
+        return ok(protocol=protocol)
+    return failed("No active listener", missing=protocol, protocols=protocols)
+
+
+async def certificate_expiration(call: Call) -> Response:
+    """Of the certificates that listeners show; none where none speaks TLS."""
+    within, unit = call.segment("within"), call.segment("unit").lower()
+    if not (within.isascii() and within.isdigit()):
+        raise bad_request("Invalid expiration value.")
+    if unit not in DAYS:
+        raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
+    tls = call.broker.config.tls
+    limit = time.time() + int(within) * DAYS[unit] * 86_400
+    files = {"certfile": tls and tls.certificate, "cacertfile": tls and tls.ca}
+    expiring = {name: end for name, file in files.items() if file and (end := expires_at(file)) <= limit}
+    if tls is None or not expiring:
+        return ok()
+    item: Item = {"node": call.broker.config.node, "protocol": "amqp/ssl", "interface": call.broker.config.host,
+                  "port": tls.port}  # fmt: skip
+    for name, file in files.items():
+        day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(expiring[name])) if name in expiring else None
+        item |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
+    return failed("Certificates expiring", expired=[item])
+
+
+def expires_at(certificate: Path) -> float:
+    """Of the first certificate in the file."""
+    decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
+    return ssl.cert_time_to_seconds(decoded["notAfter"])
+
+
+async def node(call: Call) -> Response:
+    """The old health check: is it there, without alarms?"""
+    asked_for = call.request.path_params.get("node")
+    if asked_for is not None:
+        name = call.segment("node")
+        if all(item["name"] != name for item in node_items(call.broker)):
+            raise not_found()
+    if call.broker.blocked is not None:
+        return failed(f"resource alarm(s) in effect: {call.broker.blocked}")
+    return ok()
+
+
+async def aliveness(call: Call) -> Response:
+    """Declares a queue, publishes to it and gets the message back: all of it is in history."""
+    broker = call.broker
+    token = secrets.token_bytes(8)
+    async with call.session(call.vhost) as session:
+        arguments: tuple[Argument, ...] = ()
+        await broker.declare_queue(session, ALIVENESS, False, False, False, False, arguments)
+        (destination,) = broker.route(session, "", ALIVENESS, None)
+        message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
+        destination.partition.publish(session.actor, message)
+        taken = Taken()
+        await broker.fetch(session, 1, taken, ALIVENESS, True)
+        broker.end_of_turn()
+    await call.durable()
+    if taken.message is None:
+        return failed("aliveness-test queue is empty")
+    return ok()

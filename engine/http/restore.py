@@ -1,0 +1,106 @@
+"""Bring back what was lost: POST /api/queues/{vhost}/{queue}/restore
+
+    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      of which moment
+    "only": ["purged", "expired", ...] or "all"    what became of them since; if not given: what was undone took them,
+                                                   and at a moment all that no consumer took
+    "messages": [ids]                              only these; with no moment: as they were published, whenever
+    "to": "queue"                                  into another queue of the vhost
+    "name": "..."                                  each message comes back once under a name
+    "dry_run": true                                only say what would
+
+Whoever may read the queue and write to the target may do it. The answer says how many came back (`restored`), had come
+back already under this name (`duplicates`), or were refused by the target's limits (`refused`).
+"""
+
+from starlette.responses import Response
+
+from engine.http.call import ApiError, Call, Json, bad_request, boolean, not_found, reply, text
+from engine.http.past import require_read
+from engine.past import history_of
+from engine.past_process import ProcessEnded, past_process
+from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore
+from projections.rewind import At, RewindError, format_time, parse_time
+
+MAX_MESSAGES = 100_000  # ids in one request
+
+
+async def post(call: Call) -> Response:
+    vhost, queue = call.vhost, call.segment("queue")
+    require_read(call, vhost, queue)
+    content = await call.body()
+    target = text(content, "to", queue)
+    dry_run = boolean(content, "dry_run", False)
+    wish = wish_of(call, vhost, queue, target, content)
+    if call.broker.blocked is not None and not dry_run:
+        raise bad_request(f"publishing is blocked: {call.broker.blocked}")
+    await call.durable()  # the reader sees what is written
+    try:
+        plan = await past_process.ask(wish)
+        if isinstance(plan, NoPlan):
+            raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
+        name = text(content, "name", name_of(plan))
+        answer = told(plan, target, name) | {"dry_run": dry_run}
+        if dry_run:
+            return reply(answer)
+        async with call.session(vhost) as session:
+            done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
+    except ProcessEnded as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    return reply(answer | {
+        "restored": done.restored, "duplicates": done.duplicates, "refused": done.refused, "declared": done.declared,
+    })  # fmt: skip
+
+
+def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> Wish:
+    given = [key for key in ("time", "offset", "undo") if key in content]
+    if len(given) > 1 or not (given or content.get("messages")):
+        raise bad_request("give one of time, offset and undo, or messages")
+    unknown = content.keys() - {"time", "offset", "undo", "only", "messages", "to", "name", "dry_run"}
+    if unknown:
+        raise bad_request(f"unknown key {min(unknown)!r}")
+    undo = text(content, "undo", "")
+    if undo and undo not in UNDONE:
+        raise bad_request(f"undo is one of {', '.join(UNDONE)}, not {undo!r}")
+    fates = fates_of(content["only"]) if "only" in content else UNDONE_FATES.get(undo, LOST)
+    if target == queue and any(fate in THERE for fate in fates):
+        fates = tuple(fate for fate in fates if fate not in THERE)  # it would be in there twice
+    return Wish(history_of(call.broker.config), vhost, queue, moment_of(content), undo, fates, ids_of(content))
+
+
+def moment_of(content: dict[str, Json]) -> At | None:
+    offset = content.get("offset")
+    if "time" in content:
+        try:
+            return At(time_ms=parse_time(text(content, "time", "")))
+        except RewindError as error:
+            raise bad_request(str(error)) from None
+    if offset is None:
+        return None
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise bad_request(f"offset is a whole number, not {offset!r}")
+    return At(offset=offset)
+
+
+def fates_of(only: Json) -> tuple[str, ...]:
+    if only == "all":
+        return FATES
+    if not isinstance(only, list) or not only or any(fate not in FATES for fate in only):
+        raise bad_request(f"only is \"all\", or a list of {', '.join(FATES)}")
+    return tuple(str(fate) for fate in only)
+
+
+def ids_of(content: dict[str, Json]) -> frozenset[int]:
+    ids = content.get("messages", [])
+    if not isinstance(ids, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in ids):
+        raise bad_request("messages is a list of message ids")
+    if len(ids) > MAX_MESSAGES:
+        raise bad_request(f"at most {MAX_MESSAGES} messages at a time")
+    return frozenset(each for each in ids if isinstance(each, int))
+
+
+def told(plan: Plan, target: str, name: str) -> dict[str, object]:
+    return {
+        "name": name, "vhost": plan.vhost, "queue": plan.queue, "to": target,
+        "at": {"partition": plan.partition, "offset": plan.offset, "time": format_time(plan.time_ms)},
+        "messages": len(plan.wanted), "message_bytes": sum(each.size for each in plan.wanted), "fates": plan.fates,
+    }  # fmt: skip

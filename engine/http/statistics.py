@@ -1,0 +1,184 @@
+"""message_stats and the rates beside counts (`messages_details`), with RabbitMQ's names.
+
+- Counts are exact, and begin with the broker's start, as RabbitMQ's do. A queue's `publish` and `ack` are the
+  machine's, which began with the queue: what they were when this was made is taken off.
+- A rate is the difference of two samples. Whoever reads leaves a sample behind (at most one a second), so what nobody
+  looks at costs nothing; of the whole node one is taken every few seconds, so that a first look finds a rate, too.
+- What belongs to a queue is the same at every node that shares the log; what belongs to a channel or to the node is the
+  node's own.
+
+Not counted, so not shown: what goes through each exchange, and each pair of channel and queue.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary, ref
+
+from engine.counters import counts
+
+if TYPE_CHECKING:
+    from engine.broker import Broker, ChannelStatus
+    from engine.partition import Partition
+    from projections.machine.queue import Queue
+
+Item = dict[str, object]
+Numbers = dict[str, int]
+
+WINDOW_SECONDS = 5.0  # RabbitMQ's collect_statistics_interval: a rate is over at least so long, where there are samples
+APART_SECONDS = 1.0  # samples are not nearer to each other
+FORGET_SECONDS = 120.0  # what was not asked for in so long
+
+# message_stats of the overview <- the broker's counters
+OVERVIEW = {
+    "publish": "received", "confirm": "confirmed", "return_unroutable": "unroutable_returned",
+    "drop_unroutable": "unroutable_dropped", "ack": "acknowledged", "deliver_get": "delivered",
+    "deliver": "delivered_consume_manual_ack", "deliver_no_ack": "delivered_consume_auto_ack",
+    "get": "delivered_get_manual_ack", "get_no_ack": "delivered_get_auto_ack", "get_empty": "get_empty",
+    "redeliver": "redelivered",
+}  # fmt: skip
+CHURN = {
+    "connection_created": "connections_opened_total", "connection_closed": "connections_closed_total",
+    "channel_created": "channels_opened_total", "channel_closed": "channels_closed_total",
+    "queue_declared": "queues_declared_total", "queue_created": "queues_created_total",
+    "queue_deleted": "queues_deleted_total",
+}  # fmt: skip
+
+
+class Rates:
+    """Samples of numbers, by whose they are."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.samples: dict[object, deque[tuple[float, Numbers]]] = {}
+        self.pruned_at = clock()
+
+    def note(self, whose: object, numbers: Numbers) -> tuple[float, Numbers] | None:
+        """Leave a sample; the one to compare with, and how many seconds ago it was: the latest that is older than the
+        window, or else the oldest. None: there is none that is old enough to tell anything."""
+        now = self.clock()
+        self.prune(now)
+        kept = self.samples.setdefault(whose, deque())
+        if not kept or now - kept[-1][0] >= APART_SECONDS:
+            kept.append((now, dict(numbers)))
+        while len(kept) > 1 and now - kept[1][0] >= WINDOW_SECONDS:
+            kept.popleft()
+        began, before = kept[0]
+        return (now - began, before) if now - began >= APART_SECONDS else None
+
+    def shown(self, whose: object, numbers: Numbers) -> Item:
+        """Each number, and its rate in `..._details`."""
+        seconds, before = self.note(whose, numbers) or (1.0, numbers)
+        item: Item = {}
+        for name, value in numbers.items():
+            item[name] = value
+            item[f"{name}_details"] = {"rate": round((value - before.get(name, 0)) / seconds, 3)}
+        return item
+
+    def prune(self, now: float) -> None:
+        if now - self.pruned_at > FORGET_SECONDS:
+            self.pruned_at = now
+            self.samples = {
+                whose: kept for whose, kept in self.samples.items() if now - kept[-1][0] <= FORGET_SECONDS
+            }  # fmt: skip
+
+
+class Statistics:
+    """Of one broker; made in its loop, when its HTTP API begins."""
+
+    def __init__(self, broker: "Broker") -> None:
+        self.rates = Rates()
+        self.broker = ref(broker)
+        self.sample()
+        self.began: WeakKeyDictionary[Queue, tuple[int, int]] = WeakKeyDictionary()
+        for partition in broker.partitions:
+            for queue in partition.machine.queues():
+                self.began[queue] = (published(queue), queue.acked)
+
+    # -- numbers ----------------------------------------------------------------------------------------------------
+    def of_queue(self, partition: "Partition", queue: "Queue") -> Numbers:
+        return self.of_queues(((partition, queue),))
+
+    def of_queues(self, pairs: "Iterable[tuple[Partition, Queue]]") -> Numbers:
+        """Of some together."""
+        publish = ack = deliver = no_ack = get = get_no_ack = get_empty = redeliver = 0
+        for partition, queue in pairs:
+            publishes, acks = self.began.get(queue, (0, 0))
+            publish += published(queue) - publishes
+            ack += queue.acked - acks
+            served = partition.served.get(queue)
+            if served is not None:
+                deliver += served.deliver
+                no_ack += served.deliver_no_ack
+                get += served.get
+                get_no_ack += served.get_no_ack
+                get_empty += served.get_empty
+                redeliver += served.redeliver
+        return {
+            "publish": publish, "ack": ack, "deliver_get": deliver + no_ack + get + get_no_ack, "deliver": deliver,
+            "deliver_no_ack": no_ack, "get": get, "get_no_ack": get_no_ack, "get_empty": get_empty,
+            "redeliver": redeliver,
+        }  # fmt: skip
+
+    def sample(self) -> None:
+        """Of the whole node, every now and then as long as the loop runs."""
+        broker = self.broker()
+        if broker is not None:
+            messages, churn = of_node(broker)
+            self.rates.note(("node", "message_stats"), messages)
+            self.rates.note(("node", "churn"), churn)
+            asyncio.get_running_loop().call_later(WINDOW_SECONDS, self.sample)
+
+    # -- as shown -----------------------------------------------------------------------------------------------------
+    def message_stats(self, whose: object, numbers: Numbers) -> Item:
+        """{"message_stats": ...}; nothing where nothing has happened yet, as in RabbitMQ."""
+        if not any(numbers.values()):
+            return {}
+        return {"message_stats": self.rates.shown((whose, "message_stats"), numbers)}
+
+
+def published(queue: "Queue") -> int:
+    """Whether the queue took it or not."""
+    return queue.published + queue.refused
+
+
+def of_channel(channel: "ChannelStatus") -> Numbers:
+    tally, settlement = channel.tally, channel.settlement
+    fetched = settlement.fetched + settlement.fetched_no_ack
+    return {
+        "publish": tally.received, "confirm": tally.confirmed, "return_unroutable": tally.unroutable_returned,
+        "drop_unroutable": tally.unroutable_dropped, "ack": settlement.acked, "deliver_get": settlement.last_tag,
+        "deliver": settlement.last_tag - fetched - settlement.delivered_no_ack,
+        "deliver_no_ack": settlement.delivered_no_ack, "get": settlement.fetched,
+        "get_no_ack": settlement.fetched_no_ack, "get_empty": settlement.fetched_empty,
+        "redeliver": settlement.redelivered,
+    }  # fmt: skip
+
+
+def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
+    """message_stats, churn_rates"""
+    now = counts(broker)
+    return (
+        {name: now[f"global_messages_{counter}_total"] for name, counter in OVERVIEW.items()},
+        {name: now[counter] for name, counter in CHURN.items()},
+    )
+
+
+def summed(all_numbers: Iterable[Numbers]) -> Numbers:
+    total: Numbers = {}
+    for numbers in all_numbers:
+        for name, value in numbers.items():
+            total[name] = total.get(name, 0) + value
+    return total
+
+
+_statistics: WeakKeyDictionary["Broker", Statistics] = WeakKeyDictionary()
+
+
+def statistics(broker: "Broker") -> Statistics:
+    found = _statistics.get(broker)
+    if found is None:
+        found = _statistics[broker] = Statistics(broker)
+    return found

@@ -1,0 +1,98 @@
+"""`restore`: the messages that a condition over the history finds, brought back by a running broker.
+
+    found = find(spark, "DATA", "outcome = 'expired' and timestamp >= '2026-11-21 09:00:00'", queue="orders")
+    bring_back(found, Broker("http://localhost:15672", "guest", "guest"), to="orders.again", dry_run=False)
+
+Spark finds, the broker publishes (engine/restoring.py): each message once under the restoration's name, in old order,
+as it was published. So it may be run again, and one that was cut short is finished by running it again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+
+from spark_replay.history import history_frame, plan_history
+from spark_replay.history_log import Place
+from spark_replay.ranges import BadRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = 5_000  # messages in one request
+SECONDS = 600.0
+COUNTS = ("messages", "message_bytes", "restored", "duplicates", "refused")
+
+
+class Refused(Exception):
+    """The broker would not, or is not there; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages of a queue, by id, ascending."""
+
+    vhost: str
+    queue: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """`url`: of the management API."""
+
+    url: str
+    user: str
+    password: str
+
+
+def find(spark: "SparkSession", place: Place, condition: str, queue: str | None = None) -> list[Found]:
+    """The messages that rows of HISTORY fulfilling `condition` (SQL) are about, by queue. BadRequest."""
+    from pyspark.errors import AnalysisException, ParseException
+
+    rows = history_frame(spark, place, plan_history(place, {}), queue)
+    try:
+        chosen = rows.where(condition).where("message_id is not null and queue is not null")
+    except (AnalysisException, ParseException) as error:
+        raise BadRequest(f"--where: {str(error).splitlines()[0]}") from None
+    found: dict[tuple[str, str], list[int]] = {}
+    for row in chosen.select("vhost", "queue", "message_id").distinct().toLocalIterator():
+        found.setdefault((row.vhost, row.queue), []).append(row.message_id)
+    return [Found(vhost, name, tuple(sorted(ids))) for (vhost, name), ids in sorted(found.items())]
+
+
+def bring_back(
+    found: Sequence[Found], broker: Broker, to: str | None = None, name: str | None = None, dry_run: bool = False
+) -> Iterator[dict[str, Any]]:
+    """What was done for each queue: name of the restoration, and how many messages. Refused."""
+    with httpx.Client(
+        base_url=broker.url, auth=(broker.user, broker.password), timeout=SECONDS, trust_env=False
+    ) as client:
+        for each in found:
+            done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
+            for begin in range(0, len(each.ids), PAGE):
+                asked: dict[str, Any] = {"messages": each.ids[begin : begin + PAGE], "dry_run": dry_run}
+                asked |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
+                answer = _ask(client, each, asked)
+                done["name"] = answer["name"]
+                for count in COUNTS:
+                    if count in answer:
+                        done[count] = done.get(count, 0) + answer[count]
+            yield done
+
+
+def _ask(client: httpx.Client, found: Found, asked: dict[str, Any]) -> Any:
+    path = f"/api/queues/{quote(found.vhost, safe='')}/{quote(found.queue, safe='')}/restore"
+    try:
+        answer = client.post(path, json=asked)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Refused(f"{client.base_url}: {error}") from None
+    if answer.is_success:
+        return answer.json()
+    try:
+        reason = answer.json()["reason"]
+    except (ValueError, KeyError, TypeError):
+        reason = f"answered {answer.status_code}"
+    raise Refused(f"{client.base_url}: queue '{found.queue}' in vhost '{found.vhost}': {reason}")

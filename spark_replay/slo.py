@@ -1,0 +1,89 @@
+"""`slo`: how long messages waited and stayed, and how often they came back, exactly, for any stretch of time (B-14).
+
+    slo(spark, "DATA", "2026-11-21T09:00:00Z", "2026-11-21T10:00:00Z", every="5 minutes").show()
+
+Each figure counts in the moment in which it is known: a wait at the first delivery, a stay at the end (acked, expired,
+dropped ...), so that a stretch says what its consumers lived through, also with messages published long before. Times
+are of the log, in whole milliseconds; percentiles are exact (interpolated between neighbours, as numpy does).
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+from spark_replay import columns
+from spark_replay.history import history_frame, plan_history
+from spark_replay.history_log import Place
+from spark_replay.outcomes import DELIVERED, PUBLISHED
+from spark_replay.ranges import BadRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BY = ("queue", "consumer")
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_EVERY = re.compile(r"[1-9]\d* (second|minute|hour|day)s?")
+
+
+def slo(
+    spark: "SparkSession", place: Place, start: str | None = None, end: str | None = None, queue: str | None = None,
+    by: str = "queue", every: str | None = None,
+) -> "DataFrame":  # fmt: skip
+    """The table SLO (columns.py), a row a queue, or (`by` consumer) a queue and consumer, and each stretch of `every`
+    ("5 minutes", aligned to UTC; None: one row for all). Times as in `history`, the end inclusive. BadRequest,
+    OutsideHistory, CorruptLog."""
+    from projections.rewind import parse_time
+
+    if by not in BY:
+        raise BadRequest(f"by {by!r}: it is one of {', '.join(BY)}")
+    if every is not None and not _EVERY.fullmatch(every):
+        raise BadRequest(f"every {every!r}: it is a number and a unit, such as 5 minutes, 1 hour")
+    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
+    start_ms = None if start is None else parse_time(start)
+    return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
+
+
+def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | None) -> "DataFrame":
+    """The table SLO of rows of HISTORY, which have to begin where the messages do; of what was before `start_ms` only
+    the publishing matters."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    of_message = Window.partitionBy("partition", "queue_id", "message_id")
+    told = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
+    delivered = f.col("outcome") == DELIVERED
+    place = f.struct("offset", "ordinal")
+    told = told.select(
+        "vhost", "queue", "consumer", "timestamp", "outcome", "final", "redelivered",
+        f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
+        (delivered & (place == f.min(f.when(delivered, place)).over(of_message))).alias("first"),
+    )  # fmt: skip
+    if start_ms is not None:
+        told = told.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
+    since_ms = f.unix_millis("timestamp") - f.unix_millis("began")
+    keys: list[Column] = [f.col("vhost"), f.col("queue")]
+    keys.append(f.col("consumer") if by == "consumer" else f.lit(None).cast("long").alias("consumer"))
+    keys.append(f.lit(None).cast("timestamp").alias("since") if every is None
+                else f.window("timestamp", every).start.alias("since"))  # fmt: skip
+    if by == "consumer":
+        told = told.where(f.col("consumer").isNotNull())
+    rows = told.groupBy(*keys).agg(
+        f.count_if(f.col("outcome") == PUBLISHED).alias("published"),
+        f.count_if(delivered).alias("delivered"),
+        f.count_if(delivered & f.col("redelivered")).alias("redelivered"),
+        f.count_if("final").alias("ended"),
+        *_spread("wait", f.when(f.col("first"), since_ms)),
+        *_spread("stay", f.when(f.col("final"), since_ms)),
+    )
+    rate = f.when(f.col("delivered") > 0, f.col("redelivered") / f.col("delivered"))
+    return (
+        rows.withColumn("redelivery_rate", rate)
+        .select(*columns.SLO.names)
+        .orderBy("vhost", "queue", "consumer", "since")
+    )
+
+
+def _spread(name: str, value: "Column") -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    found = [f.percentile(value, at).alias(f"{name}_{label}_ms") for label, at in PERCENTILES.items()]
+    return [*found, f.max(value).alias(f"{name}_max_ms")]

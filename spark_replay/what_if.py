@@ -1,0 +1,164 @@
+"""`what_if`: the recorded history under other policies, arguments or rules: whose fate would have been another (B-04).
+
+    tried = what_if(spark, "DATA", [Candidate("longer", "^orders$", {"max-length": 10000})])
+    tried.fates.groupBy("candidate", "queue", "before", "after").count().show();  tried.depth.show()
+
+Each partition is read once. Beside the queues as they were stands, for each candidate, a world of its own, which folds
+the same events with the candidate in the place of what the queues had (`worlds.py`). A row of `fates` is a message that
+ended otherwise there. What consumers did is held as recorded, and `assumptions` counts where that had to be stretched.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from projections.machine.effects import Effect
+from schemas.codec import UndecodableRecord
+from spark_replay import columns
+from spark_replay.fold import Feed, fold_log, fold_quietly
+from spark_replay.history_log import Place, first_event_ms, open_log, selected
+from spark_replay.ranges import BadRequest, resolve
+from spark_replay.worlds import Candidate, Depths, Fates, World
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_BATCH_ROWS = 10_000
+_ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Tables FATES, DEPTHS and ASSUMPTIONS (columns.py). `rows` holds all three; cache it to use several."""
+
+    rows: "DataFrame"
+
+    @property
+    def fates(self) -> "DataFrame":
+        return self.rows.where("fate is not null").select("fate.*")
+
+    @property
+    def summary(self) -> "DataFrame":
+        """How many of each queue's messages would have ended otherwise, and how."""
+        keys = ("candidate", "vhost", "queue", "before", "after")
+        return self.fates.groupBy(*keys).count().withColumnRenamed("count", "messages").orderBy(*keys)
+
+    @property
+    def depth(self) -> "DataFrame":
+        return self.rows.where("depth is not null").select("depth.*")
+
+    @property
+    def assumptions(self) -> "DataFrame":
+        """Summed over partitions."""
+        from pyspark.sql import functions as f
+
+        told = self.rows.where("assumed is not null").select("assumed.*")
+        counts = [f.sum(name).alias(name) for name in columns.ASSUMPTIONS.names if name != "candidate"]
+        return told.groupBy("candidate").agg(*counts).orderBy("candidate")
+
+
+def what_if(
+    spark: "SparkSession", place: Place, candidates: Sequence[Candidate], start: str | None = None,
+    end: str | None = None, every_ms: int = 60_000,
+) -> WhatIf:  # fmt: skip
+    """The history up to `end` (None: all of it) under each candidate, in force from `start` on (None: from the
+    beginning; arguments and semantics can only be). Depths are taken every `every_ms` of the log's time in which
+    something happened. BadRequest, OutsideHistory, CorruptLog."""
+    check(candidates, start, every_ms)
+    log = open_log(place)
+    wanted = {"startingTimestamp": start, "endingTimestamp": end}
+    options = {name: value for name, value in wanted.items() if value is not None}
+    stretches = resolve(selected(log, "queues", None), options, first_event_ms(log))
+    return WhatIf(fold_log(
+        spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=list(candidates), every_ms=every_ms
+    ))  # fmt: skip
+
+
+def parse_candidate(text: str) -> Candidate:
+    """{"name": "longer", "pattern": "^orders$", "definition": {"max-length": 10000}, "arguments": {"x-...": null},
+    "semantics": "rabbitmq-4.3"}: a pattern, and at least one of what follows it. BadRequest."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise BadRequest(f'candidate {text!r} is not an object such as {{"pattern": "^q$", "definition": {{}}}}')
+    unknown = given.keys() - {"name", "pattern", "definition", "arguments", "semantics"}
+    if unknown:
+        raise BadRequest(f"candidate {text!r} has the unknown key {min(unknown)!r}")
+    return Candidate(
+        str(given.get("name", text)), given.get("pattern", ""), given.get("definition"), given.get("arguments") or {},
+        given.get("semantics"),
+    )  # fmt: skip
+
+
+def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> None:
+    """BadRequest when they make no sense."""
+    if not candidates or every_ms < 1:
+        raise BadRequest("what if what? At least one candidate, and a time between depths")
+    if len({candidate.name for candidate in candidates}) < len(candidates):
+        raise BadRequest("two candidates of the same name")
+    for candidate in candidates:
+        where = f"candidate {candidate.name!r}"
+        try:
+            re.compile(candidate.pattern)
+        except (re.error, TypeError) as error:
+            raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {error}") from None
+        if candidate.definition is None and not candidate.arguments and candidate.semantics is None:
+            raise BadRequest(f"{where} says neither definition nor arguments nor semantics")
+        if candidate.definition is not None and not isinstance(candidate.definition, dict):
+            raise BadRequest(f"{where}: the definition is no object")
+        if not isinstance(candidate.arguments, dict) or any(name in _ARGUMENT_ONLY for name in candidate.arguments):
+            raise BadRequest(f"{where}: arguments are an object, without {' and '.join(_ARGUMENT_ONLY)}")
+        if start is not None and (candidate.arguments or candidate.semantics is not None):
+            raise BadRequest(f"{where}: arguments and semantics hold from a queue's declaration on, not from a time")
+
+
+def fold_worlds(feed: Feed, candidates: list[Candidate], every_ms: int) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    machine, decode = feed.machine, feed.decoder.decode
+    groups = fold_quietly(machine, feed.groups, feed.decoder, feed.stretch.start)
+    worlds = [World(candidate, machine) for candidate in candidates]
+    fates = [Fates(world, machine) for world in worlds]
+    depths = Depths(worlds, machine, every_ms)
+    rows: list[dict[str, Any]] = []
+    effects: list[Effect] = []
+    for offsets, records, times in groups:
+        for index, offset in enumerate(offsets):
+            try:
+                timestamp_ms, actor, event = decode(records[index], False)
+            except UndecodableRecord:
+                for each in (machine, *(world.machine for world in worlds)):
+                    each.skip(offset)
+                continue
+            if times is not None:
+                timestamp_ms = times[index]
+            rows += depths.before(timestamp_ms)
+            machine.apply(offset, timestamp_ms, actor, event, effects)
+            for world, fate in zip(worlds, fates, strict=True):
+                world.apply(offset, timestamp_ms, actor, event)
+                world.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
+                rows += fate.told(timestamp_ms, world.take())
+            effects.clear()
+        if len(rows) >= _BATCH_ROWS:
+            yield _batch(feed.stretch.partition, rows)
+            rows = []
+    rows += depths.at_end()
+    for world, fate in zip(worlds, fates, strict=True):
+        rows += fate.at_end()
+        rows.append({"assumed": {"candidate": world.candidate.name, **world.assumed}})
+    yield _batch(feed.stretch.partition, rows)
+
+
+def _batch(partition: str, rows: list[dict[str, Any]]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    for row in rows:
+        for kind in ("fate", "depth"):
+            if kind in row:
+                row[kind]["partition"] = partition
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in columns.WHAT_IF]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.WHAT_IF)

@@ -1,0 +1,155 @@
+"""The RabbitMQs under comparison, by the profile of ours that is held to them, each with its management API.
+
+    3.13    Debian's package rabbitmq-server (3.10.8) as it is installed on this machine
+    4.3     Debian unstable's package in a directory of its own: made once by `unstable()` with debootstrap (as root),
+            from the mirror that apt uses, and kept in the user's cache
+
+    with running("4.3") as broker:  broker.port, broker.http_port;   with ours("4.3") as broker: the same of RewindMQ
+"""
+
+import contextlib
+import os
+import shutil
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.peers import RABBITMQ, Broker, free_port, start_rewindmq, wait_for_amqp
+
+PLUGINS = (
+    "rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_random_exchange",
+    "rabbitmq_recent_history_exchange",
+)  # fmt: skip
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rewindmq"
+UNSTABLE = CACHE / "rabbitmq-unstable"
+
+
+class NotInstalled(Exception):
+    """This RabbitMQ is not here, and why."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A version of RabbitMQ, and how ours is asked to be like it."""
+
+    version: str  # of the recorded outcomes, rabbitmq-<version>.json
+    options: tuple[str, ...]
+
+    @property
+    def recorded(self) -> Path:
+        return Path(__file__).with_name(f"rabbitmq-{self.version}.json")
+
+
+PROFILES = {
+    "3.13": Profile("3.10.8", ()),
+    "4.3": Profile("4.3", ("--semantics", "rabbitmq-4.3")),
+}
+
+
+@contextlib.contextmanager
+def running(profile: str) -> Iterator[Broker]:
+    """RabbitMQ of `profile`, until the end of the block."""
+    if profile == "4.3":
+        root = unstable()
+        home = Path(tempfile.mkdtemp(prefix="rabbitmq-", dir=root / "tmp"))
+        command = ["chroot", str(root), str(RABBITMQ)]
+    else:
+        if not RABBITMQ.exists():
+            raise NotInstalled("RabbitMQ is not installed: apt-get install --no-install-recommends rabbitmq-server")
+        root = Path("/")
+        home = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
+        command = [str(RABBITMQ)]
+    broker = start(command, root, home)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def ours(profile: str, home: Path) -> Iterator[Broker]:
+    """RewindMQ, which has to end well."""
+    broker = start_rewindmq(home, *PROFILES[profile].options)
+    try:
+        yield broker
+    finally:
+        broker.stop()
+    said = (home / "out").read_text()
+    assert broker.process.returncode == 0, said[-3000:]
+    assert "Traceback" not in said, said[-3000:]
+
+
+def start(command: list[str], root: Path, home: Path) -> Broker:
+    """RabbitMQ with its defaults, listening on loopback, all its files in `home` (below `root`, as it sees it)."""
+    inside = "/" / home.relative_to(root)
+    port, http_port, dist = (free_port(),) * 3
+    http_port, dist = port + 1000, port + 2000
+    (home / "plugins").write_text(f"[{','.join(PLUGINS)}].\n")
+    (home / "rabbitmq.conf").write_text(
+        f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\n"
+        "vm_memory_calculation_strategy = erlang\n"  # the directory with Debian unstable has no /proc
+    )
+    # An at-least-once dead letter that found no target is tried again after three minutes otherwise.
+    (home / "advanced.config").write_text("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 1000}]}].\n")
+    env = {
+        "PATH": os.environ["PATH"], "HOME": str(inside), "LANG": "C.UTF-8",
+        "RABBITMQ_NODENAME": f"compare{zlib.crc32(str(home).encode())}@localhost",
+        "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(dist),
+        "RABBITMQ_MNESIA_BASE": str(inside / "data"), "RABBITMQ_LOG_BASE": str(inside / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(inside / "plugins"), "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_CONF_ENV_FILE": str(inside / "none"), "RABBITMQ_CONFIG_FILE": str(inside / "rabbitmq.conf"),
+        "RABBITMQ_ADVANCED_CONFIG_FILE": str(inside / "advanced.config"),
+    }  # fmt: skip
+    with open(home / "out", "ab") as out:
+        process = subprocess.Popen(command, env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
+    try:
+        wait_for_amqp(port, process)
+    except BaseException:
+        print((home / "out").read_text()[-3000:])
+        process.kill()
+        raise
+    return Broker("RabbitMQ", port, process, home, http_port)
+
+
+def unstable() -> Path:
+    """The directory with Debian unstable and its rabbitmq-server, made when it is not there."""
+    if (UNSTABLE / str(RABBITMQ).lstrip("/")).exists():
+        return UNSTABLE
+    if shutil.which("debootstrap") is None:
+        raise NotInstalled("RabbitMQ 4.3 comes from Debian unstable: apt-get install debootstrap")
+    if os.geteuid() != 0:
+        raise NotInstalled("RabbitMQ 4.3 runs in a directory with Debian unstable, which only root can make and enter")
+    CACHE.mkdir(parents=True, exist_ok=True)
+    making = Path(tempfile.mkdtemp(prefix="rabbitmq-unstable-", dir=CACHE))
+    print(f"installing Debian unstable's RabbitMQ into {UNSTABLE} (400 MB)", flush=True)
+    how = ["--variant=minbase", "--include=rabbitmq-server,procps", "unstable", str(making), mirror()]
+    made = subprocess.run(["debootstrap", *how], capture_output=True, text=True)
+    if made.returncode != 0:
+        shutil.rmtree(making, ignore_errors=True)
+        raise NotInstalled(f"Debian unstable could not be installed: {made.stdout[-500:]}{made.stderr[-500:]}")
+    (making / "etc" / "hosts").write_text("127.0.0.1 localhost\n")
+    making.rename(UNSTABLE)
+    return UNSTABLE
+
+
+def mirror() -> str:
+    """The mirror from which apt installs Debian itself here."""
+    fields = "$(REPO_URI) $(ORIGIN) $(LABEL)"
+    asked = subprocess.run(["apt-get", "indextargets", "--format", fields], capture_output=True, text=True)
+    for line in asked.stdout.splitlines():
+        address, _, said = line.partition(" ")
+        if said == "Debian Debian":
+            return address
+    raise NotInstalled("apt names no mirror of Debian (apt-get update first): RabbitMQ 4.3 can't be installed")
+
+
+def version(broker: Broker) -> str:
+    """What the broker says that it is."""
+    import pika
+
+    with contextlib.closing(pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port))) as connection:
+        return str(connection._impl.server_properties["version"])

@@ -1,0 +1,181 @@
+"""Streams in the simulation: readers beside everything else that happens, faults and crashes.
+
+Whoever reads, in whatever life of the broker, finds the same message under the same number, each reader in the order of
+the numbers and without a gap but what retention cut; and the fold of the streams is judged as that of all queues.
+"""
+
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from engine.amqp import tables
+from engine.amqp.properties import parse
+from engine.broker import Session
+from engine.partition import Partition
+from engine.reader import Reader
+from projections.machine.queue import Queue
+from projections.machine.stream import first_number
+from schemas.events import Published
+from tests.simulation.clients import DEAD, Clients, arguments
+from tests.simulation.history import STEPS, WEIGHTS
+from tests.simulation.judge import judge
+from tests.simulation.world import World
+
+SEEDS = range(40)
+STREAMS: dict[str, dict[str, bool | int | str]] = {
+    "s0": {"x-queue-type": "stream"},
+    "s1": {"x-queue-type": "stream", "x-max-length-bytes": 60},
+    "s2": {"x-queue-type": "stream", "x-max-age": "1s"},
+}
+MORE = {"read": 10, "go on": 16, "leave": 2}
+
+
+class StreamTaker:
+    """Reads a stream: every message is held against what anybody found under its number."""
+
+    def __init__(self, clients: "Readers", session: Session, channel: int) -> None:
+        self.clients = clients
+        self.session = session
+        self.channel = channel
+        self.reader: Reader | None = None
+        self.congested = False
+        self.relief: list[Callable[[], None]] = []
+        self.unsettled = 0
+        self.last = -1
+        self.ended = False
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        self.relief.append(callback)
+
+    def deliver(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
+    ) -> None:  # fmt: skip
+        self.clients.world.passed("deliver")
+        assert not self.congested
+        number = int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"]))
+        assert message_id < partition.durable_offset, "read before it was durable"
+        assert self.last < 0 or number == max(self.last + 1, first_number(queue)), "out of order"
+        assert self.clients.found.setdefault((queue.name, number), message.body) == message.body
+        self.last = number
+        self.unsettled += 1
+        self.clients.world.witness.counts["read"] += 1
+
+    def cancelled(self) -> None:
+        self.ended = True
+
+
+class Readers(Clients):
+    def __init__(self, world: World) -> None:
+        self.found: dict[tuple[str, int], bytes] = {}
+        self.readers: list[StreamTaker] = []
+        super().__init__(world)
+        self.kinds |= {"read": self.read, "go on": self.go_on, "leave": self.leave}
+
+    def prepare(self) -> None:
+        session = self.open()
+        broker = self.world.broker
+        for name, given in STREAMS.items():
+            broker.declare_queue(session, name, False, True, False, False, arguments(given))
+            for exchange in ("amq.fanout", "amq.topic"):
+                broker.bind(session, exchange, "queue", name, "#", ())
+        broker.end_of_turn()
+        self.world.loop.run(10)
+        super().prepare()
+
+    def meet(self) -> None:
+        super().meet()
+        self.readers = []
+
+    def read(self) -> str:
+        session, name = self.dice.choice(self.sessions), self.dice.choice(list(STREAMS))
+        start = self.dice.choice(("first", "first", "last", "next", "1m", self.dice.randrange(40)))
+        taker = StreamTaker(self, session, self.dice.choice((1, 2)))
+        prefetch = self.dice.choice((1, 3, 100))
+        self.world.broker.consume(
+            session, taker.channel, taker, name, "tag", False, False, prefetch, 0, arguments({"x-stream-offset": start})
+        )
+        self.readers.append(taker)
+        return f"{name} from {start}, prefetch {prefetch}"
+
+    def go_on(self) -> str:
+        if not self.readers:
+            return "nobody"
+        taker = self.dice.choice(self.readers)
+        assert taker.reader is not None
+        if taker.congested or self.dice.random() < 0.2:
+            taker.congested = not taker.congested
+            relief, taker.relief = taker.relief, []
+            for callback in relief:
+                callback()
+        settled, taker.unsettled = taker.unsettled, 0
+        taker.reader.credited(settled)
+        return f"{settled} settled{', congested' if taker.congested else ''}"
+
+    def leave(self) -> str:
+        if not self.readers:
+            return "nobody"
+        taker = self.readers.pop(self.dice.randrange(len(self.readers)))
+        assert taker.reader is not None
+        reader = taker.reader
+        if not reader.over:
+            self.world.broker.cancel(taker.session, reader.partition, reader.queue, reader.consumer_id)
+        return f"{reader.queue.name}"
+
+    def heal_and_drain(self) -> None:
+        """In a last life everything of every stream is read; then the streams go, and the rest is drained."""
+        world = self.world
+        world.disarm()
+        world.restart(healed=True)
+        session = self.open()
+        for name in STREAMS:
+            queue = world.broker.queue("/", name)
+            taker = StreamTaker(self, session, 1)
+            world.broker.consume(
+                session, 1, taker, name, "tag", False, False, 10_000, 0, arguments({"x-stream-offset": "first"})
+            )
+            world.broker.end_of_turn()
+            world.loop.run(1)
+            assert taker.last == queue.published - 1 or queue.messages_ready == 0
+            world.broker.delete_queue(session, name, False, False)
+            world.broker.end_of_turn()
+            world.loop.run(1)
+            assert taker.ended
+        world.broker.close_session(session)
+        super().heal_and_drain()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_number_means_one_message_whatever_happens(seed: int) -> None:
+    dice = random.Random(f"streams {seed}")
+    weights = WEIGHTS | MORE
+    history = [(kind, dice.getrandbits(32)) for kind in dice.choices(list(weights), list(weights.values()), k=STEPS)]
+    directory = Path(tempfile.mkdtemp(prefix="simulation-"))
+    world = World(seed, directory)
+    try:
+        with world.running():
+            world.start()
+            clients = Readers(world)
+            clients.prepare()
+            for number, step in enumerate(history):
+                clients.do(step)
+                if number % 8 == 0:
+                    world.claim_live()
+                    world.validate()
+                assert not world.defects, world.defects[0]
+            clients.heal_and_drain()
+            world.claim_live()
+            world.stop()
+            for account in judge(world.log, world.witness, DEAD, True):
+                account.count(world.witness)
+            assert not world.defects, world.defects[0]
+    except BaseException as error:
+        error.add_note("\n".join(world.witness.trace))
+        raise
+    finally:
+        shutil.rmtree(directory)
+    assert world.witness.counts["read"] > 0

@@ -1,0 +1,48 @@
+"""restore by a condition: Spark finds the messages, a real broker brings them back (B-02)."""
+
+import json
+from pathlib import Path
+
+import pika
+import pytest
+
+from spark_replay import __main__ as cli
+from tests.running import RunningBroker
+
+
+@pytest.fixture
+def broker(tmp_path: Path):
+    running = RunningBroker(tmp_path / "data")
+    yield running
+    running.kill()
+
+
+def test_b02_dead_letters_of_one_kind_come_back(
+    spark, broker: RunningBroker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for queue in ("orders", "again"):
+        channel.queue_declare(queue, durable=True)
+    for number in range(4):
+        channel.basic_publish("", "orders", b"%d" % number, pika.BasicProperties(delivery_mode=2))
+    for number in range(3):
+        got = channel.basic_get("orders")
+        channel.basic_reject(got[0].delivery_tag, requeue=False) if number else channel.basic_ack(got[0].delivery_tag)
+    channel.queue_declare("orders", passive=True)
+    command = ["restore", "--data", str(broker.data), "--queue", "orders", "--where", "outcome = 'rejected'",
+               "--url", broker.http_url]  # fmt: skip
+    assert cli.run([*command, "--dry-run"]) == 0
+    assert [(row["queue"], row["messages"]) for row in json.loads(capsys.readouterr().out)] == [("orders", 2)]
+    for restored, duplicates in ((2, 0), (0, 2)):
+        assert cli.run([*command, "--to", "again"]) == 0
+        [row] = json.loads(capsys.readouterr().out)
+        assert (row["to"], row["restored"], row["duplicates"]) == ("again", restored, duplicates)
+    assert [channel.basic_get("again", auto_ack=True)[2] for _ in range(2)] == [b"1", b"2"]
+    assert channel.basic_get("again")[0] is None
+    connection.close()
+    assert cli.run([*command, "--to", "nowhere"]) == 69
+    assert "no queue 'nowhere' in vhost '/'" in capsys.readouterr().err
+    assert cli.run([*command[:-3], "no such column", *command[-2:]]) == 64
+    assert "--where" in capsys.readouterr().err

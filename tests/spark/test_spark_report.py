@@ -1,0 +1,58 @@
+"""The audit's page: every check, every finding with its place, and nothing that could act in a browser."""
+
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+
+from spark_replay.findings import Finding
+from spark_replay.report_html import report_html
+
+WHEN = datetime(2025, 11, 21, 9, 0, tzinfo=UTC)
+
+
+class Text(HTMLParser):
+    """Cells of the tables, and names of the tags."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        if tag == "td":
+            self.cells.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cells:
+            self.cells[-1] += data
+
+
+def read(findings: list[Finding]) -> tuple[str, Text]:
+    page = report_html(findings, "/var/lib/rewindmq", WHEN)
+    text = Text()
+    text.feed(page)
+    return page, text
+
+
+def test_a_page_names_every_finding_with_its_place() -> None:
+    queue = "/<script>alert(1)</script>"
+    page, text = read([
+        Finding("order", True, "queues-0", None, None, None, "100 events"),
+        Finding("limits", False, "queues-1", 17, queue, 12, "over its limit & more"),
+        Finding("limits", True, "queues-0", None, None, None, "100 events"),
+    ])  # fmt: skip
+    assert "failed, 1 findings" in page
+    assert "2025-11-21T09:00:00+00:00" in page
+    assert "script" not in text.tags
+    cells = [cell.strip() for cell in text.cells]
+    assert cells[:2] == ["order", "ok"]
+    assert cells[4:6] == ["limits", "1 found"]
+    assert cells[8:13] == ["limits", "queues-1", "17", queue, "12"]
+    assert cells[13].startswith("over its limit & more")
+
+
+def test_a_page_without_findings_says_passed() -> None:
+    page, text = read([Finding("order", True, "queues-0", None, None, None, "100 events")])
+    assert "passed" in page
+    assert "What was found" not in page
+    assert len(text.cells) == 4
