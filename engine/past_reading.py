@@ -82,7 +82,8 @@ class LogSource(Source):
         self.partition = partition
         self.queue = queue
         self.start = start
-        self.position: int | None = partition.next_offset if start.kind == NEXT else None
+        self._attached_at = partition.next_offset
+        self.position: int | None = self._attached_at if start.kind == NEXT else None
         self._seen = -1 if start.kind != NEXT else self._published()
         self._behind = False  # something was folded, and not durable yet, when the log was read last
         self._scan: Scan | None = None
@@ -139,7 +140,7 @@ class LogSource(Source):
             return max(start.value, log.start_offset)
         if start.kind == LAST:
             return self._last(end)
-        return log.offset_at(start.value - 1)
+        return min(log.offset_at(start.value - 1), self._attached_at)  # a time to come: what is published from now on
 
     def _last(self, end: int) -> int:
         """The offset of the last message; `end` when there is none. Looked for from the end, in windows that grow."""
