@@ -37,6 +37,8 @@ from schemas.events import (
     GlobalParameterCleared,
     GlobalParameterSet,
     MachineUpgraded,
+    MarkDeleted,
+    MarkSet,
     NodeJoined,
     NodeLost,
     OperatorPolicyCleared,
@@ -48,6 +50,7 @@ from schemas.events import (
     Policy,
     PolicyCleared,
     PolicySet,
+    SubjectErased,
     TopicPermissionsCleared,
     TopicPermissionsSet,
     Unbound,
@@ -125,6 +128,8 @@ class Topology:
     exchanges: dict[tuple[str, str], ExchangeDeclared]
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
+    marks: dict[str, MarkSet]
+    erased_keys: dict[str, int]  # key id -> offset of the event that says that it was destroyed
     nodes: dict[int, NodeJoined]  # those alive, by epoch
     ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # somebody once, so the first user was made
@@ -142,6 +147,8 @@ class Topology:
         self.exchanges = {}
         self.policies = {}
         self.operator_policies = {}
+        self.marks = {}
+        self.erased_keys = {}
         self.nodes = {}
         self.ended = {}
         self.had_permissions = False
@@ -215,6 +222,8 @@ class Topology:
             "parameters": [asdict(self.parameters[key]) for key in sorted(self.parameters)],
             "global_parameters": [asdict(self.global_parameters[name]) for name in sorted(self.global_parameters)],
             "user_limits": self.user_limits,
+            "marks": [asdict(self.marks[name]) for name in sorted(self.marks)],
+            "erased_keys": self.erased_keys,
         }
         if any(later.values()):
             state.append(later)
@@ -353,6 +362,16 @@ class Topology:
     def on_global_parameter_cleared(self, offset: int, event: GlobalParameterCleared) -> None:
         self.global_parameters.pop(event.name, None)
 
+    def on_subject_erased(self, offset: int, event: SubjectErased) -> None:
+        for key_id in event.key_ids:
+            self.erased_keys.setdefault(key_id, offset)
+
+    def on_mark_set(self, offset: int, event: MarkSet) -> None:
+        self.marks[event.name] = event
+
+    def on_mark_deleted(self, offset: int, event: MarkDeleted) -> None:
+        self.marks.pop(event.name, None)
+
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event
         self.deleted_vhosts.pop(event.vhost, None)
@@ -437,6 +456,9 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     OperatorPolicyCleared: Topology.on_operator_policy_cleared,
     NodeJoined: Topology.on_node_joined,
     NodeLost: Topology.on_node_lost,
+    SubjectErased: Topology.on_subject_erased,
+    MarkSet: Topology.on_mark_set,
+    MarkDeleted: Topology.on_mark_deleted,
 }
 
 

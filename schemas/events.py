@@ -541,6 +541,39 @@ class OperatorPolicyCleared:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class SubjectErased:
+    """The keys of a subject were destroyed before this was logged: bodies that were encrypted under them
+    (`Published.encryption`) can't be read any more. All else of the history stays as it is."""
+
+    subject: str
+    key_ids: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a queue partition: the events below `offset` have happened."""
+
+    partition: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkSet:
+    """A moment was given a name, in place of what had the name before. `positions`: one for each queue partition; the
+    place in the metadata log is this event itself."""
+
+    name: str
+    positions: tuple[Position, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkDeleted:
+    name: str
+
+
 # --- heartbeats, which are no history ---------------------------------------------------------------------------------
 
 
@@ -561,7 +594,8 @@ MetadataEvent = (
     BrokerStarted | MachineUpgraded | VhostCreated | VhostDeleted | UserSet | UserDeleted | PermissionsSet
     | PermissionsCleared | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | PolicySet | PolicyCleared
     | OperatorPolicySet | OperatorPolicyCleared | NodeJoined | NodeLost | TopicPermissionsSet | TopicPermissionsCleared
-    | ParameterSet | ParameterCleared | GlobalParameterSet | GlobalParameterCleared | UserLimitsSet
+    | ParameterSet | ParameterCleared | GlobalParameterSet | GlobalParameterCleared | UserLimitsSet | SubjectErased
+    | MarkSet | MarkDeleted
 )  # fmt: skip
 Event = QueueEvent | MetadataEvent | NodeAlive
 
@@ -573,4 +607,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ExchangeDeleted, Bound, Unbound, PolicySet, PolicyCleared, OperatorPolicySet, OperatorPolicyCleared,
     GlobalPrefetchSet, NodeJoined, NodeLost, NodeAlive, CheckpointAsked, LeaseRenewed, PastRead, TopicPermissionsSet,
     TopicPermissionsCleared, ParameterSet, ParameterCleared, GlobalParameterSet, GlobalParameterCleared, UserLimitsSet,
+    SubjectErased, MarkSet, MarkDeleted,
 )  # fmt: skip

@@ -142,6 +142,13 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     "GlobalParameterSet": (TIMESTAMP_MS, ADMIN, e.GlobalParameterSet("cluster_name", '"airport"')),
     "GlobalParameterCleared": (TIMESTAMP_MS, ADMIN, e.GlobalParameterCleared("cluster_name")),
     "UserLimitsSet": (TIMESTAMP_MS, ADMIN, e.UserLimitsSet("eve", '{"max-channels":10}')),
+    "SubjectErased": (TIMESTAMP_MS, ADMIN, e.SubjectErased("passenger-7", ("k1", "k2"), "asked for it")),
+    "MarkSet": (
+        TIMESTAMP_MS,
+        ADMIN,
+        e.MarkSet("before-release", (e.Position("queues-0", 12), e.Position("queues-1", 0)), "4.2 goes live"),
+    ),
+    "MarkDeleted": (TIMESTAMP_MS, ADMIN, e.MarkDeleted("before-release")),
     "Nacked-timeout": (TIMESTAMP_MS, e.BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),
     "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, e.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
     "Checkpointed-final": (TIMESTAMP_MS, e.BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),

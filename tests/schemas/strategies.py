@@ -19,6 +19,7 @@ from schemas.events import (
     Event,
     Origin,
     Policy,
+    Position,
     Published,
     Route,
 )
@@ -65,6 +66,7 @@ _BY_TYPE |= {
     Policy | None: st.none() | policies,
     Origin | None: st.none() | origins,
     Encryption | None: st.none() | encryptions,
+    tuple[Position, ...]: st.lists(_of(Position), max_size=4).map(tuple),
     tuple[Argument, ...]: st.lists(arguments, max_size=4).map(tuple),
 }
 

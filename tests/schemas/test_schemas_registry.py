@@ -23,6 +23,7 @@ from schemas.events import (
     Encryption,
     Origin,
     Policy,
+    Position,
     Published,
     Route,
 )
@@ -43,7 +44,7 @@ from tests.schemas.samples import GOLDEN, SAMPLES, readable, sample_bytes
 
 AVSC = {Path(file.name).stem: json.loads(file.read_text("utf-8")) for file in
         (resources.files("schemas") / "avsc").iterdir()}  # fmt: skip
-PARTS = (Actor, Argument, Policy, Route, Origin, Encryption)
+PARTS = (Actor, Argument, Policy, Position, Route, Origin, Encryption)
 ALL_RELEASED = [Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")]
 
 
@@ -211,7 +212,7 @@ def written_under(schema: dict[str, Any], name: str) -> bytes:
     return out.getvalue()
 
 
-NEWER = ("GlobalParameterSet", "GlobalParameterCleared", "UserLimitsSet")
+NEWER = ("SubjectErased", "MarkSet", "MarkDeleted")
 
 
 @pytest.mark.parametrize("name", [name for name in SAMPLES if name not in NEWER])
