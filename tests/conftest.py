@@ -20,6 +20,7 @@ __all__ = ["broker", "kafka", "kafka3", "start_broker"]
 KAFKAS = {"kafka", "kafka3"}
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist, which makes use of the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         folder = item.path.parent.name
