@@ -246,6 +246,19 @@ class Connection(FrameReader):
         self.receive(b"")
         self.broker.end_of_turn()
 
+    def give_way(self) -> None:
+        """So consumers get what was published, and make room, before there is more."""
+        self.waiting = True
+        asyncio.get_running_loop().call_soon(self.have_turn)
+
+    def have_turn(self) -> None:
+        self.waiting = False
+        if self.discarding:
+            return
+        self.receive(b"")
+        self.on_throttle()
+        self.broker.end_of_turn()
+
     def closing_channel_method(self, number: int, index: int) -> None:
         name = methods.DEFINITIONS.get(index, ("", ()))[0]
         if name == "Channel.CloseOk":

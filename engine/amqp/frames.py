@@ -36,6 +36,8 @@ unpack_frame = struct.Struct(">BHI").unpack_from
 unpack_content = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
 unpack_ack = struct.Struct(">QB").unpack_from
 PADDING = b"\x00\x00\x00"
+# So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand.
+FANNED_OUT = 2_000
 
 
 class Repeat:
@@ -62,7 +64,12 @@ class FrameReader(ABC):
         self.discarding = False  # after a fatal error: whatever comes is ignored
         self.waiting = False  # for the answer to a method: what comes after it is kept until then
         self.repeat: Repeat | None = None
+        self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
         self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
+
+    @abstractmethod
+    def give_way(self) -> None:
+        """Others have their turn (`waiting`) before more of what came is parsed."""
 
     @abstractmethod
     def frame(self, kind: int, number: int, payload: bytes) -> None:
@@ -80,6 +87,7 @@ class FrameReader(ABC):
         pos = 0
         size = len(data)
         repeat = self.repeat
+        self.fanned_out = 0
         while size - pos >= FRAME_OVERHEAD:
             if repeat is not None and data.startswith(repeat.prefix, pos):
                 body = pos + repeat.length
@@ -91,6 +99,11 @@ class FrameReader(ABC):
                         channel.publish(repeat.publishing, repeat.properties, data[body:end])
                     except AmqpError as error:
                         self.refuse(channel.number, PUBLISH, error)
+                    if repeat.publishing.fan_out:
+                        self.fanned_out += repeat.publishing.fan_out
+                        if self.fanned_out >= FANNED_OUT:
+                            self.give_way()
+                            break
                     continue
             kind, number, length, index = unpack_start(data if size - pos >= 11 else data + PADDING, pos)
             end = pos + 7 + length
@@ -113,6 +126,9 @@ class FrameReader(ABC):
                         if after:
                             pos = after
                             repeat = self.repeat
+                            if self.fanned_out >= FANNED_OUT:
+                                self.give_way()
+                                break
                             continue
                     elif length == 13:
                         tag, bits = unpack_ack(data, start + 11)
@@ -178,6 +194,7 @@ class FrameReader(ABC):
             channel.publish(publishing, properties, body)
         except AmqpError as error:
             self.refuse(number, PUBLISH, error)
+        self.fanned_out += publishing.fan_out
         return end + 1
 
     def lose_place(self, kind: int, number: int, payload: bytes, why: str) -> None:

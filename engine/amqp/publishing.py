@@ -13,6 +13,8 @@ from engine.partition import Partition
 from projections.hidden import is_reply_queue
 from schemas.events import Published, Route
 
+FAN_OUT = 16  # queues that one message goes to, from which on they are counted
+
 
 class Publishing:
     """What a method frame said. `partition` and `route` are set when there is exactly one destination."""
@@ -28,6 +30,7 @@ class Publishing:
         self.partition: Partition | None = None
         self.route: Route | None = None
         self.queues = 0  # in that route
+        self.fan_out = 0  # queues in all routes, where they are many
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """NotFound, AccessRefused as `Broker.route`."""
@@ -43,6 +46,8 @@ class Publishing:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
+        queues = sum(len(destination.route.queues) for destination in self.destinations)
+        self.fan_out = queues if queues >= FAN_OUT else 0
         self.version = broker.routing_version
 
 

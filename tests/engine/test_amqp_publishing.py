@@ -1,10 +1,14 @@
 """basic.publish: what is logged, returned, confirmed and refused."""
 
+import asyncio
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from engine.amqp.frames import FANNED_OUT
 from engine.amqp.properties import parse, with_counts
 from engine.errors import MalformedFrame, PreconditionFailed
 from schemas.events import Published
@@ -326,3 +330,30 @@ def test_damaged_properties_are_refused_or_read(values: dict[str, object], data:
         parse(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
     except (MalformedFrame, PreconditionFailed):
         return
+
+
+def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time() -> None:
+    """Else a thousand of them would be a hundred thousand messages before a consumer gets the first."""
+
+    async def run() -> None:
+        wire = Wire()
+        for number in range(100):
+            wire.ask(1, "Queue.Declare", queue=f"q{number}")
+            wire.ask(1, "Queue.Bind", queue=f"q{number}", exchange="amq.topic", routing_key="k")
+        bodies = [b"%03d" % number for number in range(200)] + [bytes(number) for number in range(50)]
+        wire.push(*(publish(1, "amq.topic", "k", body) for body in bodies), method(1, "Queue.Declare", queue="last"))
+        taken = []
+        while len(taken) < 100:
+            taken.append(len({event.body for event in published(wire)}))
+            if taken[-1] > len(bodies):
+                break
+            if len(taken) == 1:  # what comes meanwhile stands in line
+                wire.push(publish(1, "amq.topic", "k", b"later"))
+            await asyncio.sleep(0)
+        assert taken[0] == FANNED_OUT // 100
+        assert max(after - before for before, after in pairwise(taken)) <= FANNED_OUT // 100
+        assert [event.body for event in published(wire)]== [*bodies, b"later"]
+        assert [said.name for said in wire.read()] == ["Queue.DeclareOk"]
+        assert not wire.connection.waiting
+
+    asyncio.run(run())
