@@ -17,6 +17,7 @@ import logging
 import os
 import resource
 import signal
+import ssl
 import sys
 from collections.abc import Callable
 
@@ -26,7 +27,7 @@ from engine.broker import Broker, Config, wall_clock_ms
 from engine.config import VERSION
 from engine.definitions import load
 from engine.errors import AmqpError
-from engine.http.app import make_app, serve
+from engine.http.app import Listener, listen, make_app, serve
 from engine.joining import open_node
 from engine.log.base import CorruptLog, LogError
 from engine.server import AmqpServer
@@ -77,33 +78,23 @@ async def _main(config: Config) -> None:
         await _load_definitions(broker)
         server = AmqpServer(broker)
         await _listen(server, config)
-        http = asyncio.create_task(serve(make_app(broker), config.host, *http_ports(config)))
+        http = asyncio.create_task(serve(make_app(broker), _listen_http(config)))
         try:
-            await asyncio.sleep(0)  # it binds its port
-            if http.done():
-                _raise_http(config, http)
-            tls = "" if config.tls is None else f" amqp/ssl {config.host}:{config.tls.port},"
+            where = ", ".join(f"{protocol} {address}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
-            print(
-                f"RewindMQ {VERSION} is ready: amqp {config.host}:{server.port},{tls} http"
-                f" {config.host}:{config.http_port}, data {config.data}{log}", flush=True,
-            )  # fmt: skip
+            print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}", flush=True)
             await _until_stopped(stopping, http)
         finally:
             await server.stop()
             http.cancel()
             await asyncio.wait([http])
         if not http.cancelled():
-            _raise_http(config, http)
+            _raise_http(http)
     finally:
         _close(broker)
     if failures:
         raise Failure(_code(failures[0]), f"stopped: {failures[0]}")
     logger.info("stopped")
-
-
-def http_ports(config: Config) -> list[int]:
-    return [config.http_port] if config.prometheus_port is None else [config.http_port, config.prometheus_port]
 
 
 def _take_descriptors() -> None:
@@ -132,16 +123,39 @@ async def _listen(server: AmqpServer, config: Config) -> None:
         await server.start(config.host, config.amqp_port)
     except OSError as error:
         raise Failure(UNAVAILABLE, f"amqp {config.host}:{config.amqp_port}: {_reason(error)}") from error
-    if config.tls is None:
+    if config.tls is None or config.tls.port is None:
         return
-    try:
-        context = config.tls.context()
-    except OSError as error:
-        raise Failure(CONFIG_ERROR, f"tls: {error}") from error
+    context = _context(config.tls.context)
     try:
         await server.start_tls(config.host, config.tls.port, context)
     except OSError as error:
         raise Failure(UNAVAILABLE, f"amqp/ssl {config.host}:{config.tls.port}: {_reason(error)}") from error
+
+
+def _listen_http(config: Config) -> list[Listener]:
+    """The management API, over TLS too, and its metrics."""
+    listeners: list[Listener] = []
+    try:
+        for protocol, host, port in config.listeners:
+            if protocol.startswith("http"):
+                over_tls = config.tls is not None and protocol == "https"
+                context = _context(config.tls.http_context) if config.tls is not None and over_tls else None
+                try:
+                    listeners.append((listen(host, port), context))
+                except OSError as error:
+                    raise Failure(UNAVAILABLE, f"{protocol} {host}:{port}: {_reason(error)}") from error
+    except Failure:
+        for listener, _ in listeners:
+            listener.close()
+        raise
+    return listeners
+
+
+def _context(make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    try:
+        return make()
+    except OSError as error:
+        raise Failure(CONFIG_ERROR, f"tls: {error}") from error
 
 
 async def _load_definitions(broker: Broker) -> None:
@@ -176,10 +190,10 @@ async def _until_stopped(stopping: asyncio.Event, http: "asyncio.Task[None]") ->
     stop.cancel()
 
 
-def _raise_http(config: Config, http: "asyncio.Task[None]") -> None:
+def _raise_http(http: "asyncio.Task[None]") -> None:
     error = http.exception()
     assert error is not None, "the management API ended without being asked to"
-    raise Failure(UNAVAILABLE, f"http {config.host}:{config.http_port}: {_reason(error)}") from error
+    raise Failure(UNAVAILABLE, f"management API: {_reason(error)}") from error
 
 
 def _reason(error: BaseException) -> str:

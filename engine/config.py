@@ -22,7 +22,8 @@ class Config:
     data: Path
     host: str = "127.0.0.1"
     amqp_port: int = 5672
-    http_port: int = 15672
+    http_port: int | None = 15672  # None: over TLS only
+    https_port: int | None = None  # with `tls`
     partitions: int | None = None  # of the queue log, fixed when the directory is made; None: as it is, 2 for a new one
     node: str = "rewindmq@localhost"
     max_message_size: int = 134_217_728  # as RabbitMQ 3.13
@@ -44,7 +45,7 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
 
-    prometheus_port: int | None = None  # /metrics there, too (RabbitMQ's is 15692); None: at `http_port` only
+    prometheus_port: int | None = None  # /metrics there, too (RabbitMQ's is 15692); None: with the API only
 
     @property
     def address(self) -> str:
@@ -56,7 +57,7 @@ class Config:
         """(protocol by RabbitMQ's name, address, port)"""
         ports = {
             "amqp": self.amqp_port, "amqp/ssl": None if self.tls is None else self.tls.port, "http": self.http_port,
-            "http/prometheus": self.prometheus_port,
+            "https": self.https_port, "http/prometheus": self.prometheus_port,
         }  # fmt: skip
         return [(protocol, self.host, port) for protocol, port in ports.items() if port is not None]
 

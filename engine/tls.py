@@ -1,4 +1,5 @@
-"""TLS for AMQP clients: the listener's context, and who a client is by its certificate (SASL EXTERNAL).
+"""TLS for AMQP clients: the listener's context, and who a client is by its certificate (SASL EXTERNAL). The management
+API over TLS shows the same certificate, and asks for none.
 
 Names and defaults are RabbitMQ's (`ssl_options`, `ssl_cert_login_from`):
     verify_peer              a client's certificate has to be signed by `ca` (else nobody looks at it)
@@ -27,9 +28,9 @@ ESCAPED = b'"+,;<>\\'
 
 @dataclass(frozen=True, slots=True)
 class TlsListener:
-    """How the TLS listener is set up."""
+    """How TLS is set up. `port` is that of AMQP; None: TLS is for the management API only."""
 
-    port: int
+    port: int | None
     certificate: Path
     key: Path
     ca: Path | None = None
@@ -39,13 +40,18 @@ class TlsListener:
 
     def context(self) -> ssl.SSLContext:
         """OSError (ssl.SSLError is one) when a file is not there or not what it should be."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate, self.key)
+        context = self.http_context()
         if self.ca is not None:
             context.load_verify_locations(self.ca)
         if self.verify_peer:
             context.verify_mode = ssl.CERT_REQUIRED if self.fail_if_no_peer_cert else ssl.CERT_OPTIONAL
+        return context
+
+    def http_context(self) -> ssl.SSLContext:
+        """The same, of the management API."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.load_cert_chain(self.certificate, self.key)
         return context
 
     def peer(self, tls: ssl.SSLObject) -> "TlsPeer":

@@ -1,6 +1,8 @@
 """The management API, asked by the command line. What the API refuses becomes one line and an exit code."""
 
+import ssl
 from collections.abc import Mapping
+from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 import httpx
@@ -8,6 +10,7 @@ import httpx
 from engine.cli.exits import DATA, NO_PERMISSION, SOFTWARE, TIMEOUT, UNAVAILABLE, USAGE, CliError
 
 Json = dict[str, object]
+HTTP_PORT, HTTPS_PORT = 15672, 15671
 
 
 class Refused(CliError):
@@ -26,10 +29,20 @@ def path(*segments: str) -> str:
     return "/api/" + "/".join(quote(segment, safe="") for segment in segments)
 
 
-class Client:
-    """`url`: http://[user:password@]host:port. `timeout_seconds`: for each request; None waits for ever."""
+def trust(ca: Path | str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except OSError as error:
+        raise CliError(USAGE, f"{ca}: no certificates to trust: {error}") from None
 
-    def __init__(self, url: str, user: str, password: str, timeout_seconds: float | None) -> None:
+
+class Client:
+    """`url`: http[s]://[user:password@]host:port. `timeout_seconds`: for each request; None waits for ever. `ca`: who
+    signed the certificate of an https URL, a file; None: who the system trusts."""
+
+    def __init__(
+        self, url: str, user: str, password: str, timeout_seconds: float | None, ca: Path | str | None = None
+    ) -> None:
         parts = urlsplit(url if "//" in url else f"http://{url}")
         try:
             port = parts.port
@@ -39,11 +52,13 @@ class Client:
             raise CliError(USAGE, f"{url!r} is no address of a management API: give --url http://HOST:PORT")
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
         self.host = parts.hostname
-        self.address = f"{parts.scheme}://{host}:{port or 15672}"
+        over_tls = parts.scheme == "https"
+        self.address = f"{parts.scheme}://{host}:{port or (HTTPS_PORT if over_tls else HTTP_PORT)}"
         self.timeout_seconds = timeout_seconds
         credentials = (parts.username or user, parts.password or password)
         self.http = httpx.Client(
             base_url=self.address, auth=credentials, timeout=timeout_seconds, trust_env=False,
+            verify=trust(ca) if over_tls else False,
         )  # fmt: skip
 
     def get(self, *segments: str, **query: str) -> list[Json]:

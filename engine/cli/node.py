@@ -5,7 +5,7 @@ from typing import cast
 
 import click
 
-from engine.cli.client import Client, Json
+from engine.cli.client import HTTP_PORT, Client, Json
 from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.settings import Settings, common
 from engine.cli.tls import with_tls
@@ -17,7 +17,7 @@ from projections.machine.profile import PROFILES, RABBITMQ_3_13
 GIGABYTE = 1_000_000_000
 PURPOSES = {
     "amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API",
-    "http/prometheus": "Prometheus exporter API over HTTP",
+    "https": "HTTP API over TLS (HTTPS)", "http/prometheus": "Prometheus exporter API over HTTP",
 }  # fmt: skip
 
 
@@ -25,7 +25,8 @@ PURPOSES = {
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
-@click.option("--http-port", type=click.IntRange(1, 65535), default=15672, show_default=True)
+@click.option("--http-port", type=click.IntRange(1, 65535),
+              help="Of the management API (default: 15672; with --https-port: none).")  # fmt: skip
 @click.option("--prometheus-port", type=click.IntRange(1, 65535),
               help="Metrics at a port of their own, too (RabbitMQ's is 15692).")  # fmt: skip
 @click.option("--partitions", type=click.IntRange(1, 1024),
@@ -47,8 +48,8 @@ PURPOSES = {
 @click.option("--node-timeout", type=click.IntRange(1, 600), default=10, show_default=True,
               help="Seconds after which a node that was not heard of is lost; its messages go to others.")  # fmt: skip
 def start(
-    data: Path, host: str, amqp_port: int, http_port: int, prometheus_port: int | None, partitions: int | None,
-    node: str,
+    data: Path, host: str, amqp_port: int, http_port: int | None, prometheus_port: int | None, partitions: int | None,
+    node: str, https_port: int | None,
     load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
     kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
     semantics: str,
@@ -56,9 +57,11 @@ def start(
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.__main__ import run
 
+    if http_port is None and https_port is None:
+        http_port = HTTP_PORT
     config = Config(
-        data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, partitions=partitions, node=node,
-        prometheus_port=prometheus_port,
+        data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, https_port=https_port,
+        partitions=partitions, node=node, prometheus_port=prometheus_port,
         kafka=kafka.servers, kafka_prefix=kafka.prefix, kafka_replication=kafka_replication,
         load_definitions=load_definitions, kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
         max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,

@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
@@ -28,10 +29,12 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--http-port", type=click.IntRange(1, 65535), help="Its port on this machine, instead of --url."),
     click.option("--user", metavar="NAME", help="Who asks (default: REWINDMQ_USER, or guest)."),
     click.option("--password", metavar="PASSWORD", help="(default: REWINDMQ_PASSWORD, or guest)."),
+    click.option("--tls-ca-cert-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
+                 help="Who signed an https URL's certificate (default: REWINDMQ_TLS_CA, or who the system trusts)."),
 )
 NAMES = (
     "asked_node", "vhost", "formatter", "silent", "quiet", "no_table_headers", "timeout", "url", "http_port", "user",
-    "password",
+    "password", "tls_ca_cert_file",
 )  # fmt: skip
 
 
@@ -50,6 +53,7 @@ class Settings:
     http_port: int | None = None
     user: str | None = None
     password: str | None = None
+    tls_ca_cert_file: Path | None = None
 
     def given(self, **later: object) -> None:
         for name, value in later.items():
@@ -73,7 +77,8 @@ class Settings:
             url = f"http://127.0.0.1:{self.http_port}"
         user = self.user or os.environ.get("REWINDMQ_USER") or "guest"
         password = self.password or os.environ.get("REWINDMQ_PASSWORD") or "guest"
-        client = Client(url, user, password, self.seconds)
+        ca = self.tls_ca_cert_file or os.environ.get("REWINDMQ_TLS_CA") or None
+        client = Client(url, user, password, self.seconds, ca)
         if self.asked_node is not None and not any_node:
             answering = client.get_one("overview", columns="node")["node"]
             if answering != self.asked_node:

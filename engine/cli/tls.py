@@ -1,4 +1,4 @@
-"""The options of the TLS listener."""
+"""The options of the TLS listeners."""
 
 import functools
 from collections.abc import Callable
@@ -12,6 +12,8 @@ from engine.tls import TlsListener
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--tls-port", type=click.IntRange(1, 65535), help="AMQP over TLS, too (RabbitMQ's is 5671)."),
+    click.option("--https-port", type=click.IntRange(1, 65535),
+                 help="The management API over TLS (RabbitMQ's is 15671)."),
     click.option("--tls-cert", type=FILE, help="The broker's certificate, with its chain (PEM)."),
     click.option("--tls-key", type=FILE, help="Its private key (PEM)."),
     click.option("--tls-ca", type=FILE, help="Who signs clients' certificates (PEM)."),
@@ -23,17 +25,20 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
 
 
 def with_tls(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command these options; it is called with `tls`, None without --tls-port."""
+    """Give a command these options; it is called with `https_port`, and with `tls`, None where nothing is over TLS."""
 
     @functools.wraps(command)
     def with_one(
-        *arguments: Any, tls_port: int | None, tls_cert: Path | None, tls_key: Path | None, tls_ca: Path | None,
-        tls_verify_peer: bool, tls_fail_if_no_peer_cert: bool, tls_login_from: str | None, **options: Any,
+        *arguments: Any, tls_port: int | None, https_port: int | None, tls_cert: Path | None, tls_key: Path | None,
+        tls_ca: Path | None, tls_verify_peer: bool, tls_fail_if_no_peer_cert: bool, tls_login_from: str | None,
+        **options: Any,
     ) -> Any:  # fmt: skip
         tls = None
-        if tls_port is not None:
+        if tls_port is not None or https_port is not None:
             if tls_cert is None or tls_key is None:
-                raise click.UsageError("--tls-port needs --tls-cert and --tls-key")
+                raise click.UsageError("--tls-port and --https-port need --tls-cert and --tls-key")
+            if tls_port is None and (tls_ca or tls_verify_peer):
+                raise click.UsageError("the management API asks for no certificate: --tls-ca needs --tls-port")
             if tls_verify_peer and tls_ca is None:
                 raise click.UsageError("--tls-verify-peer needs --tls-ca")
             if (tls_fail_if_no_peer_cert or tls_login_from) and not tls_verify_peer:
@@ -42,8 +47,8 @@ def with_tls(command: Callable[..., Any]) -> Callable[..., Any]:
                 tls_port, tls_cert, tls_key, tls_ca, tls_verify_peer, tls_fail_if_no_peer_cert, tls_login_from
             )
         elif tls_cert or tls_key or tls_ca or tls_verify_peer or tls_fail_if_no_peer_cert or tls_login_from:
-            raise click.UsageError("the --tls- options need --tls-port")
-        return command(*arguments, tls=tls, **options)
+            raise click.UsageError("the --tls- options need --tls-port or --https-port")
+        return command(*arguments, tls=tls, https_port=https_port, **options)
 
     for option in reversed(OPTIONS):
         with_one = option(with_one)

@@ -11,7 +11,8 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+import ssl
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import uvicorn
@@ -28,6 +29,7 @@ from engine.http import (
     bindings,
     clients,
     definitions,
+    erasures,
     exchanges,
     features,
     health,
@@ -145,6 +147,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/quorum/replicas/on/{node}/grow": {"POST": quorum.grow},
     "/queues/quorum/replicas/on/{node}/shrink": {"DELETE": quorum.shrink},
     "/rebalance/queues": {"POST": quorum.rebalance},
+    "/subjects/{subject}": {"DELETE": erasures.erase},
+    "/erasures": {"GET": erasures.list_erasures},
     "/quarantine": {"GET": quarantine.list_quarantined},
     "/exchanges": {"GET": exchanges.list_all},
     "/exchanges/{vhost}": {"GET": exchanges.list_vhost},
@@ -283,35 +287,39 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: ASGIApp, host: str, *ports: int) -> None:
-    """Serve at these ports until cancelled; then take no more requests, let those under way finish (3 seconds at most),
-    and return by raising CancelledError. OSError when an address cannot be bound."""
+# Where it is served: a bound socket, and what TLS needs where it is over TLS.
+Listener = tuple[socket.socket, ssl.SSLContext | None]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """OSError when the address cannot be bound."""
+    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+
+
+async def serve(app: ASGIApp, listeners: Sequence[Listener]) -> None:
+    """Serve there until cancelled; then take no more requests, let those under way finish (3 seconds at most), and
+    return by raising CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    servers = [(_server(app, context), [listener]) for listener, context in listeners]
+    task = asyncio.gather(*(server.serve(sockets=sockets) for server, sockets in servers))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        for server, _ in servers:
+            server.should_exit = True
+        await task
+        raise
+    finally:
+        for listener, _ in listeners:
+            listener.close()
+        past_process.close()
+
+
+def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
     config = uvicorn.Config(
         app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=3,
     )  # fmt: skip
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listeners: list[socket.socket] = []
-    try:
-        for port in ports:
-            listeners.append(socket.create_server((host, port), family=family))
-    except OSError:
-        close_all(listeners)
-        raise
-    server = _Server(config)
-    task = asyncio.ensure_future(server.serve(sockets=listeners))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        server.should_exit = True
-        await task
-        raise
-    finally:
-        close_all(listeners)
-        past_process.close()
-
-
-def close_all(listeners: list[socket.socket]) -> None:
-    for listener in listeners:
-        listener.close()
+    config.load()
+    config.ssl = context
+    return _Server(config)

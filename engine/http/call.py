@@ -164,20 +164,17 @@ class Call:
         return self.request.query_params.get(name, "false") == "true"
 
     # -- the body ---------------------------------------------------------------------------------------------------
-    async def body(self, *required: str) -> dict[str, Json]:
-        """The body as a JSON object. An empty body is an empty object."""
+    async def raw_body(self) -> bytes:
         raw = bytearray()
         async for chunk in self.request.stream():
             raw += chunk
             if len(raw) > MAX_BODY_BYTES:
                 raise bad_request(f"Exceeded HTTP request body size limit ({MAX_BODY_BYTES} bytes)")
-        try:
-            content = json.loads(bytes(raw)) if raw.strip() else {}
-            require_sane(content, 0)
-        except (ValueError, RecursionError):
-            raise bad_request("not_json") from None
-        if not isinstance(content, dict):
-            raise bad_request("not_json")
+        return bytes(raw)
+
+    async def body(self, *required: str) -> dict[str, Json]:
+        """The body as a JSON object. An empty body is an empty object."""
+        content = json_object(await self.raw_body())
         missing = [key for key in required if key not in content]
         if missing:
             raise bad_request("[" + ",".join(f"{{key_missing,{key}}}" for key in missing) + "]")
@@ -219,6 +216,18 @@ async def in_time() -> AsyncIterator[None]:
     except TimeoutError:
         raise ApiError(503, "service_unavailable", f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
                        " written (is the disk full, is Kafka away?); it is tried again") from None  # fmt: skip
+
+
+def json_object(raw: bytes) -> dict[str, Json]:
+    """Nothing at all is an empty object."""
+    try:
+        content = json.loads(raw) if raw.strip() else {}
+        require_sane(content, 0)
+    except (ValueError, RecursionError):
+        raise bad_request("not_json") from None
+    if not isinstance(content, dict):
+        raise bad_request("not_json")
+    return content
 
 
 def require_sane(value: Json, depth: int) -> None:

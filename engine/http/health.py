@@ -85,18 +85,22 @@ async def certificate_expiration(call: Call) -> Response:
         raise bad_request("Invalid expiration value.")
     if unit not in DAYS:
         raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
-    tls = call.broker.config.tls
+    config = call.broker.config
+    tls = config.tls
     limit = time.time() + int(within) * DAYS[unit] * 86_400
     files = {"certfile": tls and tls.certificate, "cacertfile": tls and tls.ca}
     expiring = {name: end for name, file in files.items() if file and (end := expires_at(file)) <= limit}
     if tls is None or not expiring:
         return ok()
-    item: Item = {"node": call.broker.config.node, "protocol": "amqp/ssl", "interface": call.broker.config.host,
-                  "port": tls.port}  # fmt: skip
+    told: Item = {}
     for name, file in files.items():
         day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(expiring[name])) if name in expiring else None
-        item |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
-    return failed("Certificates expiring", expired=[item])
+        told |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
+    expired = [
+        {"node": config.node, "protocol": protocol, "interface": address, "port": port} | told
+        for protocol, address, port in config.listeners if protocol in ("amqp/ssl", "https")
+    ]  # fmt: skip
+    return failed("Certificates expiring", expired=expired)
 
 
 def expires_at(certificate: Path) -> float:

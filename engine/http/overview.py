@@ -128,7 +128,7 @@ def listeners(broker: "Broker") -> list[Item]:
 
 
 def contexts(broker: "Broker") -> list[Item]:
-    names = {"http": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
+    names = {"http": "RabbitMQ Management", "https": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
     return [
         {"node": broker.config.node, "description": names[protocol], "path": "/", "ip": address, "port": str(port),
          "ssl_opts": [], "protocol": protocol}

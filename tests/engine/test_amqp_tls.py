@@ -182,9 +182,9 @@ def test_a_key_that_does_not_fit_is_said_at_the_start(tls: Tls, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (("--tls-verify-peer",), "the --tls- options need --tls-port"),
-        (("--tls-login-from", "common_name"), "the --tls- options need --tls-port"),
-        (("--tls-port", "1"), "--tls-port needs --tls-cert and --tls-key"),
+        (("--tls-verify-peer",), "the --tls- options need --tls-port or --https-port"),
+        (("--tls-login-from", "common_name"), "the --tls- options need --tls-port or --https-port"),
+        (("--tls-port", "1"), "--tls-port and --https-port need --tls-cert and --tls-key"),
     ],
 )
 def test_options_that_would_protect_nothing_are_refused(tmp_path: Path, options: tuple[str, ...], problem: str) -> None:

@@ -170,6 +170,36 @@ def test_a_file_to_download(api: httpx.Client) -> None:
     assert "content-disposition" not in api.get("/definitions", params={"download": "a\r\nb"}).headers
 
 
+def test_uploaded_by_a_form(api: httpx.Client, name: str) -> None:
+    document = json.dumps({"vhosts": [{"name": name, "metadata": {"description": "größer"}}]}, ensure_ascii=False)
+    file = ("rabbit.json", b"\xef\xbb\xbf" + document.encode(), "application/json")
+    assert api.post("/definitions", files={"file": file}).status_code == 204
+    assert api.get(f"/vhosts/{name}").json()["description"] == "größer"
+    queue = json.dumps({"queues": [{"name": "q", "durable": True, "auto_delete": False, "arguments": {}}]})
+    form = {"files": {"file": ("x", queue)}, "data": {"redirect": "../#/import-succeeded"}}
+    answer = api.post(f"/definitions/{name}", **form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "../#/import-succeeded")
+    assert api.get(f"/queues/{name}/q").status_code == 200
+    api.delete(f"/vhosts/{name}")
+
+
+@pytest.mark.parametrize(("content_type", "body", "reason"), [
+    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=f\r\n\r\n{}\r\n--x--\r\n",
+     "the form has no field file"),
+    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{]\r\n--x--\r\n",
+     "not_json"),
+    ("multipart/form-data; boundary=x", b"--y\r\n", "the form is damaged"),
+    ("multipart/form-data", b"{}", "the form is damaged"),
+    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}",
+     "the form is damaged"),
+    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}\r\n--x\r\n"
+     b"content-disposition: form-data; name=redirect\r\n\r\na\nb\r\n--x--\r\n", "redirect is no address"),
+])  # fmt: skip
+def test_a_form_that_is_none(api: httpx.Client, content_type: str, body: bytes, reason: str) -> None:
+    answer = api.post("/definitions", content=body, headers={"content-type": content_type})
+    assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
+
+
 def changed(category: str, number: int, **values: Any) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(json.dumps(WHOLE))
     document[category][number] |= values
