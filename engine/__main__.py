@@ -75,6 +75,7 @@ async def _main(config: Config) -> None:
     gc.collect()
     gc.freeze()  # what recovery made stays: the collector need not look at it again and again
     try:
+        _look_after_keys(broker)
         await _load_definitions(broker)
         server = AmqpServer(broker)
         await _listen(server, config)
@@ -115,6 +116,16 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         raise Failure(_code(error), str(error)) from error
     except OSError as error:
         raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+
+
+def _look_after_keys(broker: Broker) -> None:
+    config = broker.config
+    try:
+        if config.subject_header:
+            broker.subjects.keys.prepare()
+        broker.subjects.destroy_what_came_back()
+    except OSError as error:
+        raise Failure(CONFIG_ERROR, f"keys: {config.keys_directory}: {_reason(error)}") from error
 
 
 async def _listen(server: AmqpServer, config: Config) -> None:

@@ -1,4 +1,4 @@
-"""The operator's half of the broker: policies, virtual hosts and parameters here, users and permissions in users.py.
+"""The operator's half of the broker: policies, virtual hosts, parameters and erasures here, users in users.py.
 
 Rules of this file
 - Everything is an event in the metadata log, with the user who did it.
@@ -16,6 +16,7 @@ from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.partition import Partition
 from engine.policies import checked_definition
 from engine.sessions import Session
+from engine.subjects import Subjects
 from engine.users import Users
 from projections.hidden import is_hidden
 from projections.machine.queue import Queue
@@ -32,6 +33,7 @@ from schemas.events import (
     PolicyCleared,
     PolicySet,
     QueueDeleted,
+    SubjectErased,
     VhostCreated,
     VhostDeleted,
 )
@@ -40,6 +42,7 @@ from schemas.events import (
 class Administration(Users):
     config: Config
     partitions: list[Partition]
+    subjects: Subjects
     sessions: dict[int, Session]  # open client connections (AMQP and HTTP) by session_id
 
     # -- policies -----------------------------------------------------------------------------------------------------
@@ -163,6 +166,16 @@ class Administration(Users):
         if name not in self.topology.global_parameters:
             raise NotFound(f"global parameter '{name}' does not exist")
         await self.metadata.ask(Actor(user, 0), GlobalParameterCleared(name))
+
+    # -- subjects -----------------------------------------------------------------------------------------------------
+
+    async def erase_subject(self, user: str, subject: str, reason: str) -> None:
+        """Destroy the keys of a subject, then say so in the history. What a crash left of it is finished by asking
+        again. NotFound: it has no keys. OSError: they can't be destroyed."""
+        key_ids = self.subjects.erase(subject)
+        if not key_ids:
+            raise NotFound(f"subject '{subject}' has no keys")
+        await self.metadata.ask(Actor(user, 0), SubjectErased(subject, key_ids, reason))
 
     # -- looking ------------------------------------------------------------------------------------------------------
 

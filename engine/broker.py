@@ -19,7 +19,7 @@ Where things are
     administration.py  policies, vhosts, parameters; policies.py: what they say    users.py       users, permissions
     definitions.py   all of that as a document; importing.py: taking one      limits.py          of vhosts and users
     turns.py         turns and durability                                     passwords.py       hashes, ours and theirs
-    recovery.py      start and clean stop
+    recovery.py      start and clean stop                                     subjects.py        encryption, erasure
 
 A session or consumer id is (epoch << 24) | count, the epoch being the offset of this broker's BrokerStarted in the
 metadata log: unique in the whole history.
@@ -48,6 +48,7 @@ from engine.errors import (
 )
 from engine.exchanges import Exchanges, strip_cr_lf
 from engine.keeping import Keeper
+from engine.keys import KeyStore
 from engine.log.placement import partition_of
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
@@ -57,6 +58,7 @@ from engine.reading_arguments import check_stream_sizes, is_past_asked
 from engine.recovery import open_broker
 from engine.routing import Destination, Router
 from engine.sessions import ChannelStatus, Session
+from engine.subjects import Subjects
 from engine.turns import Turns
 from projections.hidden import is_reply_queue
 from projections.machine.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
@@ -76,6 +78,7 @@ from schemas.events import (
     QueueDeclared,
     QueueDeleted,
     SessionClosed,
+    SubjectErased,
     Unbound,
     UserDeleted,
     VhostDeleted,
@@ -117,6 +120,8 @@ class Broker(Exchanges):
         self.readings = Readings(config, clock, self._ask, self._check_open)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
+        erased = self.topology.erased_keys
+        self.subjects = Subjects(config.subject_header, KeyStore(config.keys_directory, erased), erased)
         metadata.changed = self._metadata_changed
         for partition in partitions:
             partition.stand_in(self)
@@ -458,7 +463,9 @@ class Broker(Exchanges):
             self.router.exchanges_changed()
             self.access.changed()
         self.hidden.changed(event)
-        if isinstance(event, VhostDeleted):
+        if isinstance(event, SubjectErased):
+            self.subjects.erased(event.key_ids)
+        elif isinstance(event, VhostDeleted):
             self._close_sessions(f"vhost '{event.vhost}' is deleted", lambda session: session.vhost == event.vhost)
         elif isinstance(event, UserDeleted):
             self._close_sessions(f"user '{event.name}' was deleted", lambda session: session.user == event.name)

@@ -36,6 +36,8 @@ class Config:
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue may say less or more
     segment_bytes: int = 268_435_456
     snapshot_events: int = 1_000_000
+    subject_header: str = ""  # a header whose value names whose message it is: under whose key the body is encrypted
+    keys: Path | None = None  # directory of these keys; None: `keys` in `data`. Nodes on one Kafka share it
     load_definitions: Path | None = None  # imported at each start, a file or a directory; no user `guest` is made then
 
     # With `kafka` the log is there, and any number of nodes share it; each needs a `node` name and a `data` of its own.
@@ -60,6 +62,10 @@ class Config:
             "https": self.https_port, "http/prometheus": self.prometheus_port,
         }  # fmt: skip
         return [(protocol, self.host, port) for protocol, port in ports.items() if port is not None]
+
+    @property
+    def keys_directory(self) -> Path:
+        return self.data / "keys" if self.keys is None else self.keys
 
     @property
     def cluster_name(self) -> str:

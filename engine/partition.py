@@ -23,7 +23,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from engine.counters import DEATHS, DISABLED, Served, dead_lettered
 from projections.machine.effects import (
@@ -47,6 +47,9 @@ from projections.replay import decoder_for
 from projections.store import Batch, Projector
 from schemas.codec import Encoder
 from schemas.events import BROKER, Actor, Event, Published, Tick
+
+if TYPE_CHECKING:
+    from engine.subjects import Subjects
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +89,9 @@ class Surroundings(Protocol):
 
     def queues_changed(self) -> None:
         """A queue may have been declared."""
+
+    @property
+    def subjects(self) -> "Subjects": ...
 
     def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
 
@@ -405,6 +411,13 @@ class Partition(ABC):
             if isinstance(event, Published):
                 return event
         raise KeyError(message_id)
+
+    def opened(self, message: Published) -> Published:
+        """As a client gets it: what is encrypted is decrypted, or comes without its body (engine/subjects.py)."""
+        if message.encryption is None:
+            return message
+        assert self._surroundings is not None
+        return self._surroundings.subjects.opened(message)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from engine.amqp.properties import around_long
+from engine.amqp.properties import around
 from engine.partition import Consumer, Partition
 from engine.reading_arguments import Filter, filter_of
 from engine.sessions import Session
@@ -112,7 +112,7 @@ class Reader(ABC):
         self.credit -= 1
         if message.properties != self._properties:  # often they are those of the message before
             self._properties = message.properties
-            self._around = around_long(message.properties, OFFSET)
+            self._around = around(message.properties, OFFSET, b"l", 8)
         before, behind = self._around
         numbered = Published(
             message.route, before + offset.to_bytes(8, "big") + behind, message.expiration_ms, message.priority,

@@ -24,7 +24,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from schemas.events import (
@@ -93,6 +93,18 @@ Limits = dict[str, int]  # max-connections, max-channels, max-queues; no limit: 
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
 
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """A `SubjectErased`, with where it stands, when it came, and who asked for it."""
+
+    offset: int
+    time_ms: int
+    user: str
+    subject: str
+    key_ids: tuple[str, ...]
+    reason: str
+
+
 class _Rule:
     """A policy made ready for matching."""
 
@@ -129,6 +141,7 @@ class Topology:
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
     marks: dict[str, MarkSet]
+    erasures: list[Erasure]
     erased_keys: dict[str, int]  # key id -> offset of the event that says that it was destroyed
     nodes: dict[int, NodeJoined]  # those alive, by epoch
     ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
@@ -148,6 +161,7 @@ class Topology:
         self.policies = {}
         self.operator_policies = {}
         self.marks = {}
+        self.erasures = []
         self.erased_keys = {}
         self.nodes = {}
         self.ended = {}
@@ -239,6 +253,9 @@ class Topology:
         handler = HANDLERS.get(type(event))
         if handler is not None:
             handler(self, offset, event)
+        if isinstance(event, SubjectErased):
+            named = (event.subject, event.key_ids, event.reason)
+            self.erasures.append(Erasure(offset, timestamp_ms, actor.user, *named))
 
     def on_bound(self, offset: int, event: Bound) -> None:
         if (event.vhost, event.source) in self.exchanges:

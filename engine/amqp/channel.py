@@ -23,7 +23,7 @@ from engine.broker import Broker, ChannelStatus, Destination, Session
 from engine.config import MAX_MESSAGE_SIZE
 from engine.counters import Tally
 from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
-from schemas.events import Published
+from schemas.events import Encryption, Published
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE = 512
@@ -95,7 +95,7 @@ class Channel:
             tally.another_size(len(body))
         route = publishing.route
         partition = publishing.partition
-        if route is None or partition is None or parsed.sender_selected:
+        if route is None or partition is None or parsed.by_hand:
             self.publish_anywhere(publishing, parsed, body)
             return
         tally.received += 1
@@ -114,7 +114,7 @@ class Channel:
             partition.await_durable(offset, confirms, sequence)
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
-        """A publish to several partitions, to none, or one that is routed by its content."""
+        """A publish to several partitions, to none, one that is routed by its content, or whose body is encrypted."""
         destinations = self.destinations(publishing, parsed)
         tally = self.tally
         tally.received += 1
@@ -130,8 +130,9 @@ class Channel:
             return
         if sequence and len(destinations) > 1:
             self.confirms.expect(sequence, len(destinations))
+        logged, encryption = self.logged(parsed, body)
         for destination in destinations:
-            mark = self.publish_to(destination, parsed, body)
+            mark = self.publish_to(destination, parsed, logged, encryption)
             if sequence:
                 destination.partition.await_durable(mark, self.confirms, sequence)
         if publishing.returned:
@@ -149,10 +150,14 @@ class Channel:
         else:
             self.tally.unroutable_dropped += 1
 
-    def publish_to(self, to: Destination, parsed: Parsed, body: bytes) -> int:
+    def logged(self, parsed: Parsed, body: bytes) -> tuple[bytes, Encryption | None]:
+        """The body as it gets into the log. ResourceError (506) when it is to be encrypted, and there is no key."""
+        return (body, None) if parsed.subject is None else self.broker.subjects.sealed(parsed.subject, body)
+
+    def publish_to(self, to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None) -> int:
         """The mark of the message in the partition."""
         self.tally.routed += len(to.route.queues)
-        return to.partition.publish(self.actor, message(to, parsed, body))
+        return to.partition.publish(self.actor, message(to, parsed, body, encryption))
 
     def parse_properties(self, raw: bytes) -> Parsed:
         parsed = parse(raw)
@@ -160,6 +165,7 @@ class Channel:
             if not self.reply_queue:
                 raise PreconditionFailed("fast reply consumer does not exist")
             parsed = parse(with_reply_queue(parsed, self.reply_queue))
+        self.broker.subjects.look_at(parsed)
         claimed, user = parsed.user_id, self.session.user
         if claimed is not None and claimed != user:
             if "impersonator" not in self.broker.topology.users[user].tags:

@@ -3,7 +3,9 @@
     basic.deliver frame | header frame | body frames
 
 What stands between the delivery tag and the body is the same for all messages of one route with the same properties
-and size, so the last one made is kept (`middle`) and a delivery is: prefix + tag + middle + body + end.
+and size, so the last one made is kept (`middle`) and a delivery is: prefix + tag + middle + body + end. Properties
+are the same when they are one object, and no encrypted message shares that with one that is not: both have it from what
+one publisher sent (the subject's header decides), or each from its own record. So what is to be opened is never missed.
 
 A consumer without prefetch, or with no_ack, lives on credit (DESIGN section 1): it is attached with CREDIT_WINDOW
 deliveries, and each time half of its window is used it is given more, unless the client's socket is congested. The
@@ -83,7 +85,13 @@ class Consumer(Holder):
             message.route is not self.route or message.properties is not self.properties or len(body) != self.size
             or redelivered is not self.redelivered or delivery_count or acquired_count
         ):  # fmt: skip
-            self.prepare(message, redelivered, delivery_count, acquired_count)
+            if message.encryption is None:
+                self.prepare(message, redelivered, delivery_count, acquired_count)
+            else:
+                message = partition.opened(message)
+                body = message.body
+                self.prepare(message, redelivered, delivery_count, acquired_count)
+                self.route = None  # the next one may look the same, and is to be opened, too
         if len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
@@ -175,6 +183,7 @@ class Getter(Holder):
         else:
             settlement.fetched += 1
             settlement.unacked[tag] = (self, message_id)
+        message = partition.opened(message)
         route = message.route
         frame = methods.encode(
             output.number, "Basic.GetOk", delivery_tag=tag, redelivered=redelivered, exchange=route.exchange,

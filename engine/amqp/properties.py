@@ -38,6 +38,8 @@ class Parsed:
         self.headers = -1
         self.headers_end = -1
         self.sender_selected = False  # CC or BCC among the headers
+        self.subject: str | None = None  # under whose key the body is to be encrypted (engine/subjects.py)
+        self.by_hand = False  # one of these two: not for the short way
 
     def header_table(self) -> bytes:
         return self.raw[self.headers : self.headers_end] if self.headers >= 0 else b""
@@ -92,6 +94,7 @@ def _look_at_headers(parsed: Parsed, start: int, end: int) -> None:
     parsed.headers = start
     parsed.headers_end = end
     parsed.sender_selected = raw.find(b"\x02CC", start, end) >= 0 or raw.find(b"\x03BCC", start, end) >= 0
+    parsed.by_hand = parsed.sender_selected
 
 
 def expiration(value: bytes) -> int:
@@ -159,14 +162,19 @@ def with_counts(raw: bytes, delivery_count: int, acquired_count: int) -> bytes:
 
 def with_long(raw: bytes, name: bytes, value: int) -> bytes:
     """The properties with a header of type long, which replaces one that is there."""
-    before, behind = around_long(raw, name)
-    return before + value.to_bytes(8, "big") + behind
+    return with_entry(raw, name, b"l" + value.to_bytes(8, "big"))
 
 
-def around_long(raw: bytes, name: bytes) -> tuple[bytes, bytes]:
+def with_entry(raw: bytes, name: bytes, value: bytes) -> bytes:
+    """The properties with that header, which replaces one that is there. `value`: as in a table, its type first."""
+    before, behind = around(raw, name, value[:1], len(value) - 1)
+    return before + value[1:] + behind
+
+
+def around(raw: bytes, name: bytes, kind: bytes, value_size: int) -> tuple[bytes, bytes]:
     """What stands before and behind the value of that header, in the properties that have it."""
-    entry = bytes((len(name),)) + name + b"l"
-    size = len(entry) + 8
+    entry = bytes((len(name),)) + name + kind
+    size = len(entry) + value_size
     parsed = parse(raw)
     if parsed.headers < 0:
         flags = (raw[0] | 0x20) << 8 | raw[1]

@@ -11,7 +11,7 @@ from engine.errors import FrameError, NotImplementedByBroker
 from engine.matching import NO_CONTENT, Content
 from engine.partition import Partition
 from projections.hidden import is_reply_queue
-from schemas.events import Published, Route
+from schemas.events import Encryption, Published, Route
 
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted
 
@@ -80,10 +80,11 @@ def route_by_content(
     return broker.route_by_keys(session, publishing.exchange, keys, content)
 
 
-def message(to: Destination, parsed: Parsed, body: bytes) -> Published:
+def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None) -> Published:
     """A publish as one of its destinations logs it. With its BCC header: who routes it once more (a delay, a dead
     letter) needs that, and who gets it does not see it (consumer.py `header_frame`)."""
     expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms
     return Published(
-        to.route, parsed.raw, expiration_ms, parsed.priority, parsed.persistent, None, None, body, len(body)
-    )
+        to.route, parsed.raw, expiration_ms, parsed.priority, parsed.persistent, None, encryption, body,
+        len(body) if encryption is None else encryption.plain_size,
+    )  # fmt: skip

@@ -115,8 +115,9 @@ class Transaction:
         if not destinations:
             channel.unroutable(kept.publishing, kept.parsed.raw, kept.body)
             return
+        body, encryption = channel.logged(kept.parsed, kept.body)
         for destination in destinations:
-            mark = channel.publish_to(destination, kept.parsed, kept.body)
+            mark = channel.publish_to(destination, kept.parsed, body, encryption)
             commit.waiting += 1
             destination.partition.await_durable(mark, commit, 0)
         if kept.publishing.returned:

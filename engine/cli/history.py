@@ -12,6 +12,7 @@ from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.restore import restore
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value, json_line
+from engine.keys import NO_KEYS
 from projections.rewind import At, RewindError, UnreadableTime, parse_time
 
 if TYPE_CHECKING:
@@ -30,14 +31,16 @@ COLUMNS = (
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Read this data directory, and ask no broker. With --kafka: for its snapshots.")  # fmt: skip
+@click.option("--keys", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="With --data or --kafka: the directory of keys (default: keys in the data directory).")  # fmt: skip
 @with_kafka
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
 @click.argument("queue")
 @common
 def rewind(
-    settings: Settings, queue: str, time: str | None, offset: int | None, data: Path | None, kafka: Kafka, first: int,
-    count: int,
+    settings: Settings, queue: str, time: str | None, offset: int | None, data: Path | None, keys: Path | None,
+    kafka: Kafka, first: int, count: int,
 ) -> None:  # fmt: skip
     """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
     if (time is None) == (offset is None):
@@ -48,7 +51,8 @@ def rewind(
         except UnreadableTime as error:
             raise CliError(USAGE, str(error)) from None
     if data is not None or kafka.asked_for:
-        past = past_offline(kafka.history(data), settings.home, queue, time, offset, first, count)
+        keys = keys or (NO_KEYS if data is None else data / "keys")
+        past = past_offline(kafka.history(data), keys, settings.home, queue, time, offset, first, count)
     else:
         past = past_online(settings, queue, time, offset, first, count)
     moment = cast(dict[str, object], past["at"])
@@ -91,7 +95,7 @@ def past_online(
 
 
 def past_offline(
-    history: "History", vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
+    history: "History", keys: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
 ) -> dict[str, object]:
     from engine.http.past import MAX_BODY_SHOWN, past_item
     from engine.log.base import LogError
@@ -100,7 +104,7 @@ def past_offline(
 
     try:
         at = At(offset=offset) if time is None else At(time_ms=parse_time(time))
-        return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN)
+        return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN, keys)
     except (NoSuchQueue, RewindError, NewerHistory) as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:

@@ -21,6 +21,16 @@ PURPOSES = {
 }  # fmt: skip
 
 
+def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """The value of --subject-header, if it makes sense."""
+    from engine.subjects import why_no_subject_header
+
+    reason = why_no_subject_header(name) if name else None
+    if reason is not None:
+        raise click.BadParameter(reason)
+    return name
+
+
 @click.command("start")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
@@ -38,6 +48,10 @@ PURPOSES = {
               help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.")  # fmt: skip
 @click.option("--semantics", type=click.Choice(sorted(PROFILES)), default=RABBITMQ_3_13.name, show_default=True,
               help="Which RabbitMQ queues are like, unless they ask by x-semantics.")  # fmt: skip
+@click.option("--subject-header", metavar="NAME", default="", callback=checked_header,
+              help="Encrypt bodies under a key of the subject that this header names, so that they can be erased.")
+@click.option("--keys", type=click.Path(file_okay=False, path_type=Path),
+              help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.")
 @click.option("--max-message-size", type=click.IntRange(0, MAX_MESSAGE_SIZE), default=134_217_728, show_default=True,
               help="Bytes; larger messages are refused.")  # fmt: skip
 @click.option("--loopback-users", metavar="NAME,...", default="guest", show_default=True,
@@ -52,11 +66,13 @@ def start(
     node: str, https_port: int | None,
     load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
     kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
-    semantics: str,
+    semantics: str, subject_header: str, keys: Path | None,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.__main__ import run
 
+    if subject_header and kafka.servers is not None and keys is None:
+        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
@@ -65,7 +81,8 @@ def start(
         kafka=kafka.servers, kafka_prefix=kafka.prefix, kafka_replication=kafka_replication,
         load_definitions=load_definitions, kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
         max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,
-        consumer_timeout_ms=consumer_timeout, semantics=semantics,
+        consumer_timeout_ms=consumer_timeout, semantics=semantics, subject_header=subject_header,
+        keys=None if keys is None else keys.absolute(),
     )  # fmt: skip
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:

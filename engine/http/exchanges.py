@@ -132,6 +132,7 @@ def send(
             f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
         )
     parsed = parse(raw)
+    broker.subjects.look_at(parsed)
     if parsed.user_id not in (None, session.user) and "impersonator" not in broker.topology.users[session.user].tags:
         raise PreconditionFailed(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
@@ -145,8 +146,11 @@ def send(
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     tally.unroutable_returned = tally.confirmed = int(not destinations)
     outcome = Outcome(len(destinations), broker.counters) if destinations else None
+    encryption = None
+    if parsed.subject is not None and destinations:
+        body, encryption = broker.subjects.sealed(parsed.subject, body)
     for destination in destinations:
-        offset = destination.partition.publish(session.actor, message(destination, parsed, body))
+        offset = destination.partition.publish(session.actor, message(destination, parsed, body, encryption))
         assert outcome is not None
         destination.partition.await_durable(offset, outcome, 1)
     tally.settle(broker.counters)

@@ -8,6 +8,7 @@ data directory or in Kafka.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from starlette.responses import Response
 
@@ -16,11 +17,14 @@ from engine.http.call import ApiError, Call, bad_request, not_found, reply
 from engine.http.listing import Item
 from engine.http.properties import properties_of
 from engine.http.queues import shown
+from engine.keys import NO_KEYS, KeyStore
 from engine.log.base import CorruptLog, LogError
 from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
 from engine.past_process import PastProcess, ProcessEnded, past_process
+from engine.subjects import Subjects
 from projections.rewind import At, RewindError, format_time, parse_time
+from schemas.events import Published
 
 MAX_COUNT = 10_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
@@ -37,6 +41,7 @@ class Question:
     first: int
     count: int
     truncate: int
+    keys: Path = NO_KEYS  # their directory
 
     def answer(self) -> "Item | ApiError":
         return read_past(self)
@@ -58,7 +63,7 @@ def read_past(question: Question) -> Item | ApiError:
     """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
         past = queue_at(question.history, question.vhost, question.queue, question.at, question.first, question.count)
-        return past_item(past, question.truncate)
+        return past_item(past, question.truncate, question.keys)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
     except RewindError as error:
@@ -79,7 +84,8 @@ async def at(call: Call) -> Response:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
     if moment.offset is None or moment.offset > durable_offset(call, vhost, name):
         await call.durable()  # the reader sees what is written
-    question = Question(history_of(call.broker.config), vhost, name, moment, first, count, truncate)
+    config = call.broker.config
+    question = Question(history_of(config), vhost, name, moment, first, count, truncate, config.keys_directory)
     return reply(await read(past_process, question))
 
 
@@ -114,9 +120,11 @@ def number_of(call: Call, name: str, default: int) -> int:
     return int(value)
 
 
-def past_item(past: PastQueue, truncate: int) -> Item:
+def past_item(past: PastQueue, truncate: int, keys: Path) -> Item:
+    """`keys`: the directory of keys, looked into now: what was erased by now is not shown."""
     queue = past.queue
-    messages = [message_item(message, truncate) for message in past.messages]
+    subjects = Subjects("", KeyStore(keys), {})
+    messages = [message_item(message, subjects.opened(message.published), truncate) for message in past.messages]
     return {
         "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
         "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,
@@ -133,8 +141,8 @@ def past_item(past: PastQueue, truncate: int) -> Item:
     }  # fmt: skip
 
 
-def message_item(message: PastMessage, truncate: int) -> Item:
-    view, published = message.view, message.published
+def message_item(message: PastMessage, published: Published, truncate: int) -> Item:
+    view = message.view
     payload, encoding = shown(published.body, "auto", truncate)
     return {
         "message_id": view.message_id, "position": view.position, "state": view.state, "payload_bytes": view.size,

@@ -100,7 +100,8 @@ async def peek(call: Call) -> Response:
     view = next(islice(queue.messages(), int(position) - 1, None), None)
     if view is None or view.state != "ready":
         raise not_found("Target queue does not have a message at that position", "not_found")
-    message = home_of(call.broker, queue).message(queue.queue_id, view.message_id)
+    home = home_of(call.broker, queue)
+    message = home.opened(home.message(queue.queue_id, view.message_id))
     payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
     return reply({
         "message_id": view.message_id, "exchange": message.route.exchange, "routing_key": message.route.routing_key,
@@ -211,7 +212,7 @@ class Taken:
         self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
         delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
-        self.message_id, self.message = message_id, message
+        self.message_id, self.message = message_id, None if message is None else partition.opened(message)
         self.redelivered, self.messages_ready = redelivered, messages_ready
 
     def deliver(

@@ -11,7 +11,9 @@ from typing import Any
 from engine.broker import CREDIT_WINDOW, Destination
 from engine.config import Config
 from engine.errors import AccessRefused, NotAllowed, NotFound
+from engine.keys import NO_KEYS, KeyStore
 from engine.matching import Content
+from engine.subjects import Subjects
 from projections.machine.profile import RABBITMQ_3_13
 from projections.machine.settings import Settings
 from schemas.events import Acked, Actor, Credited, Nacked, Published, Route
@@ -64,6 +66,9 @@ class DoublePartition:
         for name in message.route.queues:
             self.broker.queues[name].ready.append((offset, message, False, 0))
         return offset
+
+    def opened(self, message: Published) -> Published:
+        return self.broker.subjects.opened(message)
 
     def await_durable(self, offset: int, confirms: Any, sequence: int) -> None:
         refused = self.broker.refuse_next > 0
@@ -129,6 +134,7 @@ class DoubleBroker:
         self.blocked: str | None = None
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []
+        self.subjects = Subjects("", KeyStore(NO_KEYS), {})
         self.last_id = 0
 
     def partition_of(self, queue: str) -> DoublePartition:

@@ -1,0 +1,212 @@
+"""Keys of subjects and what is encrypted under them (B-15): the files, the nonces, what a client gets without a key."""
+
+import os
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from engine.amqp.properties import parse
+from engine.amqp.tables import encode, mapping
+from engine.errors import PreconditionFailed, ResourceError
+from engine.keys import KeyStore
+from engine.subjects import Subjects, why_no_subject_header
+from schemas.events import Published, Route
+
+ROUTE = Route("/", "", "q", ("q",))
+
+
+def properties(headers: bytes) -> bytes:
+    return b"\x20\x00" + len(headers).to_bytes(4, "big") + headers
+
+
+def headers_of(message: Published) -> dict[str, object]:
+    return mapping(parse(message.properties).header_table())
+
+
+def published(subjects: Subjects, subject: str, body: bytes) -> Published:
+    sealed, encryption = subjects.sealed(subject, body)
+    return Published(
+        ROUTE, properties(encode({"who": subject})), None, None, True, None, encryption, sealed, len(body)
+    )  # fmt: skip
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeyStore:
+    return KeyStore(tmp_path / "keys")
+
+
+@pytest.fixture
+def subjects(keys: KeyStore) -> Subjects:
+    return Subjects("who", keys, {})
+
+
+def test_a_key_is_made_once_for_all_who_share_the_directory(keys: KeyStore) -> None:
+    start = threading.Barrier(8)
+    found: list[tuple[str, bytes]] = []
+
+    def make() -> None:
+        mine = KeyStore(keys.directory)
+        start.wait()
+        found.append(mine.current("ada"))
+
+    threads = [threading.Thread(target=make) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8 and len(set(found)) == 1
+    (key_id, key) = found[0]
+    assert os.listdir(keys.directory) == [key_id] and len(key) == 32
+    assert "ada" not in key_id and key_id.endswith("-1")
+    assert (keys.directory / key_id).stat().st_mode & 0o777 == 0o600
+    assert keys.directory.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_key_that_was_destroyed_stays_so_and_the_next_has_another_number(keys: KeyStore) -> None:
+    first, key = keys.current("ada")
+    held = open(keys.directory / first, "rb")  # as an unlinked file's blocks would still be there
+    keys.destroy(first)
+    keys.destroy(first)
+    assert held.read() != key
+    held.close()
+    assert keys.read(first) is None and not keys.is_there(first)
+    (keys.directory / first).write_bytes(key)  # it comes back from a backup
+    assert keys.read(first) is None and keys.is_there(first)
+    second, other = keys.current("ada")
+    assert (second, other == key) == (first[:-1] + "2", False)
+    assert keys.known("ada") == [first, second] and keys.known("bob") == []
+
+
+def test_the_historys_word_counts_where_the_directory_was_lost(tmp_path: Path) -> None:
+    before = KeyStore(tmp_path / "a")
+    first, _ = before.current("ada")
+    after = KeyStore(tmp_path / "b", {first: 7})
+    assert after.current("ada")[0] == first[:-1] + "2"
+    assert after.known("ada") == [first, first[:-1] + "2"]
+
+
+def test_what_is_no_key_is_refused_and_leftovers_go(keys: KeyStore) -> None:
+    key_id, _ = keys.current("ada")
+    (keys.directory / ".new-abc").write_bytes(b"x")
+    keys.prepare()
+    assert os.listdir(keys.directory) == [key_id]
+    (keys.directory / key_id).write_bytes(b"short")
+    with pytest.raises(OSError, match="is no key, it has 5 bytes"):
+        keys.read(key_id)
+    for odd in ("../../etc/passwd", "", key_id + "\n", key_id[:-1] + "0"):
+        assert keys.read(odd) is None and not keys.is_destroyed(odd) and not keys.is_there(odd)
+
+
+def test_a_body_comes_back_as_it_was(subjects: Subjects) -> None:
+    for body in (b"", b"x", b"secret " * 10_000):
+        message = published(subjects, "ada", body)
+        assert (message.encryption.plain_size, len(message.body)) == (len(body), len(body) + 16)  # type: ignore[union-attr]
+        assert not body or body not in message.body
+        plain = subjects.opened(message)
+        assert plain == replace(message, encryption=None, body=body, body_size=len(body))
+        assert plain.properties is message.properties
+    assert subjects.opened(plain) is plain
+
+
+def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subjects) -> None:
+    nonces = [subjects.sealed("ada", b"")[1].nonce for _ in range(1_000)]
+    assert len({nonce[:8] for nonce in nonces}) == 1
+    subjects._counts = iter((2**32 - 1,))
+    nonces += [subjects.sealed("bob", b"")[1].nonce for _ in range(3)]
+    assert len(set(nonces)) == 1_003 and {len(nonce) for nonce in nonces} == {12}
+    assert len({nonce[:8] for nonce in nonces}) == 2
+
+
+def test_an_erased_message_is_empty_and_says_so(subjects: Subjects, caplog: pytest.LogCaptureFixture) -> None:
+    message, other = published(subjects, "ada", b"secret"), published(subjects, "bob", b"plain")
+    assert subjects.opened(message).body == b"secret"  # the key is at hand now
+    (key_id,) = subjects.erase("ada")
+    erased = subjects.opened(message)
+    assert (erased.body, erased.body_size, erased.encryption) == (b"", 0, None)
+    assert headers_of(erased) == {"who": "ada", "x-erased": True}
+    assert subjects.opened(other).body == b"plain"
+    again = published(subjects, "ada", b"she is back")
+    assert again.encryption is not None and again.encryption.key_id != key_id
+    assert subjects.opened(again).body == b"she is back"
+    assert subjects.erase("nobody") == ()
+    assert not caplog.records
+
+
+def test_bytes_that_were_changed_are_not_delivered(subjects: Subjects, caplog: pytest.LogCaptureFixture) -> None:
+    message, other = published(subjects, "ada", b"secret"), published(subjects, "bob", b"another")
+    assert message.encryption is not None and other.encryption is not None
+    flipped = message.body[:-1] + bytes((message.body[-1] ^ 1,))
+    for wrong in (
+        replace(message, body=flipped), replace(message, body=b""), replace(message, body=other.body),
+        replace(message, encryption=replace(message.encryption, nonce=b"")),
+        replace(message, encryption=replace(message.encryption, nonce=other.encryption.nonce)),
+        replace(message, encryption=replace(message.encryption, subject="bob")),
+        replace(message, encryption=replace(message.encryption, key_id=other.encryption.key_id)),
+    ):  # fmt: skip
+        got = subjects.opened(wrong)
+        assert (got.body, headers_of(got)["x-unreadable"]) == (b"", "these are not the bytes that were encrypted")
+        assert "x-erased" not in headers_of(got)
+    assert len(caplog.records) == 2  # once for each key
+
+
+def test_a_key_that_is_not_here_is_no_erasure(subjects: Subjects, tmp_path: Path) -> None:
+    message = published(subjects, "ada", b"secret")
+    assert message.encryption is not None
+    elsewhere = Subjects("", KeyStore(tmp_path / "elsewhere"), {})
+    assert headers_of(elsewhere.opened(message)) == {"who": "ada", "x-unreadable": "the key is not here"}
+    (subjects.keys.directory / message.encryption.key_id).write_bytes(b"short")
+    assert headers_of(subjects.opened(message))["x-unreadable"] == "the key can't be read: " + (
+        f"{subjects.keys.directory / message.encryption.key_id}: is no key, it has 5 bytes instead of 32"
+    )
+
+
+def test_the_event_takes_the_key_from_memory_and_destroys_what_is_still_there(tmp_path: Path) -> None:
+    north, south = KeyStore(tmp_path / "north"), KeyStore(tmp_path / "south")
+    there = Subjects("who", north, {})
+    message = published(there, "ada", b"secret")
+    assert message.encryption is not None
+    key_id = message.encryption.key_id
+    south.prepare()
+    (south.directory / key_id).write_bytes((north.directory / key_id).read_bytes())  # a directory of its own, by mistake
+    erased: dict[str, int] = {}
+    here = Subjects("who", KeyStore(south.directory, erased), erased)
+    assert here.opened(message).body == b"secret"
+    erased[key_id] = 3
+    here.erased([key_id])
+    assert headers_of(here.opened(message))["x-erased"] is True
+    assert not south.is_there(key_id) and south.is_marked(key_id)
+    assert here.sealed("ada", b"")[1].key_id != key_id
+
+
+@pytest.mark.parametrize(("headers", "wrong"), [
+    ({"who": 7}, "signedint|long"), ({"who": None}, "void"), ({"who": b"x"}, "binary"), ({"who": ""}, "such a string"),
+    ({"who": "x" * 256}, "such a string"), ({"other": "x", "who": ["a"]}, "array"),
+])  # fmt: skip
+def test_a_header_that_names_nobody_is_refused(subjects: Subjects, headers: dict[str, object], wrong: str) -> None:
+    with pytest.raises(PreconditionFailed, match=f"header 'who' names the subject, .*, not ({wrong})"):
+        subjects.look_at(parse(properties(encode(headers))))
+
+
+def test_only_the_header_makes_a_subject(subjects: Subjects) -> None:
+    for raw in (b"\x00\x00", properties(b""), properties(encode({"whom": "ada"}))):
+        parsed = parse(raw)
+        subjects.look_at(parsed)
+        assert (parsed.subject, parsed.by_hand) == (None, False)
+    parsed = parse(properties(encode({"x": 1, "who": "Ada Lovelace ✓"})))
+    subjects.look_at(parsed)
+    assert (parsed.subject, parsed.by_hand) == ("Ada Lovelace ✓", True)
+
+
+def test_without_a_key_nothing_is_published(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(ResourceError, match="no key for the message's subject: "):
+        Subjects("who", KeyStore(tmp_path / "file" / "keys"), {}).sealed("ada", b"x")
+
+
+def test_headers_that_have_a_meaning_are_no_subjects() -> None:
+    assert why_no_subject_header("x-subject") is None
+    assert why_no_subject_header("CC") == "the header CC has a meaning of its own"
+    assert why_no_subject_header("x-first-death-queue") is not None
+    assert why_no_subject_header("x" * 200) == "a header's name has 1 to 128 bytes"
