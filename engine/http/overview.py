@@ -19,7 +19,7 @@ from engine.exchange_types import EXCHANGE_TYPES
 from engine.http.call import Call, not_found, reply
 from engine.http.clients import visible_sessions
 from engine.http.listing import Item, listed, single
-from engine.http.statistics import Numbers, of_channel, of_node, statistics, summed
+from engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -62,11 +62,9 @@ def totals(
 ) -> dict[str, int]:
     """Of these vhosts and sessions, or of all."""
     queues = [queue for _, queue in broker.visible_queues() if vhosts is None or queue.vhost in vhosts]
-    ready, unacked = sum(queue.messages_ready for queue in queues), sum(queue.messages_unacked for queue in queues)
     open_sessions = list(broker.sessions.values()) if sessions is None else sessions
     return {
-        "messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked,
-        "queues": len(queues), "consumers": sum(queue.consumer_count() for queue in queues),
+        **depth_of(queues), "queues": len(queues), "consumers": sum(queue.consumer_count() for queue in queues),
         "connections": len(open_sessions), "channels": sum(len(each.channels) for each in open_sessions),
         "exchanges": sum(vhosts is None or vhost in vhosts for vhost, _ in broker.topology.exchanges),
     }  # fmt: skip

@@ -14,7 +14,8 @@ from engine.http.call import Call, Json, bad_request, boolean, done, in_time, in
 from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
 from engine.http.listing import Item, columns_of, listed, single
 from engine.http.properties import properties_of
-from engine.http.statistics import statistics
+from engine.http.statistics import depth_of, statistics
+from projections.machine.profile import RABBITMQ_4_3
 from projections.machine.ready import redelivered_of, size_of
 from schemas.events import EPOCH_SHIFT, Nacked, Published
 
@@ -60,14 +61,7 @@ def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_to
     if queue.type in ("quorum", "stream"):
         members = broker.keeper.members(partition)
         item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
-    return item | depth_of(queue) if with_totals else item
-
-
-def depth_of(queue: "Queue") -> dict[str, int]:
-    return {
-        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
-        "messages_unacknowledged": queue.messages_unacked,
-    }  # fmt: skip
+    return item | depth_of([queue]) if with_totals else item
 
 
 async def show(call: Call) -> Response:
@@ -131,7 +125,8 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
     known = statistics(broker)
     whose = partition.index, queue.queue_id
-    item: Item = plain_item(broker, partition, queue, False) | known.rates.shown((whose, "depth"), depth_of(queue)) | {
+    depth = known.rates.shown((whose, "depth"), depth_of([queue]))
+    item: Item = plain_item(broker, partition, queue, False) | depth | {
         "policy": queue.policy.name if queue.policy else None,
         "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
         "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
@@ -144,9 +139,29 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
         "queue_id": queue.queue_id, "partition": partition.name, "outcomes": dict(queue.counters),
     }  # fmt: skip
     item |= known.message_stats(whose, known.of_queue(partition, queue))
+    if queue.quorum and queue.profile is RABBITMQ_4_3:
+        item |= of_rabbitmq_4_3(queue)
     if queue.exclusive:
         owner = broker.sessions.get(queue.owner)
         item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
+    return item
+
+
+def of_rabbitmq_4_3(queue: "Queue") -> Item:
+    """What 4.3 shows of a quorum queue (rabbit_quorum_queue.erl handle_tick): its priorities, and what waits for its
+    time. Moments are milliseconds since 1970."""
+    assert queue.prioritized is not None
+    levels = queue.prioritized.counts()
+    settings = queue.settings
+    retry = f"{settings.retry} (min: {settings.retry_min_ms}ms, max: {settings.retry_max_ms}ms)"
+    item: Item = {
+        "messages_by_priority": {str(level): count for level, count in levels.items()},
+        "messages_active_priorities": len(levels), "messages_ready_returned": queue.returned.count,
+        "messages_delayed": queue.messages_delayed, "delayed_retry": retry if settings.retry else "disabled",
+        "delivery_limit": "unlimited" if settings.delivery_limit is None else settings.delivery_limit,
+    }  # fmt: skip
+    if queue.delayed is not None and queue.delayed.count > 0:
+        item |= {"next_delayed_at": queue.delayed.first_expiry(), "last_delayed_at": queue.delayed.last_expiry()}
     return item
 
 

@@ -47,6 +47,16 @@ CHURN = {
 }  # fmt: skip
 
 
+def depth_of(queues: "Iterable[Queue]") -> Numbers:
+    """How many messages they have. Those that wait for their time are neither ready nor unacknowledged."""
+    ready = unacked = waiting = 0
+    for queue in queues:
+        ready += queue.messages_ready
+        unacked += queue.messages_unacked
+        waiting += queue.messages_delayed
+    return {"messages": ready + unacked + waiting, "messages_ready": ready, "messages_unacknowledged": unacked}
+
+
 class Rates:
     """Samples of numbers, by whose they are."""
 

@@ -6,7 +6,7 @@ from starlette.responses import Response
 from engine.definitions import metadata_of
 from engine.http.call import Call, bad_request, done, not_found, reply, text
 from engine.http.listing import Item, listed
-from engine.http.statistics import statistics
+from engine.http.statistics import depth_of, statistics
 from engine.importing import default_queue_type
 from engine.users import tags_from
 
@@ -15,9 +15,7 @@ def vhost_item(call: Call, name: str) -> Item:
     """message_stats: of what its queues delivered, for what was published is not counted by vhost."""
     queues = list(call.broker.visible_queues(name))
     known = statistics(call.broker)
-    ready = sum(queue.messages_ready for _, queue in queues)
-    unacked = sum(queue.messages_unacked for _, queue in queues)
-    depth = {"messages": ready + unacked, "messages_ready": ready, "messages_unacknowledged": unacked}
+    depth = depth_of([queue for _, queue in queues])
     served = known.of_queues(queues)
     served.pop("publish", None)
     vhost = call.broker.topology.vhosts[name]

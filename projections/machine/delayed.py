@@ -98,6 +98,10 @@ class Timed(Order):
         self.tail = self.chunks[-1]
         self._changed(rest)
 
+    def last_expiry(self) -> int:
+        """When the last one's time comes. There must be one."""
+        return self.tail.expiry(len(self.tail.ids) - 1)
+
     def clear(self) -> "list[array[int]]":
         removed = super().clear()
         self.tail.number = self.next_number

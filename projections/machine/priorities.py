@@ -95,6 +95,11 @@ class Prioritized(Order):
                 return arrived.take()
         raise AssertionError("no message has expired")
 
+    def counts(self) -> dict[int, int]:
+        """Of the messages of each level that has any, from the highest."""
+        levels = sorted(self.levels.items(), reverse=True)
+        return {level: sum(order.count for order in orders) for level, orders in levels if self.used >> level & 1}
+
     def clear(self) -> list["array[int]"]:
         removed = [ids for order in self.orders() for ids in order.clear()]
         self.used = self.count = self.expiring = 0

@@ -83,8 +83,9 @@ def ours(profile: str, home: Path) -> Iterator[Broker]:
     assert "Traceback" not in said, said[-3000:]
 
 
-def start(command: list[str], root: Path, home: Path) -> Broker:
-    """RabbitMQ with its defaults, listening on loopback, all its files in `home` (below `root`, as it sees it)."""
+def start(command: list[str], root: Path, home: Path, settings: str = "") -> Broker:
+    """RabbitMQ with its defaults and `settings` (rabbitmq.conf), listening on loopback, all its files in `home` (below
+    `root`, as it sees it)."""
     inside = "/" / home.relative_to(root)
     port, http_port, dist = (free_port(),) * 3
     http_port, dist = port + 1000, port + 2000
@@ -92,6 +93,7 @@ def start(command: list[str], root: Path, home: Path) -> Broker:
     (home / "rabbitmq.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\n"
         "vm_memory_calculation_strategy = erlang\n"  # the directory with Debian unstable has no /proc
+        + settings
     )
     # An at-least-once dead letter that found no target is tried again after three minutes otherwise.
     (home / "advanced.config").write_text("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 1000}]}].\n")

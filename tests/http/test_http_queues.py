@@ -1,6 +1,7 @@
 """Queues over the management API of a real broker: RabbitMQ's paths, shapes, statuses and reasons (BEHAVIOURS 19)."""
 
 import base64
+import time
 
 import httpx
 import pika
@@ -54,6 +55,28 @@ def test_declaring_it_otherwise_is_refused_with_rabbitmqs_reason_s067(
     answer = api.put(f"/queues/%2F/{queue}", json=content)
     assert answer.status_code == 400
     assert answer.json() == {"error": "bad_request", "reason": reason.format(q=queue)}
+
+
+def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, name: str) -> None:
+    retry = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 60_000, "x-delayed-retry-max": 120_000}
+    arguments = {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3", **retry}
+    assert api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": arguments}).status_code == 201
+    shown = ("messages", "messages_ready", "messages_by_priority", "messages_active_priorities", "messages_delayed",
+             "delayed_retry", "delivery_limit")  # fmt: skip
+    for priority in (None, 9, 9):
+        publish(api, name, "x", **({} if priority is None else {"priority": priority}))
+    queue = api.get(f"/queues/%2F/{name}").json()
+    all_retry = "all (min: 60000ms, max: 120000ms)"
+    assert [queue[key] for key in shown] == [3, 3, {"9": 2, "4": 1}, 2, 0, all_retry, 20]
+    assert "next_delayed_at" not in queue
+    began = time.time() * 1000
+    assert len(get(api, name, "reject_requeue_true", count=1)) == 1
+    assert len(get(api, name, "reject_requeue_true", count=1)) == 1
+    queue = api.get(f"/queues/%2F/{name}").json()
+    assert [queue[key] for key in shown] == [3, 1, {"4": 1}, 1, 2, all_retry, 20]
+    assert began + 60_000 <= queue["next_delayed_at"] <= queue["last_delayed_at"] <= time.time() * 1000 + 60_000
+    assert api.put(f"/queues/%2F/{name}-3", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201
+    assert "messages_by_priority" not in api.get(f"/queues/%2F/{name}-3").json()
 
 
 def test_bad_arguments_are_refused_s020_s079(api: httpx.Client, name: str) -> None:

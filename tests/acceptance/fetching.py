@@ -1,0 +1,76 @@
+"""Suites are fetched where their authors publish them, into the user's cache and never into this repository."""
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import venv
+from pathlib import Path
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rewindmq" / "acceptance"
+
+
+def python(suite: str, *packages: str) -> Path:
+    """The interpreter of an environment with these packages."""
+    home = CACHE / suite / "venv"
+    if not (home / "bin" / "pytest").exists():
+        venv.create(home, with_pip=True, clear=True)
+        command = [str(home / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        subprocess.run([*command, "pytest", "pytest-timeout", *packages], check=True)
+    return home / "bin" / "python"
+
+
+def source(suite: str, interpreter: Path) -> Path:
+    """The unpacked source distribution of that version which `interpreter` has."""
+    told = subprocess.run([str(interpreter), "-m", "pip", "show", suite], capture_output=True, text=True, check=True)
+    version = next(line.split()[1] for line in told.stdout.splitlines() if line.startswith("Version:"))
+    home = CACHE / suite / version
+    if not home.exists():
+        with tempfile.TemporaryDirectory(dir=CACHE) as fetched:
+            command = [str(interpreter), "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", suite]
+            subprocess.run([*command, f"{suite}=={version}", "--dest", fetched], check=True)
+            shutil.unpack_archive(next(Path(fetched).glob("*.tar.gz")), fetched)
+            next(path for path in Path(fetched).iterdir() if path.is_dir()).rename(home)
+    return home
+
+
+def go_module(name: str) -> Path:
+    """The newest version of a Go module, to be written in."""
+    home = CACHE / name.rpartition("/")[2]
+    if not home.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=CACHE) as asking:
+            (Path(asking) / "go.mod").write_text("module asking\n\ngo 1.20\n")
+            told = subprocess.run(
+                ["go", "mod", "download", "-json", f"{name}@latest"], cwd=asking, capture_output=True, text=True,
+                check=True,
+            )  # fmt: skip
+            found = re.search(r'"Dir": "(.*)"', told.stdout)
+            assert found, told.stdout
+            shutil.copytree(found[1], home)
+            subprocess.run(["chmod", "-R", "u+w", str(home)], check=True)  # the module cache is read-only
+    return home
+
+
+def repository(name: str, tag: str) -> Path:
+    """A work tree of GitHub's `name` (owner/name) at `tag`, for suites that are published nowhere else."""
+    home = CACHE / name.rpartition("/")[2] / tag
+    if not home.exists():
+        home.parent.mkdir(parents=True, exist_ok=True)
+        command = ["git", "clone", "--quiet", "--depth", "1", "--branch", tag, f"https://github.com/{name}.git"]
+        subprocess.run([*command, str(home)], check=True)
+    return home
+
+
+def copied(home: Path, ports: dict[int, int], *patterns: str) -> Path:
+    """A copy of a suite in which the ports that it has fixed are others, in the files of these patterns."""
+    copy = Path(tempfile.mkdtemp(prefix="rewindmq-acceptance-")) / home.name
+    shutil.copytree(home, copy, ignore=shutil.ignore_patterns(".git", "target"))
+    for pattern in patterns:
+        for path in copy.glob(pattern):
+            text = path.read_text()
+            for fixed, ours in ports.items():
+                text = re.sub(rf"(?<!\d){fixed}(?!\d)", str(ours), text)
+            path.write_text(text)
+    return copy

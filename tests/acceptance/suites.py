@@ -1,0 +1,139 @@
+"""How each suite is run: what it needs, how it is told where the broker is, and how it says what passed."""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.acceptance.brokers import Certificates, Start
+from tests.acceptance.fetching import copied, go_module, python, repository, source
+from tests.certificates import Authority
+
+PIKA = "1.4.4"
+MANAGEMENT_PORT = 15672
+Outcome = dict[str, bool]  # test -> whether it passed; skipped ones are left out
+Suite = Callable[[Start], Outcome]
+
+
+def pytest(interpreter: Path, home: Path, arguments: list[str], environment: dict[str, str], log: Path) -> Outcome:
+    command = [str(interpreter), "-m", "pytest", "-rA", "-q", "--timeout", "120", "--no-header", "--tb", "short"]
+    ran = subprocess.run(
+        [*command, *arguments], cwd=home, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    log.write_text(ran.stdout + ran.stderr)
+    found = re.findall(r"^(PASSED|FAILED|ERROR) (\S+?::[^\s]+(?: [^-\s]\S*)*)", ran.stdout, re.MULTILINE)
+    assert found, ran.stdout[-3000:] + ran.stderr[-3000:]
+    outcome = {name: True for word, name in found if word == "PASSED"}
+    return outcome | {name: False for word, name in found if word != "PASSED"}  # who passed may fail when it ends
+
+
+def asyncio_client(suite: str) -> Suite:
+    """aiormq, aio-pika: over plain TCP, over TLS with and without a certificate of the client, through proxies."""
+
+    def run(start: Start) -> Outcome:
+        interpreter = python(
+            suite, suite, "aiormq", "aiomisc-pytest", "pytest-cov", "pytest-rst", "markdown-pytest", "shortuuid"
+        )
+        home = source(suite, interpreter)
+        theirs = source("aiormq", interpreter) / "tests" / "certs"
+        with start(Certificates(theirs / "ca.pem", theirs / "server.pem", theirs / "server.key"), None) as broker:
+            environment = {
+                "AMQP_PORT": str(broker.amqp_port), "AMQPS_PORT": str(broker.tls_port),
+                "PYTHONPATH": str(Path(__file__).parent),
+            }  # fmt: skip
+            return pytest(interpreter, home, ["-p", "broker_for_docker", "tests"], environment, home.parent / "output")
+
+    return run
+
+
+def blocking_client(suite: str, test: str) -> Suite:
+    """py-amqp, kombu. Their source distributions lack the certificates of t/certs: ours are put there."""
+
+    def run(start: Start) -> Outcome:
+        interpreter = python(suite, suite, "pytz", "pytest-rerunfailures")
+        home = source(suite, interpreter)
+        certificates = home / "t" / "certs"
+        shutil.rmtree(certificates, ignore_errors=True)
+        certificates.mkdir()
+        authority = Authority(certificates, "ca_certificate")
+        server = authority.issue("server_certificate", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
+        client = authority.issue("client_certificate", "/CN=client")
+        client.key.rename(certificates / "client_key.pem")
+        shutil.copy(client.certificate, certificates / "client_certificate_broken.pem")
+        shutil.copy(server.key, certificates / "client_key_broken.pem")  # another's
+        with start(Certificates(authority.certificate, server.certificate, server.key), None) as broker:
+            environment = {
+                "RABBITMQ_HOST": "127.0.0.1", "RABBITMQ_5672_TCP": str(broker.amqp_port),
+                "RABBITMQ_5671_TCP": str(broker.tls_port),
+            }  # fmt: skip
+            return pytest(interpreter, home, ["-p", "no:cacheprovider", test], environment, home.parent / "output")
+
+    return run
+
+
+def pika(*options: str) -> Suite:
+    """Every adapter: blocking, thread-safe, select, asyncio, gevent, tornado, twisted."""
+
+    def run(start: Start) -> Outcome:
+        interpreter = python("pika", "gevent", "tornado", "twisted", "service-identity")
+        home = repository("pika/pika", PIKA)
+        theirs = home / "testdata" / "certs"
+        certificates = Certificates(
+            theirs / "ca_certificate.pem", theirs / "server_certificate.pem", theirs / "server_key.pem"
+        )
+        with start(certificates, None) as broker:
+            ports = {5672: broker.amqp_port, 5671: broker.tls_port}
+            copy = copied(home, ports, "tests/acceptance/*.py", "tests/base/*.py", "tests/misc/*.py")
+            try:
+                return pytest(interpreter, copy, [*options, "tests/acceptance"], {}, home.parent / "output")
+            finally:
+                shutil.rmtree(copy.parent)
+
+    return run
+
+
+def go_client(start: Start) -> Outcome:
+    """Its tests of recovery cut connections over the management API, at this port and nowhere else."""
+    home = go_module("github.com/rabbitmq/amqp091-go")
+    free = port_is_free(MANAGEMENT_PORT)
+    skipped = () if free else ("-skip", "Recovery")
+    if not free:
+        print(f"  port {MANAGEMENT_PORT} is taken: without the tests of recovery")
+    with (
+        tempfile.TemporaryDirectory() as making,
+        start(own_certificates(Path(making)), MANAGEMENT_PORT if free else None) as broker,
+    ):
+        ran = subprocess.run(
+            ["go", "test", "-tags", "integration", "-count=1", "-timeout", "900s", "-v", *skipped], cwd=home,
+            env={**os.environ, "AMQP_URL": broker.amqp_url}, capture_output=True, text=True,
+        )  # fmt: skip
+    (home.parent / "amqp091-go.output").write_text(ran.stdout + ran.stderr)
+    found = re.findall(r"^--- (PASS|FAIL): (\S+)", ran.stdout, re.MULTILINE)
+    assert found, ran.stdout[-3000:] + ran.stderr[-3000:]
+    return {name: word == "PASS" for word, name in found}
+
+
+def port_is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def own_certificates(home: Path) -> Certificates:
+    authority = Authority(home)
+    server = authority.issue("server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
+    return Certificates(authority.certificate, server.certificate, server.key)
+
+
+SUITES: dict[str, Suite] = {
+    "aiormq": asyncio_client("aiormq"),
+    "aio-pika": asyncio_client("aio-pika"),
+    "amqp": blocking_client("amqp", "t/integration/test_rmq.py"),
+    "kombu": blocking_client("kombu", "t/integration/test_py_amqp.py"),
+    "pika": pika(),
+    "pika-tls": pika("--use-tls"),
+    "amqp091-go": go_client,
+}
