@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo stack stack-stop test compare acceptance lint bench soak lock clean
+.PHONY: setup demo notebook stack stack-stop test compare acceptance lint bench soak lock clean
 
 setup: .venv/.ready
 
@@ -15,6 +15,11 @@ setup: .venv/.ready
 
 demo: setup
 	$(BIN)/python tests/demo/demo.py
+
+# docs/history.ipynb run from top to bottom on the demo's data: history.html, with its plots, and audit.html.
+notebook: setup
+	test -d demo-data || $(BIN)/python tests/demo/demo.py
+	$(BIN)/python -m nbconvert --to html --execute docs/history.ipynb --output-dir . --output history.html
 
 # RewindMQ on Kafka, two nodes, with Spark's audit: what compose/compose.yaml runs, as plain processes. Until Ctrl-C.
 stack: setup
@@ -54,4 +59,4 @@ lock:
 	  --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header --output-file requirements.lock pyproject.toml
 
 clean:
-	rm -rf .venv build *.egg-info demo-data demo.html stack-data tests/bench/target
+	rm -rf .venv build *.egg-info demo-data demo.html audit.html history.html stack-data tests/bench/target

@@ -47,11 +47,11 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 150)
 class Broker:
     """`rewindmq start` as a process of its own, and its command line."""
 
-    def __init__(self) -> None:
-        shutil.rmtree(DATA, ignore_errors=True)
+    def __init__(self, data: Path = DATA) -> None:
+        shutil.rmtree(data, ignore_errors=True)
         self.amqp_port, self.http_port = _free_ports(2)
         self.process = subprocess.Popen(
-            [REWINDMQ, "start", "--data", DATA, "--amqp-port", str(self.amqp_port), "--http-port", str(self.http_port)],
+            [REWINDMQ, "start", "--data", data, "--amqp-port", str(self.amqp_port), "--http-port", str(self.http_port)],
             stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
