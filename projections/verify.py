@@ -31,11 +31,13 @@ LISTED_DIFFERENCES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`queue` as `vhost/name`, empty for what belongs to no queue; `key` for people; `what` is wrong with it."""
+    """`queue` as `vhost/name`, empty for what belongs to no queue; `key` for people; `what` is wrong with it; of a
+    message's body, which message."""
 
     queue: str
     key: str
     what: str
+    message_id: int | None = None
 
 
 @dataclass(slots=True)
@@ -54,10 +56,10 @@ class Verification:
     def equal(self) -> bool:
         return self.difference_count == 0
 
-    def differs(self, queue: str, key: str, what: str) -> None:
+    def differs(self, queue: str, key: str, what: str, message_id: int | None = None) -> None:
         self.difference_count += 1
         if len(self.differences) < LISTED_DIFFERENCES:
-            self.differences.append(Difference(queue, key, what))
+            self.differences.append(Difference(queue, key, what, message_id))
 
 
 def verify(logs: Iterable[PartitionLog], state: Path) -> list[Verification]:
@@ -146,15 +148,18 @@ def _compare_quarantined(store: StateStore, report: Verification) -> None:
         report.differs("", what, f"listed is {one}, by the log it is {other}")
 
 
-def _get(store: StateStore, key: bytes, queue: Queue | None, prefix: bytes, report: Verification) -> bytes | None:
+def _get(
+    store: StateStore, key: bytes, queue: Queue | None, prefix: bytes, report: Verification,
+    message_id: int | None = None,
+) -> bytes | None:  # fmt: skip
     """What is stored; None, and a difference reported, when it is missing or cannot be read."""
     try:
         stored = store.get(key)
     except StoreError as error:
-        report.differs(_name(queue), keys.describe(key, prefix), str(error))
+        report.differs(_name(queue), keys.describe(key, prefix), str(error), message_id)
         return None
     if stored is None:
-        report.differs(_name(queue), keys.describe(key, prefix), "is missing")
+        report.differs(_name(queue), keys.describe(key, prefix), "is missing", message_id)
     return stored
 
 
@@ -197,11 +202,11 @@ def _compare_bodies(
             _, _, event = decoder.decode(records[message_id - first_offset])
             assert isinstance(event, Published), f"{log.name}: message {message_id} was never published"
             key = keys.message(prefix, queue_id, message_id)
-            stored = _get(store, key, queues[queue_id], prefix, report)
+            stored = _get(store, key, queues[queue_id], prefix, report, message_id)
             by_the_log = encoder.encode(stamp, event)
             if stored is not None and stored != by_the_log:
                 what = _first_difference(stored, by_the_log)
-                report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what)
+                report.differs(_name(queues[queue_id]), keys.describe(key, prefix), what, message_id)
             report.messages += 1
             following = next(wanted, None)
         if following is None:
@@ -227,6 +232,7 @@ def _find_leftovers(
                 following = next(remaining, None)
             gone = queue_id in queues and queues[queue_id].gone  # its bodies go when its outbox is empty
             if message_id != following and not gone:
-                report.differs(_name(queues.get(queue_id)), keys.describe(key, prefix), "should not be there")
+                name = _name(queues.get(queue_id))
+                report.differs(name, keys.describe(key, prefix), "should not be there", message_id)
     except Exception as error:  # rocksdict knows no narrower class; `_compare_bodies` has named the keys
         report.differs("", f"{report.partition} message", f"cannot be scanned: {error}")

@@ -5,6 +5,7 @@
     chain     every block's bytes against the hash chain, also of the metadata log           engine.log
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
     ...       the checks of audit_fold.py, at every offset                                    a Spark task a partition
+    arrivals  dead letters, joined across partitions: none that was not sent, none that was forwarded and is not there
     policies  every policy that decided was set in the metadata log, and those set are applied
     store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections.verify
 
@@ -12,7 +13,7 @@ A partition whose chain is broken, or whose beginning is gone, is not folded: wh
 works beside running brokers; it looks at what was durable when it began, and at the state that RocksDB had persisted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,13 @@ from engine.log.verify import verify_chain
 from projections.store import StateStore, StoreError
 from projections.verify import verify_partition
 from spark_replay import columns
-from spark_replay.audit_fold import AuditProduct
-from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, check_policies, rows_for_driver
+from spark_replay.audit_fold import LISTED, AuditProduct
+from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
 from spark_replay.findings import Finding, of_row
 from spark_replay.fold import Feed, fold_feed, fold_log, for_each
 from spark_replay.history_log import HistoryLog, InKafka, Place, open_log, partition_of
 from spark_replay.kept import what_is_kept
+from spark_replay.letters import ARRIVALS, ARRIVED, SENT, SORTED_BY, Destinations, Post, check_arrivals
 from spark_replay.outcomes import batch_of
 from spark_replay.ranges import Range
 
@@ -36,22 +38,76 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHAIN, STORE = "chain", "store"
+# Rows that a partition's task leaves for the driver; they are no findings
+LETTERS = "letters"
+FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, LETTERS)
 
 
 def audit(spark: "SparkSession", place: Place) -> list[Finding]:
     """Everything that was checked, in the order of checks and partitions. LogError when there is no log."""
     log = open_log(place)
-    ends = [Range(p.name, 0, p.next_offset) for p in log.queues]
+    reach = ends_of(log)
+    ends = [Range(name, 0, end) for name, end in ends_of(open_log(place)).items()]  # later than `reach` (letters.py)
     findings = _bytes(spark, place, log)
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
     if stretches:
         store = None if isinstance(place, InKafka) else place
-        rows = fold_log(spark, place, stretches, fold_audit, columns.AUDIT, fresh=True, store=store).collect()
-        findings += [of_row(row) for row in rows if row.check not in (WAS_IN_FORCE, IS_IN_FORCE)]
-        if log.metadata.name in sound:
-            findings += check_policies(place, [row for row in rows if row.check in (WAS_IN_FORCE, IS_IN_FORCE)])
+        frame = fold_log(
+            spark, place, stretches, fold_audit, columns.AUDITED, fresh=True, store=store, reach=reach
+        ).persist()  # fmt: skip
+        rows = frame.where("finding is not null").select("finding.*").collect()
+        letters = frame.where("letter is not null").select("letter.*").orderBy(*SORTED_BY)
+        whole = len(stretches) == len(ends)
+        findings += concluded(place, rows, letters.toLocalIterator, log.metadata.name in sound, whole)
+        frame.unpersist()
     return findings
+
+
+def ends_of(log: HistoryLog) -> dict[str, int]:
+    """0 where damage keeps the end from being found: the chain check says where."""
+    found = {}
+    for partition in log.queues:
+        try:
+            found[partition.name] = partition.next_offset
+        except CorruptLog:
+            found[partition.name] = 0
+    return found
+
+
+def concluded(
+    place: Place, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
+) -> list[Finding]:
+    """What partitions' tasks found, and what follows from all of them together. `letters`: rows of LETTERS in the order
+    SORTED_BY; `metadata`: its log is sound; `whole`: so are those of all partitions."""
+    findings = [of_row(row) for row in rows if row.check not in FOR_DRIVER]
+    for_driver = [row for row in rows if row.check in FOR_DRIVER]
+    if metadata:
+        book = PolicyBook(place)
+        findings += book.findings([row for row in for_driver if row.check != LETTERS])
+        if whole:
+            some = any(int(row.detail) for row in for_driver if row.check == LETTERS)
+            findings += arrivals(book, for_driver, letters() if some else ())
+    return findings
+
+
+def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]) -> list[Finding]:
+    """Rows of LETTERS of all partitions, in the order SORTED_BY, joined."""
+    queues = queues_since(for_driver)
+    destinations = Destinations(book.place, book.topology, book.bound_ms, queues, book.late_ms)
+    count = 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal count
+        for row in letters:
+            count += row.kind in (SENT, ARRIVED)
+            yield row
+
+    found: list[Finding] = []
+    for finding in check_arrivals(counted(), destinations.owed):
+        if len(found) < LISTED:
+            found.append(finding)
+    return found or [Finding(ARRIVALS, True, "all", None, None, None, f"{count} letters sent and arrived")]
 
 
 def audit_frame(spark: "SparkSession", place: Place) -> "Any":
@@ -60,14 +116,29 @@ def audit_frame(spark: "SparkSession", place: Place) -> "Any":
     return spark.createDataFrame(rows, columns.spark_schema(columns.AUDIT))
 
 
-def fold_audit(feed: Feed, store: str | None) -> "Iterator[pa.RecordBatch]":
+def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
     """In a Spark task: the fold, then the same partition's RocksDB, in the data directory `store`."""
-    product = AuditProduct(feed.stretch.partition)
-    yield from fold_feed(product, feed)
+    partition = feed.stretch.partition
+    post = Post(partition, reach[partition])
+    product = AuditProduct(partition, post)
+    yield from map(_audited, fold_feed(product, feed))
     rows = rows_for_driver(product)
+    rows.append((LETTERS, True, partition, None, None, None, str(post.count)))
     if store is not None:
         rows = [finding.row() for finding in _store(store, feed.stretch)] + rows
-    yield batch_of(rows, columns.AUDIT)
+    yield _audited(batch_of(rows, columns.AUDIT))
+
+
+def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Rows of AUDIT or of LETTERS as rows of AUDITED."""
+    import pyarrow as pa
+
+    kind = "letter" if batch.schema.equals(columns.LETTERS) else "finding"
+    arrays = [
+        batch.to_struct_array() if field.name == kind else pa.nulls(batch.num_rows, field.type)
+        for field in columns.AUDITED
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.AUDITED)
 
 
 # -- is it all there, as it was written ---------------------------------------------------------------------------
@@ -109,8 +180,10 @@ def _store(data: str, stretch: Range) -> list[Finding]:
     """RocksDB against a fresh fold of its own, read-only."""
     path = Path(data) / "state"
 
-    def finding(ok: bool, detail: str, offset: int | None = None, queue: str | None = None) -> Finding:
-        return Finding(STORE, ok, stretch.partition, offset, queue, None, detail)
+    def finding(
+        ok: bool, detail: str, offset: int | None = None, queue: str | None = None, message_id: int | None = None
+    ) -> Finding:
+        return Finding(STORE, ok, stretch.partition, offset, queue, message_id, detail)
 
     if not path.is_dir():
         return [finding(True, "no state directory: a broker that starts rebuilds it")]
@@ -126,7 +199,10 @@ def _store(data: str, stretch: Range) -> list[Finding]:
         store.close()
     if report.equal:
         return [finding(True, f"{report.queues} queues, {report.messages} bodies, equal at offset {report.offset}")]
-    found = [finding(False, f"{d.key} {d.what}", report.offset, d.queue or None) for d in report.differences]
+    found = [
+        finding(False, f"{each.key} {each.what}", report.offset, each.queue or None, each.message_id)
+        for each in report.differences
+    ]
     if report.difference_count > len(found):
         found.append(finding(False, f"and {report.difference_count - len(found)} more differences", report.offset))
     return found

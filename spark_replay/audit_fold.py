@@ -25,6 +25,7 @@ from projections.machine.effects import (
     Quarantine,
     QueueGone,
     Refuse,
+    Release,
     Requeue,
 )  # fmt: skip
 from projections.machine.machine import Machine
@@ -36,18 +37,24 @@ from schemas.events import (
     CheckpointAsked,
     Checkpointed,
     ConsumerAttached,
+    ConsumerCancelled,
+    DeadLettersForwarded,
     Event,
+    Fetched,
     GlobalPrefetchSet,
     Nacked,
     NodeLost,
     Policy,
     PolicyApplied,
     Published,
+    Purged,
     QueueDeclared,
     SessionClosed,
 )  # fmt: skip
 from spark_replay import columns
-from spark_replay.ledger import CONSERVATION, DELIVERIES, LIMITS, ORDER, SETTLEMENT, TTL, Account
+from spark_replay.attached import Attached
+from spark_replay.ledger import CONSERVATION, DEAD_LETTERS, DELIVERIES, LIMITS, ORDER, SETTLEMENT, TTL, Account
+from spark_replay.letters import Post
 from spark_replay.outcomes import batch_of, targets
 from spark_replay.prefetch import Prefetches
 
@@ -57,16 +64,17 @@ if TYPE_CHECKING:
 LISTED = 100
 ASKED = 256  # of so many CheckpointAsked the digest is kept, for claims still to come
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
-CLAIMS, RECORDS, PREFETCH, DEAD_LETTERS = "claims", "records", "prefetch", "dead letters"
+CLAIMS, RECORDS, PREFETCH, CONSUMERS = "claims", "records", "prefetch", "consumers"
 CHECKS = {
     CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
     LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
     TTL: "nothing delivered after its expiry, nothing expired before",
     DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
     ORDER: "first deliveries in the order of publishing, the highest priority first",
-    SETTLEMENT: "each ack and reject settles exactly what its consumer held",
+    SETTLEMENT: "each ack and reject settles exactly what its consumer held, a purge all that is ready",
+    CONSUMERS: "delivered only to who consumes from the queue, of a single active consumer's to the active one",
     PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
-    DEAD_LETTERS: "dead letters exactly where a dead-letter exchange is set, numbered without a gap",
+    DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
     CLAIMS: "digests that brokers claimed equal the fold's",
     RECORDS: "every record is a known event",
 }
@@ -74,14 +82,17 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 class AuditProduct:
-    """A `fold.Product` that must see a partition from its beginning."""
+    """A `fold.Product` that must see a partition from its beginning. `post`: what is noted of dead letters, for the
+    join with other partitions."""
 
-    def __init__(self, partition: str) -> None:
+    def __init__(self, partition: str, post: Post | None = None) -> None:
         self.partition = partition
+        self.post = post
         self.rows: list[_Row] = []
         self.failures = dict.fromkeys(CHECKS, 0)
         self.accounts: dict[tuple[str, str], Account] = {}
         self.prefetches = Prefetches()
+        self.attached = Attached()
         self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
         self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
         self.offset = 0
@@ -89,12 +100,14 @@ class AuditProduct:
         self.least_ms = 0
         self.events = 0
         self.claims = 0
+        self.held_at = -1  # offset about which the last claim was right
         self.claimants: dict[str, None] = {}  # nodes, in the order of their first claims
         self.asked: dict[int, str] = {}  # offset of a CheckpointAsked -> the digest after it
         self.passed_by = 0
         self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
+        self.first_quarantined = -1
         self.at_end = False
         self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
         self.unlisted = dict.fromkeys(CHECKS, 0)
@@ -106,7 +119,7 @@ class AuditProduct:
     @property
     def beliefs(self) -> dict[str, Any]:
         """All but the machine, of values that can be stored."""
-        apart = ("partition", "machine", "rows", "owed", "accounts")
+        apart = ("partition", "machine", "rows", "owed", "accounts", "post")
         found = {name: value for name, value in self.__dict__.items() if name not in apart}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
 
@@ -144,11 +157,17 @@ class AuditProduct:
         digest = self.asked.get(event.offset)
         if digest is None and event.offset == self.machine.next_offset - 1:
             digest = self.machine.digest()
-        if digest is None:
+        if digest is None and not event.node:
+            detail = f"the broker claims what was after offset {event.offset}; it says so right behind it, and not here"
+            self.fail(CLAIMS, None, None, detail)
+        elif digest is None:
             self.passed_by += 1  # other events came between, the state is no longer that of the claim
-        elif event.digest != digest:
+        elif event.digest == digest:
+            self.held_at = event.offset
+        else:
             who = f"node {event.node}" if event.node else "the broker"
-            detail = f"{who} claimed {event.digest} after offset {event.offset}, the fold has {digest}"
+            since = "no claim before it held" if self.held_at < 0 else f"the last that held is of offset {self.held_at}"
+            detail = f"{who} claimed {event.digest} after offset {event.offset}, the fold has {digest}; {since}"
             self.fail(CLAIMS, None, None, detail)
 
     def undecodable(self, offset: int, why: str) -> None:
@@ -166,7 +185,9 @@ class AuditProduct:
         before = self.machine.time_passed_at(offset)
         touched = self._carry(event, effects[:before])
         self.least_ms = self.now_ms
-        self._limits(actor, event, effects[before:])
+        for key in self._who(actor, event, effects[before:]):
+            if key in self.accounts:
+                touched[id(self.accounts[key])] = self.accounts[key]
         account = self._happens(event, effects[before:])
         if account is not None:
             touched[id(account)] = account
@@ -175,8 +196,12 @@ class AuditProduct:
         touched |= self._carry(event, effects[before:])
         if isinstance(event, Acked | Nacked):
             self._settled(event, effects[before:])
+        elif isinstance(event, Purged):
+            self._purged(event, effects[before:])
         elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked):
             self._about_brokers(actor, event)
+        elif isinstance(event, DeadLettersForwarded) and self.post is not None:
+            self.post.forwarded(offset, self.now_ms, event)
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -215,22 +240,48 @@ class AuditProduct:
             account = self.accounts.get(key)
             if account is not None:
                 touched[id(account)] = account
+                if self.post is not None:
+                    self.post.arrived(self.offset, self.now_ms, event, "/".join(key))
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
         return touched
 
-    def _limits(self, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """What the event changes in what consumers may hold."""
-        if not isinstance(event, ConsumerAttached | GlobalPrefetchSet):
-            return
-        if any(isinstance(effect, Quarantine) for effect in effects):
-            return
-        if isinstance(event, ConsumerAttached):
-            account = self.accounts.get((event.vhost, event.queue))
-            if account is not None:
-                self.prefetches.attached(actor.session, event, account.quorum)
-        else:
-            self.prefetches.limit((event.session, event.channel), event.prefetch)
+    def _who(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
+        """What the event changes in who consumes, and in what consumers may hold. The queues that it concerns, whether
+        or not the outcomes say anything of them."""
+        if isinstance(event, SessionClosed | NodeLost | BrokerStarted):
+            if self._is_lost(actor):
+                return []
+            if isinstance(event, SessionClosed):
+                return self.attached.closed(event.session, event.channel)
+            if isinstance(event, NodeLost):
+                return self.attached.lost(event.epoch)
+            self.attached = Attached()
+            return list(self.accounts)
+        if isinstance(event, GlobalPrefetchSet):
+            if not any(isinstance(effect, Quarantine) for effect in effects):
+                self.prefetches.limit((event.session, event.channel), event.prefetch)
+            return []
+        name = getattr(event, "queue", None)
+        if name is None:
+            return []
+        key = (event.vhost, name)  # type: ignore[union-attr]
+        if isinstance(event, Fetched):
+            self.attached.uses(actor.session, key)
+        elif isinstance(event, ConsumerAttached | ConsumerCancelled):
+            if any(isinstance(effect, Quarantine) for effect in effects):
+                return []
+            if isinstance(event, ConsumerCancelled):
+                self.attached.cancelled(event.consumer)
+            else:
+                self._attached(actor, event)
+        return [key]
+
+    def _attached(self, actor: Actor, event: ConsumerAttached) -> None:
+        self.attached.attached(actor.session, event)
+        account = self.accounts.get((event.vhost, event.queue))
+        if account is not None:
+            self.prefetches.attached(actor.session, event, account.quorum)
 
     def _happens(self, event: Event, effects: list[Effect]) -> Account | None:
         """What the event itself changes before its outcomes; the account of a queue that it declares or rules."""
@@ -255,7 +306,7 @@ class AuditProduct:
         if queue is None:
             self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
             return None
-        account = self.accounts[key] = Account(queue, event, self.fail)
+        account = self.accounts[key] = Account(queue, event, self.fail, self.now_ms)
         return account
 
     def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
@@ -263,8 +314,11 @@ class AuditProduct:
         touched: dict[int, Account] = {}
         for effect in effects:
             if isinstance(effect, Quarantine):
+                self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
                 continue
+            if isinstance(effect, Release) and self.post is not None:
+                self.post.released(self.offset, self.now_ms, event, effect)
             key = (effect.queue.vhost, effect.queue.name)
             account = self.accounts.get(key)
             if account is None or account.queue is not effect.queue:
@@ -275,6 +329,7 @@ class AuditProduct:
             touched[id(account)] = account
             self._book(account, event, effect)
             if isinstance(effect, QueueGone):
+                self.attached.queue_gone(key)
                 del self.accounts[key], touched[id(account)]
         return touched
 
@@ -293,6 +348,9 @@ class AuditProduct:
         elif isinstance(effect, Refuse):
             if isinstance(event, Published):
                 account.refused(effect.message_id, event)
+        elif isinstance(effect, Duplicate):
+            if isinstance(event, Published):
+                account.repeated(effect.message_id, event)
         elif isinstance(effect, DeadLetter):
             self._dead_letter(account, effect)
         elif isinstance(effect, QueueGone):
@@ -308,10 +366,15 @@ class AuditProduct:
             effect.message_id, effect.consumer, effect.redelivered, effect.delivery_count, effect.acquired_count,
             effect.final, self.offset, self.least_ms,
         )  # fmt: skip
+        if isinstance(effect, Deliver):
+            single, later = account.single_active, account.later
+            wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)
+            if wrong is not None:
+                account.fail(CONSUMERS, effect.message_id, wrong)
         if isinstance(effect, Deliver) and not effect.final:
             wrong = self.prefetches.holds(effect.consumer)
             if wrong is not None:
-                account.fail(PREFETCH, None, wrong)
+                account.fail(PREFETCH, effect.message_id, wrong)
 
     def _left(self, account: Account, event: Event, effect: Forget) -> None:
         if effect.reason == DELETED:
@@ -326,6 +389,8 @@ class AuditProduct:
 
     def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
         queue = account.queue
+        if self.post is not None:
+            self.post.sent(self.offset, self.now_ms, letter)
         self.owed.pop((queue.queue_id, letter.message_id), None)
         wanted = account.limits.dead_letter_exchange
         if letter.reason == DELAYED:
@@ -353,6 +418,11 @@ class AuditProduct:
             name = f"{event.vhost}/{event.queue}"
             self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {asked} messages settled {settled}")
 
+    def _purged(self, event: Purged, effects: list[Effect]) -> None:
+        account = self.accounts.get((event.vhost, event.queue))
+        if account is not None and account.ready and not any(isinstance(effect, Quarantine) for effect in effects):
+            account.fail(SETTLEMENT, None, f"purged, and {account.ready} are still ready")
+
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
@@ -361,6 +431,8 @@ class AuditProduct:
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.AUDIT)
+        if self.post is not None:
+            yield from self.post.take()
 
     def _end(self) -> None:
         """The end of the log as it is now. An audit that goes on comes to it again, and says everything once."""
@@ -385,5 +457,6 @@ class AuditProduct:
             by = f" by {', '.join(sorted(self.claimants))}" if self.claimants else ""
             return f"{self.claims} claims{by}" + (f", {self.passed_by} not comparable" if self.passed_by else "")
         if check == RECORDS:
-            return f"{self.events} events, {self.quarantined} skipped as making no sense"
+            since = f", the first at offset {self.first_quarantined}" if self.quarantined else ""
+            return f"{self.events} events, {self.quarantined} skipped as making no sense{since}"
         return f"{self.events} events"

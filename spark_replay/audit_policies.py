@@ -11,7 +11,7 @@ the policy; it is given `APPLIED_WITHIN_MS`.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from projections.hidden import is_hidden
@@ -19,6 +19,7 @@ from projections.replay import decoder_for
 from projections.topology import Topology
 from schemas.codec import UndecodableRecord
 from schemas.events import (
+    Bound,
     OperatorPolicyCleared,
     OperatorPolicySet,
     Policy,
@@ -43,6 +44,7 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
         told = {"vhost": vhost, "name": policy.name, "definition": policy.definition, "version": policy.version}
         rows.append((WAS_IN_FORCE, True, product.partition, offset, None, None, canonical_json(told)))
     for queue in product.machine.queues():
+        account = product.accounts.get((queue.vhost, queue.name))
         held = {
             "vhost": queue.vhost,
             "queue": queue.name,
@@ -50,6 +52,7 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
             "policy": _shown(queue.policy),
             "operator_policy": _shown(queue.operator_policy),
             "clock_ms": product.now_ms,
+            "since_ms": product.now_ms if account is None else account.declared_ms,
         }
         rows.append((IS_IN_FORCE, True, product.partition, product.offset, None, None, canonical_json(held)))
     return rows
@@ -59,11 +62,13 @@ class PolicyBook:
     """The metadata log so far: which policies were set where, and the topology that they make."""
 
     def __init__(self, place: Place) -> None:
+        self.place = place
         self.log = open_log(place).metadata
         self.partition = self.log.name
         self.late_ms = APPLIED_WITHIN_MS if isinstance(place, InKafka) else 0
         self.topology = Topology()
         self.set_at: dict[int, tuple[str, str, str]] = {}
+        self.bound_ms: dict[Bound, int] = {}  # when each binding was made
         self.last_change_ms = 0
         self.read_to = 0
 
@@ -81,9 +86,17 @@ class PolicyBook:
                     timestamp_ms = times[index]
                 if isinstance(event, PolicySet | OperatorPolicySet):
                     self.set_at[offset] = (event.vhost, event.name, event.definition)
+                if isinstance(event, Bound):
+                    self.bound_ms[event] = timestamp_ms
                 if isinstance(event, PolicySet | OperatorPolicySet | PolicyCleared | OperatorPolicyCleared):
                     self.last_change_ms = timestamp_ms
                 self.topology.apply(offset, timestamp_ms, actor, event)
+
+    def findings(self, rows: Sequence[Any]) -> list[Finding]:
+        """Hold the rows of all partitions against the metadata log as it is now."""
+        self.read_on()
+        looked_at = f"{len(rows)} uses of {len(self.set_at)} policies"
+        return self.check(rows) or [Finding(POLICIES, True, self.partition, None, None, None, looked_at)]
 
     def check(self, rows: Sequence[Any]) -> list[Finding]:
         """What does not hold of the rows of partitions."""
@@ -115,15 +128,10 @@ class PolicyBook:
         return [Finding(POLICIES, False, row.partition, row.offset, name, None, detail) for detail in wrong]
 
 
-def check_policies(place: Place, rows: Sequence[Any]) -> list[Finding]:
-    """Hold the rows of all partitions against the metadata log."""
-    book = PolicyBook(place)
-    book.read_on()
-    findings = book.check(rows)
-    if findings:
-        return findings
-    looked_at = f"{len(rows)} uses of {len(book.set_at)} policies"
-    return [Finding(POLICIES, True, book.partition, None, None, None, looked_at)]
+def queues_since(rows: Iterable[Any]) -> dict[str, int]:
+    """The queues that are there at the end, `vhost/name`, and when they were declared."""
+    held = [json.loads(row.detail) for row in rows if row.check == IS_IN_FORCE]
+    return {f"{each['vhost']}/{each['queue']}": each["since_ms"] for each in held}
 
 
 def _shown(policy: Policy | None) -> list[str] | None:

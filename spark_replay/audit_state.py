@@ -22,8 +22,9 @@ from projections.machine.machine import Machine
 from spark_replay.audit_fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 2
+FORMAT = 3
 _CLASSES = {
+    ("spark_replay.attached", "Attached"),
     ("spark_replay.levels", "Levels"),
     ("spark_replay.limits", "Limits"),
     ("spark_replay.prefetch", "Prefetches"),

@@ -8,6 +8,7 @@
     QUEUES    one row a queue at a moment
     MESSAGES  one row a message in a queue at that moment
     AUDIT     one row a finding
+    LETTERS   one row a step of a dead letter's way between partitions, for the audit alone
 
 Names are RabbitMQ's where it has one (`messages_ready`, `x-` arguments), Kafka's for the log (`partition`, `offset`).
 Times are `timestamp` columns in UTC, sizes are bytes, durations end in `_ms`. JSON in a column is canonical: sorted
@@ -96,6 +97,16 @@ MESSAGES = table(
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
 
 AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)
+
+# `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
+# `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`
+LETTERS = table(
+    vhost=TEXT, queue=TEXT, queue_id=LONG, sequence=LONG, kind=INT, partition=TEXT, offset=LONG, time_ms=LONG,
+    message_id=LONG, reason=TEXT, target=TEXT, exchange=TEXT, routing_key=TEXT,
+)  # fmt: skip
+
+# What the audit of a partition yields: a row is either a finding or about a dead letter
+AUDITED = table(finding=pa.struct(list(AUDIT)), letter=pa.struct(list(LETTERS)))
 
 # what_if: a message whose end is another under the candidate (acked, expired, ready ...), and when and by which rule
 FATES = table(

@@ -26,12 +26,22 @@ from projections.machine.effects import (
     TRANSIENT,
 )  # fmt: skip
 from projections.machine.queue import Queue
-from schemas.events import Acked, BrokerStarted, Event, Nacked, PolicyApplied, Published, Purged, QueueDeclared
+from schemas.events import (
+    Acked,
+    BrokerStarted,
+    Event,
+    Nacked,
+    Origin,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+)
 from spark_replay.levels import Levels
 from spark_replay.limits import Limits, read_limits
 
-CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT = (
-    "conservation", "limits", "ttl", "deliveries", "order", "settlement",
+CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT, DEAD_LETTERS = (
+    "conservation", "limits", "ttl", "deliveries", "order", "settlement", "dead letters",
 )  # fmt: skip
 
 # How a message can leave: which reason is believed of which event (None: any, time may bring it with every event)
@@ -56,10 +66,11 @@ Report = Callable[[str, str, int | None, str], None]
 class Account:
     """One incarnation of a queue. `now_ms` is passed in: the largest timestamp of the partition so far."""
 
-    def __init__(self, queue: Queue, declared: QueueDeclared, report: Report) -> None:
+    def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
         self.report = report
         self.key = (declared.vhost, declared.queue)
+        self.declared_ms = now_ms
         self.sizes: dict[int, int] = {}  # every message that is in the queue
         self.out: dict[int, int] = {}  # of these, which consumer holds it
         self.expires: dict[int, int] = {}  # of these, when it is due
@@ -75,11 +86,15 @@ class Account:
         self.last_cut = -1  # of a stream
         self.crashed = 0  # messages below it may have been delivered before a crash, without a trace
         self.counters: dict[str, int] = {}
+        self.letters: dict[tuple[str, str, int], int] = {}  # by source: the highest number that was taken in
+        self.restored: dict[tuple[str, str, str, int], set[int]] = {}  # by name and source: messages taken in
         self.quorum = declared.type == "quorum"
         self.stream = declared.type == "stream"
         self.later = self.quorum and queue.version >= 2 and declared.semantics == "rabbitmq-4.3"
         self.delays = declared.type == "delayed"
         self.arguments = declared.arguments
+        asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
+        self.single_active = asked is True and not self.stream and queue.version >= 2
         self.limits = self._limits(declared)
         self.levels = Levels.of(declared, queue.version, self.later)
 
@@ -118,6 +133,13 @@ class Account:
         self.bytes_ready += event.body_size
         self.count("published")
         origin = event.origin
+        if origin is not None:
+            if self._is_known(origin):
+                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_told(origin)}")
+            if origin.restore:
+                self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
+            else:
+                self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
         if origin is not None and origin.redelivered:  # it is restored, and has been through something
             self.returned[message_id] = origin.delivery_count if self.quorum and not self.later else 1
             if self.later:
@@ -132,6 +154,19 @@ class Account:
         lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
         if lives:
             self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
+
+    def repeated(self, message_id: int, event: Published) -> None:
+        """It was dropped as one that had come before."""
+        origin = event.origin
+        if origin is None or not self._is_known(origin):
+            what = "a publish" if origin is None else _told(origin)
+            self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")
+
+    def _is_known(self, origin: Origin) -> bool:
+        """Letters of a source come in the order of their numbers; each message once under a restoration's name."""
+        if origin.restore:
+            return origin.message_id in self.restored.get(_restoration(origin), ())
+        return origin.sequence <= self.letters.get((origin.vhost, origin.queue, origin.queue_id), 0)
 
     def refused(self, message_id: int, event: Published) -> None:
         limits = self.limits
@@ -357,3 +392,12 @@ class Account:
         due = None if head not in self.sizes else self._due(head, views[head].expires_ms)
         if due is not None and due <= now_ms:
             self.fail(TTL, head, f"still at the head at {now_ms}, due {due}")
+
+
+def _restoration(origin: Origin) -> tuple[str, str, str, int]:
+    return origin.restore, origin.vhost, origin.queue, origin.queue_id
+
+
+def _told(origin: Origin) -> str:
+    number = f"restored as {origin.restore!r}" if origin.restore else f"number {origin.sequence}"
+    return f"message {origin.message_id} of {origin.vhost}/{origin.queue}, {number}"

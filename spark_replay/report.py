@@ -11,14 +11,18 @@ from rich.table import Table
 from spark_replay.audit import CHAIN, STORE
 from spark_replay.audit_fold import CHECKS
 from spark_replay.audit_policies import POLICIES
+from spark_replay.audit_seals import SEALS
 from spark_replay.findings import Finding
 from spark_replay.kept import KEPT
+from spark_replay.letters import ARRIVALS
 from spark_replay.output import print_json
 from spark_replay.watch import BatchReport
 
 MEANING = CHECKS | {
     KEPT: "Kafka has the whole history, from offset 0 on, and is set to keep it",
+    SEALS: "the records are those that were sealed (Merkle root, hash chain), and no seal is missing",
     CHAIN: "the bytes of the log are those that were written (hash chain over every block)",
+    ARRIVALS: "no dead letter came that was not sent, and none that was forwarded is missing, across partitions",
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
     STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",
 }

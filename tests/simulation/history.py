@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from engine.log.memory import MemoryLog
 from tests.simulation.clients import DEAD, Clients, Step
 from tests.simulation.judge import judge
 from tests.simulation.witness import Witness
@@ -31,8 +32,12 @@ def history_of(seed: int, steps: int) -> list[Step]:
     return [(kind, dice.getrandbits(32)) for kind in kinds]
 
 
-def run(seed: int, history: Sequence[Step], validate: bool, real_rocks: bool = False) -> Witness:
-    """AssertionError (or whatever the broker fails with) when something is wrong; its note tells the story."""
+def run(
+    seed: int, history: Sequence[Step], validate: bool, real_rocks: bool = False,
+    look: Callable[[MemoryLog], object] = lambda log: None,
+) -> Witness:  # fmt: skip
+    """AssertionError (or whatever the broker fails with) when something is wrong; its note tells the story. `look` is
+    given the log when it was judged."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-"))
     world = World(seed, directory, real_rocks)
     try:
@@ -53,6 +58,7 @@ def run(seed: int, history: Sequence[Step], validate: bool, real_rocks: bool = F
             for account in judge(world.log, world.witness, DEAD, validate):
                 account.count(world.witness)
             assert not world.defects, world.defects[0]
+            look(world.log)
     except BaseException as error:
         error.add_note("\n".join(world.witness.trace))
         raise

@@ -4,10 +4,11 @@ import random
 import shutil
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import engine.broker
+from engine.log.memory_shared import HistoryPartition
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
 from tests.simulation.nodes_clients import EXCHANGES, Client, Clients, Step, Taker, broker_of
@@ -29,8 +30,11 @@ def history_of(seed: int, steps: int = STEPS) -> list[Step]:
     return [(kind, dice.getrandbits(32)) for kind in kinds]
 
 
-def run(seed: int, history: Sequence[Step]) -> Record:
-    """AssertionError (or whatever a node fails with) when something is wrong; its note tells the story."""
+def run(
+    seed: int, history: Sequence[Step], look: Callable[[list[HistoryPartition]], object] = lambda partitions: None
+) -> Record:
+    """AssertionError (or whatever a node fails with) when something is wrong; its note tells the story. `look` is given
+    the queue partitions when they were judged."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-"))
     world = World(seed, directory)
     try:
@@ -51,6 +55,7 @@ def run(seed: int, history: Sequence[Step]) -> Record:
                 world.loop.run(1)
             accounts = judge(world, drive.clients.publishes, drive.clients.takers)
             assert not world.defects, world.defects[0]
+            look(list(world.history.queues))
             for account in accounts:
                 world.record.counts.update(account.ended)
                 world.record.counts["dead letters"] += len(account.letters)

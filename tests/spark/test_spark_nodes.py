@@ -67,7 +67,8 @@ def test_claims_about_an_asked_offset_are_compared_however_late_they_come(tmp_pa
     told.close()
     bad = findings(tmp_path)
     assert [(row["check"], row["offset"]) for row in bad] == [("claims", lied), ("claims", final)]
-    assert bad[0]["detail"] == f"node blue claimed {'0' * 64} after offset {asked}, the fold has {true}"
+    claimed = f"node blue claimed {'0' * 64} after offset {asked}, the fold has {true}"
+    assert bad[0]["detail"] == f"{claimed}; the last that held is of offset {asked}"
     assert "node red claimed 111" in bad[1]["detail"]
 
 
