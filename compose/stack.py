@@ -71,9 +71,9 @@ class Stack:
             self._run(name, "-m", "engine", "--data", str(self.data / name), "--node", name, "--kafka", self.bootstrap,
                       "--amqp-port", str(amqp_port), "--http-port", str(http_port), until_ready=True)  # fmt: skip
         say("starting Spark's audit ...")
-        from tests.spark.connector import make_kafka_source_known
+        from tests.spark.connector import make_connectors_known
 
-        make_kafka_source_known()
+        make_connectors_known()
         self._run("spark", "-m", "spark_replay", "watch", "--kafka", self.bootstrap, "--checkpoint",
                   str(self.data / "audit"), "--interval", "5")  # fmt: skip
         self._tell()

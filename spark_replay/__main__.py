@@ -9,7 +9,6 @@ The checks that need no Spark come before Spark is started, so that a typo costs
 import functools
 import signal
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +17,20 @@ import click
 from engine.log.base import CorruptLog, LogError
 from projections.machine.machine import NewerHistory
 from projections.rewind import OutsideHistory, RewindError, UnreadableTime
-from spark_replay.history_log import InKafka, Place, open_log
+from spark_replay.history_log import InKafka, Place
+from spark_replay.place_options import with_place, with_topics
 from spark_replay.ranges import BadRequest
 
 EX_USAGE, EX_DATAERR, EX_UNAVAILABLE, EX_SOFTWARE = 64, 65, 69, 70
 
-_PLACE = (
-    click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory."),
-    click.option("--kafka", help="Instead of it: the log is in this Kafka, host:port (more are comma separated)."),
-    click.option("--prefix", default="rewindmq", show_default=True, help="Of the names of its topics."),
-)
 _queue = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
 _format = click.option(
-    "--format", "form", default="table", type=click.Choice(["table", "json", "csv", "parquet"]), show_default=True
+    "--format", "form", default="table", show_default=True,
+    type=click.Choice(["table", "json", "csv", "parquet", "delta"]),
+)  # fmt: skip
+_out = click.option(
+    "--out", type=click.Path(path_type=Path), help="A directory to write to (parquet and delta need one)."
 )
-_out = click.option("--out", type=click.Path(path_type=Path), help="A directory to write to (parquet needs one).")
-
-
-def _place(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say where the history is; the command gets it as `place`."""
-
-    @functools.wraps(command)
-    def with_place(data: Path | None, kafka: str | None, prefix: str, **others: Any) -> Any:
-        return command(place=_existing(data, kafka, prefix), **others)
-
-    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(_PLACE), with_place)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,7 +39,7 @@ def main() -> None:
 
 
 @main.command("state-at")
-@_place
+@with_place
 @click.option("--time", help="ISO 8601 or epoch milliseconds; everything logged up to it has happened.")
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @_queue
@@ -69,7 +57,7 @@ def state_at(
 
 
 @main.command()
-@_place
+@with_place
 @click.option("--from", "start", help="From this time on.")
 @click.option("--to", "end", help="Up to and including this time.")
 @_queue
@@ -89,23 +77,24 @@ def history(
 
 
 @main.command("keep-history")
-@_place
+@with_place
 @_queue
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
-def keep_history(place: Place, queue: str | None, out: Path) -> None:
-    """Add what is new since the last run to a history that is kept as Parquet."""
+@click.option("--format", "form", default="parquet", type=click.Choice(["parquet", "delta"]), show_default=True)
+def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
+    """Add what is new since the last run to a history that is kept in files, or as a Delta table."""
     from dataclasses import asdict
     from json import dumps
 
     from spark_replay.kept_history import keep_history as keep
     from spark_replay.kept_history import read_progress
 
-    read_progress(out, queue)
-    click.echo(dumps(asdict(keep(_spark(place), place, out, queue))))
+    read_progress(out, queue, form)
+    click.echo(dumps(asdict(keep(_spark(place), place, out, queue, form))))
 
 
 @main.command()
-@_place
+@with_place
 @click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
 @_queue
 @_format
@@ -122,7 +111,7 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 
 
 @main.command()
-@_place
+@with_place
 @click.option("--from", "start", required=True, help='The first moment: a time, or offsets such as {"queues-0": 12}.')
 @click.option("--to", "end", help="The second one; now, if it is not given.")
 @click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
@@ -148,7 +137,7 @@ def diff(
 
 
 @main.command()
-@_place
+@with_place
 @click.option("--from", "start", help="From this time on.")
 @click.option("--to", "end", help="Up to and including this time.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
@@ -169,7 +158,7 @@ def slo(
 
 
 @main.command("what-if")
-@_place
+@with_place
 @click.option(
     "--candidate", "texts", multiple=True, required=True,
     help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
@@ -200,7 +189,7 @@ def what_if(
 
 
 @main.command()
-@_place
+@with_place
 @_queue
 @click.option("--where", "condition", required=True, help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
 @click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
@@ -222,7 +211,7 @@ def restore(
 
 
 @main.command()
-@_place
+@with_place
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
 def audit(place: Place, form: str, page: Path | None) -> int:
@@ -241,8 +230,7 @@ def audit(place: Place, form: str, page: Path | None) -> int:
 
 
 @main.command("watch")
-@click.option("--kafka", required=True, help="The Kafka that the log is in, host:port (more are comma separated).")
-@click.option("--prefix", default="rewindmq", show_default=True, help="Of the names of its topics.")
+@with_topics
 @click.option(
     "--checkpoint", required=True, type=click.Path(file_okay=False, path_type=Path),
     help="A directory of this watch's own: it goes on from there.",
@@ -253,15 +241,11 @@ def audit(place: Place, form: str, page: Path | None) -> int:
 @click.option("--once", is_flag=True, help="End when all there is now is audited; status 1 if something was found.")
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 def watch_command(
-    kafka: str, prefix: str, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool,
-    form: str,
+    place: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
 ) -> int:  # fmt: skip
     """Audit a history in Kafka as it goes on, until SIGTERM or SIGINT; a line for each batch with events."""
     from spark_replay.report import print_batch
     from spark_replay.watch import Watch, watch
-
-    place = _existing(None, kafka, prefix)
-    assert isinstance(place, InKafka)
 
     before: dict[int, Any] = {}
 
@@ -280,21 +264,9 @@ def watch_command(
     return 1 if done.violations and (fail_fast or once) else 0
 
 
-def _existing(data: Path | None, kafka: str | None, prefix: str) -> Place:
-    """A directory as an absolute path, which workers may be given, or topics. BadRequest, or LogError when there is no
-    log."""
-    if (data is None) == (kafka is None):
-        raise BadRequest("where is the history: --data, or --kafka?")
-    if data is not None and not data.is_dir():
-        raise BadRequest(f"{data}: no such directory")
-    place: Place = str(data.resolve()) if data is not None else InKafka(kafka or "", prefix)
-    open_log(place)
-    return place
-
-
 def _needs_out(form: str, out: Path | None) -> None:
-    if form == "parquet" and out is None:
-        raise BadRequest("--format parquet: say where with --out")
+    if form in ("parquet", "delta") and out is None:
+        raise BadRequest(f"--format {form}: say where with --out")
     if out is not None and out.exists():
         raise BadRequest(f"--out: {out} exists already")
 

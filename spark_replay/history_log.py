@@ -10,7 +10,7 @@ single objects, and Kafka says their time (`engine.log.shared`).
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -32,10 +32,15 @@ _JUMP = 1_000
 
 @dataclass(frozen=True, slots=True)
 class InKafka:
-    """The topics `<prefix>.metadata` and `<prefix>.queues`. `bootstrap`: host:port, more than one comma separated."""
+    """The topics `<prefix>.metadata` and `<prefix>.queues`. `bootstrap`: host:port, more than one comma separated.
+    `settings`: more of librdkafka's, for security (kafka_settings.py); they may be secret, so nothing prints them."""
 
     bootstrap: str
     prefix: str = "rewindmq"
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"topics {self.metadata} and {self.queues} of the Kafka at {self.bootstrap}"
 
     @property
     def metadata(self) -> str:
@@ -63,7 +68,7 @@ class HistoryLog(Protocol):
 def open_log(place: Place) -> HistoryLog:
     """LogError when there is no log."""
     if isinstance(place, InKafka):
-        log = KafkaLogReader(place.bootstrap, place.prefix)
+        log = KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings))
         log.queues  # noqa: B018  which asks for the topics
         return log
     return EmbeddedLogReader(Path(place))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_replay.history_log import InKafka
+from spark_replay.kafka_settings import for_java
 from spark_replay.ranges import Range
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ def records_frame(spark: "SparkSession", topics: InKafka, stretches: Sequence[Ra
 
 def kafka_options(reader: Any, topics: InKafka, numbers: Sequence[int]) -> Any:
     """What a batch and a stream have in common. Losing records in silence is no option."""
+    for name, value in for_java(dict(topics.settings)).items():
+        reader = reader.option(f"kafka.{name}", value)
     return (
         reader.option("kafka.bootstrap.servers", topics.bootstrap)
         .option("assign", json.dumps({topics.queues: list(numbers)}))

@@ -30,7 +30,7 @@ def what_is_kept(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Fi
 
 def _settings(topics: InKafka) -> list[Finding]:
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in (topics.metadata, topics.queues)]
-    admin = KafkaClients(topics.bootstrap).admin()  # it must live until the answers are there
+    admin = KafkaClients(topics.bootstrap, dict(topics.settings)).admin()  # it must live until the answers are there
     answers = admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
     findings = []
     for resource, future in answers.items():

@@ -1,11 +1,13 @@
-"""The table HISTORY kept as Parquet files that grow: each run adds what is new since the last.
+"""The table HISTORY kept in files that grow, as Parquet or as a Delta table: each run adds what is new since the last.
 
-    OUT/run=000000/part-*.parquet        the rows of a stretch of each partition
-    OUT/run=000001/...                   spark.read.parquet("OUT") reads all of them, with a column `run`
-    OUT/_progress.json                   {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}}
+    OUT/run=000000/part-*.parquet    the rows of a stretch of each partition
+    OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`
+    OUT/_delta_log/                  (delta) which files count
+    OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, ...}
 
-A run's files are written whole before the progress is (by a rename), so a run that was cut short is done again under
-the same number, in place of what it left: no row is missing and none is there twice.
+A run's rows are written whole before the progress is (by a rename), so a run that was cut short is done again under the
+same number, in place of what it left: no row is missing and none is there twice. A Delta table shows a run as a whole
+or not at all, also to those who read meanwhile.
 """
 
 import json
@@ -16,10 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 from spark_replay.history import history_frame, plan_history
 from spark_replay.history_log import Place
+from spark_replay.output import save
 from spark_replay.ranges import BadRequest, Range
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 _PROGRESS = "_progress.json"
 
@@ -33,9 +36,12 @@ class Kept:
     rows: int
 
 
-def keep_history(spark: "SparkSession", place: Place, out: Path, queue: str | None = None) -> Kept:
-    """Add what is new. BadRequest when `out` is no directory of ours, or was kept of another queue or a longer log."""
-    runs, offsets = read_progress(out, queue)
+def keep_history(
+    spark: "SparkSession", place: Place, out: Path, queue: str | None = None, form: str = "parquet"
+) -> Kept:
+    """Add what is new. BadRequest when `out` is no directory of ours, or was kept of another queue, in another format
+    or of a longer log; NoSpark when Spark has no such format."""
+    runs, offsets = read_progress(out, queue, form)
     ends = {each.partition: each.end for each in plan_history(place, {})}
     for partition, offset in offsets.items():
         if offset > ends.get(partition, 0):
@@ -44,29 +50,47 @@ def keep_history(spark: "SparkSession", place: Place, out: Path, queue: str | No
     stretches = [each for each in plan_history(place, options) if each.start < each.end]
     if not stretches:
         return Kept(runs, (), 0)
-    path = out / f"run={runs:06d}"
-    history_frame(spark, place, stretches, queue).write.mode("overwrite").parquet(str(path))
-    rows = spark.read.parquet(str(path)).count()
-    _write_progress(out, {"runs": runs + 1, "offsets": ends, "queue": queue})
+    progress = {"runs": runs, "offsets": offsets, "queue": queue, "format": form}
+    _write_progress(out, progress)  # the directory is ours from now on
+    rows = save_run(history_frame(spark, place, stretches, queue), out, form, runs)
+    _write_progress(out, progress | {"runs": runs + 1, "offsets": ends})
     return Kept(runs, tuple(stretches), rows)
 
 
-def read_progress(out: Path, queue: str | None) -> tuple[int, dict[str, int]]:
+def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:
+    """In place of what there may be of this run. How many rows it has."""
+    from pyspark.sql import functions as f
+
+    spark = frame.sparkSession
+    if form == "parquet":
+        path = str(out / f"run={run:06d}")
+        frame.write.mode("overwrite").parquet(path)
+        return spark.read.parquet(path).count()
+    of_run = f"run = {run}"
+    writer = frame.withColumn("run", f.lit(run)).write.partitionBy("run").mode("overwrite")
+    save(writer.option("replaceWhere", of_run), form, out)
+    return spark.read.format(form).load(str(out)).where(of_run).count()
+
+
+def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[int, dict[str, int]]:
     """How many runs there were, and up to which offsets. BadRequest."""
     try:
         found: Any = json.loads((out / _PROGRESS).read_text())
     except FileNotFoundError:
-        if out.exists() and any(path.name != "run=000000" for path in out.iterdir()):
+        if out.exists() and any(out.iterdir()):
             raise BadRequest(f"{out} is no kept history: it has no {_PROGRESS}") from None
         return 0, {}
     except ValueError:
         raise BadRequest(f"{out / _PROGRESS}: not JSON") from None
     if found["queue"] != queue:
         raise BadRequest(f"{out} was kept of {found['queue'] or 'all queues'}")
+    if found.get("format", "parquet") != form:
+        raise BadRequest(f"{out} is kept as {found.get('format', 'parquet')}, not as {form}")
     return found["runs"], found["offsets"]
 
 
 def _write_progress(out: Path, progress: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
     new = out / f"{_PROGRESS}.new"
     with new.open("w") as file:
         file.write(json.dumps(progress) + "\n")

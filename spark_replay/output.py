@@ -16,10 +16,19 @@ from typing import TYPE_CHECKING, Any, TextIO
 from pamqp.commands import Basic
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, DataFrameWriter
 
     from spark_replay.state import State
 
+# Formats that are directories, written by Spark; the second needs a connector
+TABLES = ("parquet", "delta")
+DELTA = (
+    "--packages io.delta:delta-spark_4.1_2.13:4.1.0 "
+    "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
+    "--conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
+# No such format; a class of it is missing; not set up for it
+_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG")
 _JSON_COLUMNS = ("arguments", "effective_policy_definition")
 
 
@@ -83,8 +92,9 @@ def properties_object(properties: bytes) -> Any:
 
 def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
     """All rows, in the frame's order, to stdout or as files below `out`."""
-    if form == "parquet":
-        frame.write.parquet(str(out))
+    if form in TABLES:
+        assert out is not None, "the command asked for it"
+        save(frame.write, form, out)
         return
     if out is None:
         _write_rows(frame, form, sys.stdout)
@@ -93,6 +103,18 @@ def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
     suffix = "txt" if form == "table" else form
     with (out / f"part-0.{suffix}").open("w") as target:
         _write_rows(frame, form, target)
+
+
+def save(writer: "DataFrameWriter", form: str, out: Path) -> None:
+    """As one of TABLES. NoSpark when Spark has no such format, or is not set up for it."""
+    from spark_replay.session import NoSpark
+
+    try:
+        writer.format(form).save(str(out))
+    except Exception as error:  # Delta has several, and none that pyspark knows
+        if form == "delta" and any(name in str(error) for name in _NO_DELTA):
+            raise NoSpark(f"Spark has no Delta format: PYSPARK_SUBMIT_ARGS='{DELTA} pyspark-shell'") from error
+        raise
 
 
 def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from connector import make_kafka_source_known
+from connector import make_connectors_known
 from histories import Recorder, random_history
 
 
@@ -12,7 +12,7 @@ from histories import Recorder, random_history
 def spark() -> Iterator[object]:
     from spark_replay.session import session
 
-    make_kafka_source_known()
+    make_connectors_known(delta=True)
     found = session(cores="2")
     yield found
     found.stop()

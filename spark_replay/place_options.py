@@ -1,0 +1,71 @@
+"""The options that say where the history is, for every command."""
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from spark_replay.history_log import InKafka, Place, open_log
+from spark_replay.kafka_settings import read_settings
+from spark_replay.ranges import BadRequest
+
+_DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
+_TOPICS = (
+    click.option("--prefix", "--kafka-prefix", "prefix", default="rewindmq", show_default=True,
+                 help="Of the names of its topics."),
+    click.option("--kafka-setting", "settings", metavar="KEY=VALUE", multiple=True,
+                 help="One more setting of the Kafka clients (librdkafka's names), as for security."),
+    click.option("--kafka-config", "settings_file", type=click.Path(dir_okay=False, path_type=Path),
+                 help="A file of such settings, a line each: for those that are secret."),
+)  # fmt: skip
+_KAFKA = click.option("--kafka", help="Instead of it: the log is in this Kafka, host:port (more are comma separated).")
+_KAFKA_ONLY = click.option(
+    "--kafka", required=True, help="The Kafka that the log is in, host:port (more are comma separated)."
+)
+
+
+def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A data directory or topics of a Kafka; the command gets it as `place`."""
+
+    @functools.wraps(command)
+    def found(data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...],
+              settings_file: Path | None, **others: Any) -> Any:  # fmt: skip
+        return command(place=_existing(data, kafka, prefix, settings, settings_file), **others)
+
+    return _wrapped(found, (_DATA, _KAFKA, *_TOPICS))
+
+
+def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Topics of a Kafka, as `place`."""
+
+    @functools.wraps(command)
+    def found(kafka: str, prefix: str, settings: tuple[str, ...], settings_file: Path | None, **others: Any) -> Any:
+        return command(place=_existing(None, kafka, prefix, settings, settings_file), **others)
+
+    return _wrapped(found, (_KAFKA_ONLY, *_TOPICS))
+
+
+def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def _existing(
+    data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
+) -> Place:
+    """A directory as an absolute path, which workers may be given, or topics. BadRequest, or LogError when there is no
+    log."""
+    if (data is None) == (kafka is None):
+        raise BadRequest("where is the history: --data, or --kafka?")
+    if data is not None and not data.is_dir():
+        raise BadRequest(f"{data}: no such directory")
+    if data is not None and (settings or settings_file is not None):
+        raise BadRequest("--kafka-setting and --kafka-config are about a --kafka")
+    place: Place
+    if data is not None:
+        place = str(data.resolve())
+    else:
+        place = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
+    open_log(place)
+    return place
