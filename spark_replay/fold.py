@@ -136,7 +136,7 @@ def fold_log(
     partition, trusting no snapshot. LogError when the beginning is gone."""
     if isinstance(place, InKafka):
         return _fold_topics(spark, place, stretches, partial(_topic_task, list(stretches), task, settings), schema)
-    return for_each(spark, stretches, _directory_task, schema, data=place, fold=task, fresh=fresh, settings=settings)
+    return for_each(spark, stretches, directory_task, schema, data=place, fold=task, fresh=fresh, settings=settings)
 
 
 def for_each(
@@ -159,9 +159,10 @@ def _tasks(stretches: list[Range], task: Any, settings: dict[str, Any], batches:
 # -- over a data directory -----------------------------------------------------------------------------------------
 
 
-def _directory_task(
+def directory_task(
     stretch: Range, data: str, fold: Any, fresh: bool, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task. CorruptLog."""
     machine = Machine(stretch.partition) if fresh else from_snapshot(data, stretch.partition, stretch.start)
     groups = log_groups(data, stretch.partition, machine.next_offset, stretch.end)
     yield from fold(Feed(stretch, machine, groups, Decoder()), **settings)

@@ -2,6 +2,8 @@
 
     startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end
     startingTimestamp, endingTimestamp   ISO 8601 or epoch milliseconds; the end is inclusive
+    startingOffsetsByTimestamp, endingOffsetsByTimestamp
+                                         JSON of epoch milliseconds per partition, {"queues-0": 1763694000000}
     startingOffsetsByTimestampStrategy   error (default) or latest: what to do when nothing is at or after the start
 
 Ending offsets are exclusive, as Kafka's. Unlike Spark's Kafka source, a time that matches nothing is an error instead
@@ -18,6 +20,10 @@ from typing import Protocol
 
 from projections.rewind import OutsideHistory, RewindError, format_time, parse_time
 
+STRETCH = (
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+)  # fmt: skip
 EARLIEST = -2
 LATEST = -1
 
@@ -77,17 +83,27 @@ def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str],
     names = [partition.name for partition in known]
     starts = parse_offsets(options.get("startingOffsets", "{}"), names, "startingOffsets")
     ends = parse_offsets(options.get("endingOffsets", "{}"), names, "endingOffsets")
+    starts_at = _times(options, "starting", names)
+    ends_at = _times(options, "ending", names)
     ranges = []
     for partition in known:
-        end = _offset(partition, ends.get(partition.name, LATEST), "endingOffsets")
-        if "endingTimestamp" in options and partition.name not in ends:
-            end = partition.offset_at(ending_time_ms(options["endingTimestamp"], first_ms))
-        start = _offset(partition, starts.get(partition.name, EARLIEST), "startingOffsets")
-        if "startingTimestamp" in options and partition.name not in starts:
-            start = partition.offset_at(parse_time(options["startingTimestamp"]) - 1)
-        ranges.append(Range(partition.name, min(start, end), end))
+        name = partition.name
+        end = _offset(partition, ends.get(name, LATEST), "endingOffsets")
+        if name in ends_at and name not in ends:
+            end = partition.offset_at(ending_time_ms(ends_at[name], first_ms))
+        start = _offset(partition, starts.get(name, EARLIEST), "startingOffsets")
+        if name in starts_at and name not in starts:
+            start = partition.offset_at(parse_time(starts_at[name]) - 1)
+        ranges.append(Range(name, min(start, end), end))
     _require_start(ranges, options)
     return ranges
+
+
+def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str, str]:
+    """The time of each partition, where one is given; that of a partition counts more than that of all."""
+    option = f"{which}OffsetsByTimestamp"
+    of_all = {name: options[f"{which}Timestamp"] for name in names if f"{which}Timestamp" in options}
+    return of_all | {name: str(ms) for name, ms in parse_offsets(options.get(option, "{}"), names, option).items()}
 
 
 def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int:
@@ -119,5 +135,6 @@ def _require_start(ranges: list[Range], options: Mapping[str, str]) -> None:
     strategy = options.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):
         raise BadRequest(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
-    if "startingTimestamp" in options and strategy == "error" and all(r.start >= r.end for r in ranges):
-        raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {options['startingTimestamp']}")
+    asked = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
+    if asked and strategy == "error" and all(r.start >= r.end for r in ranges):
+        raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {asked[0]}")

@@ -6,10 +6,12 @@
 Options (all are strings; ranges.py explains the ones that choose a stretch)
     path                 the broker's data directory
     log                  queues (default), metadata or all
-    view                 events (default): decoded; records: undecoded, without bodies, for `fold.fold_frame`
+    view                 events (default): decoded; records: undecoded, without bodies, for `fold.fold_frame`;
+                         history, queues, messages: folds (source_folds.py has their options)
     includeBodies        events: true (default) or false
-    partitions           only these, comma separated
-    startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestampStrategy
+    partitions           events, records, history: only these, comma separated
+    startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestamp,
+    endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy
 
 Rows are never packed or split by size, as Spark's file sources do: a fold needs each partition whole and in order.
 A Python data source is told of no column selection, hence `view` and `includeBodies`. The class travels to workers by
@@ -22,7 +24,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark_replay import columns
-from spark_replay.ranges import BadRequest, Range, resolve
+from spark_replay.ranges import STRETCH, BadRequest, Range, resolve
+from spark_replay.source_folds import OPTIONS, VIEWS, FoldReader
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,30 +48,52 @@ class RewindSource(DataSource):
         return columns.spark_schema(self._columns())
 
     def _columns(self) -> "pa.Schema":
-        if self._view() == "records":
+        view = self._view()
+        if view in VIEWS:
+            return VIEWS[view]
+        if view == "records":
             return columns.RECORDS
         return columns.EVENTS_WITH_BODY if self._bodies() else columns.EVENTS
 
-    def reader(self, schema: "StructType") -> "LogReader":
-        return LogReader(self._spelled(), self._view(), self._bodies())
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        options, view = self._spelled(), self._view()
+        if view not in VIEWS:
+            other = [name for name in OPTIONS if name in options and name != "readChangeFeed"]
+            if other:
+                raise BadRequest(f"{other[0]} is no option of the view {view}")
+            return LogReader(options, view, self._bodies())
+        return FoldReader(_path(options), view, options)
 
     def _spelled(self) -> dict[str, str]:
         """Spark hands option names over in lower case; give back the spelling used here."""
-        known = ("path", "data", "log", "partitions", "startingOffsets", "endingOffsets", "startingTimestamp",
-                 "endingTimestamp", "startingOffsetsByTimestampStrategy")  # fmt: skip
+        known = ("path", "data", "log", "partitions", *STRETCH, *OPTIONS)
         return {name: str(self.options[name]) for name in known if self.options.get(name) is not None}
 
     def _view(self) -> str:
-        view = self.options.get("view", "events")
-        if view not in ("events", "records"):
-            raise BadRequest(f"view: {view!r} is neither events nor records")
-        return str(view)
+        feed = self._true_or_false("readChangeFeed", "false")
+        as_of = any(self.options.get(name) is not None for name in ("asOfOffset", "asOfTimestamp"))
+        view = str(self.options.get("view", "history" if feed else "queues" if as_of else "events"))
+        if view not in ("events", "records", *VIEWS):
+            raise BadRequest(f"view: {view!r} is none of events, records, {', '.join(VIEWS)}")
+        if feed and view != "history":
+            raise BadRequest(f"readChangeFeed is the view history, not {view}")
+        return view
 
     def _bodies(self) -> bool:
-        value = str(self.options.get("includeBodies", "true")).lower()
+        return self._true_or_false("includeBodies", "true")
+
+    def _true_or_false(self, name: str, default: str) -> bool:
+        value = str(self.options.get(name, default)).lower()
         if value not in ("true", "false"):
-            raise BadRequest(f"includeBodies: {value!r} is neither true nor false")
+            raise BadRequest(f"{name}: {value!r} is neither true nor false")
         return value == "true"
+
+
+def _path(options: dict[str, str]) -> str:
+    path = options.get("path") or options.get("data")
+    if not path:
+        raise BadRequest('option "path": which data directory?')
+    return path
 
 
 class LogStretch(InputPartition):
@@ -81,15 +106,13 @@ class LogStretch(InputPartition):
 class LogReader(DataSourceReader):
     def __init__(self, options: dict[str, str], view: str, bodies: bool) -> None:
         self.options = options
-        self.data = options.get("path") or options.get("data") or ""
+        self.data = _path(options)
         self.view = view
         self.bodies = bodies
 
     def partitions(self) -> list[InputPartition]:
         from spark_replay.history_log import first_event_ms, open_log, selected
 
-        if not self.data:
-            raise BadRequest('option "path": which data directory?')
         log = open_log(self.data)
         wanted = selected(log, self.options.get("log", "queues"), self.options.get("partitions"))
         return [LogStretch(stretch) for stretch in resolve(wanted, self.options, first_event_ms(log))]

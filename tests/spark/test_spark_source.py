@@ -1,18 +1,23 @@
 """spark.read.format("rewindmq"): rows, ranges and options (BEHAVIOURS section 16)."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 from histories import START_MS, Recorder
+from pyspark.sql.datasource import CaseInsensitiveDict
 
 from engine.log.reader import EmbeddedLogReader
 from projections.rewind import RewindError
 from schemas.codec import Decoder
 from schemas.events import Published
 from spark_replay.failures import cause_of
+from spark_replay.history import history
 from spark_replay.history_log import first_event_ms, open_log
-from spark_replay.ranges import Range, resolve
+from spark_replay.ranges import BadRequest, Range, resolve
+from spark_replay.source import RewindSource
+from spark_replay.state import state_at
 
 
 def read(spark, data, **options):
@@ -123,3 +128,52 @@ def test_a_bare_offset_means_the_only_partition(tmp_path: Path) -> None:
     history.declare("orders")
     history.close()
     assert resolve(open_log(str(tmp_path)).queues, {"endingOffsets": "1"}, 0) == [Range("queues-0", 0, 1)]
+
+
+def test_views_are_the_functions(spark, busy: Path) -> None:
+    offsets = {"startingOffsets": '{"queues-0": 40}', "endingOffsets": '{"queues-1": 50}'}
+    changes = {"changeStartOffset": offsets["startingOffsets"], "changeEndOffset": offsets["endingOffsets"]}
+    wanted = history(spark, str(busy), offsets, "short").collect()
+    assert wanted
+    assert read(spark, busy, readChangeFeed="true", queue="short", **changes).collect() == wanted
+    assert read(spark, busy, view="history", queue="short", **offsets).collect() == wanted
+    for when in ({"offsets": '{"queues-1": 200}'}, {"time": str(START_MS + 7_000)}):
+        state = state_at(spark, str(busy), **when)
+        option = {"asOfOffset": when["offsets"]} if "offsets" in when else {"asOfTimestamp": when["time"]}
+        assert read(spark, busy, **option).collect() == state.queues.collect()
+        assert read(spark, busy, view="messages", **option).collect() == state.messages.collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"view": "messages", "startingOffsets": "{}"}, "startingOffsets is about a stretch"),
+        ({"view": "queues", "partitions": "queues-0"}, "partitions is about a stretch"),
+        ({"view": "events", "asOfOffset": "{}"}, "asOfOffset is no option of the view events"),
+        ({"view": "history", "asOfTimestamp": "0"}, "asOfTimestamp is about a moment"),
+        ({"view": "queues", "readChangeFeed": "true"}, "readChangeFeed is the view history"),
+        ({"readChangeFeed": "yes"}, "neither true nor false"),
+        ({"readChangeFeed": "true", "changeEndOffset": "{}", "endingOffsets": "{}"}, "say one"),
+        ({"changeStartOffset": "{}"}, "changeStartOffset is no option of the view events"),
+        ({"view": "x"}, "none of events, records, history, queues, messages"),
+    ],
+)
+def test_options_that_say_nothing_about_a_view_are_refused(options: dict[str, str], error: str) -> None:
+    source = RewindSource(CaseInsensitiveDict({"path": "x", **options}))
+    with pytest.raises(BadRequest, match=error):
+        source.reader(source.schema())
+
+
+def test_times_by_partition_are_those_of_all(busy: Path) -> None:
+    log = open_log(str(busy))
+    first = first_event_ms(log)
+    begin, end = str(START_MS + 300), str(START_MS + 500)
+    of_all = resolve(log.queues, {"startingTimestamp": begin, "endingTimestamp": end}, first)
+    each = {name: {partition.name: int(ms) for partition in log.queues} for name, ms in (("s", begin), ("e", end))}
+    names = {"s": "startingOffsetsByTimestamp", "e": "endingOffsetsByTimestamp"}
+    by_partition = {names[which]: json.dumps(times) for which, times in each.items()}
+    assert resolve(log.queues, by_partition, first) == of_all
+    one = {"endingOffsetsByTimestamp": json.dumps({"queues-0": int(end)})}
+    found = resolve(log.queues, one, first)
+    assert found[0].end == of_all[0].end
+    assert found[1].end == log.queues[1].next_offset
