@@ -1,122 +1,225 @@
-"""Our own commands: seal the history, check the seals, prove an event. All of a data directory, without a broker."""
+"""Our own commands: seal the history, check the seals, prove an event. Of a data directory or of topics in Kafka; no
+broker is asked."""
 
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from engine.cli.exits import DATA, DIFFERENT, USAGE, CliError
+from engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value
+
+if TYPE_CHECKING:
+    from engine.log.sealing import Checked, Sealable
+    from engine.log.seals import Stored
 
 T = TypeVar("T")
 
 _data = click.option(
-    "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory."
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory. Else say --kafka."
 )
 _public = click.option(
-    "--public-key", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The public half of the key, PEM (openssl pkey -pubout).",
+    "--public-key", "public_keys", required=True, multiple=True, type=click.Path(path_type=Path),
+    help="The public half of the key, PEM (openssl pkey -pubout); again, where there were others before.",
 )  # fmt: skip
 
 
-def _done(code: int, what: Callable[[], T]) -> T:
-    """`what()`, with what is wrong as one line and an exit code."""
+def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
+    """`what()`, with what is wrong as one line and an exit code: `code` when the log or the seals are not as they were,
+    DATA for a key or a log that cannot be used, UNAVAILABLE for a Kafka that cannot."""
     from engine.log.base import CorruptLog, LogError
-    from engine.log.seals import BadSeal
+    from engine.log.seals import BadFile, BadSeal
 
     try:
         return what()
     except (BadSeal, CorruptLog) as error:
         raise CliError(code, str(error)) from None
     except LogError as error:
-        raise CliError(DATA, str(error)) from None
+        away = in_kafka and not isinstance(error, BadFile)
+        raise CliError(UNAVAILABLE if away else DATA, str(error)) from None
+
+
+def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
+    """LogError."""
+    from engine.log.history import FIRST_ANSWER_SECONDS
+    from engine.log.kafka_reading import KafkaLogReader
+    from engine.log.sealed_segments import segmented
+    from engine.log.sealed_topic import in_topics
+
+    if data is not None and not kafka.asked_for:
+        return segmented(data)
+    if data is not None or kafka.servers is None:
+        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+    log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
+    log.require_answer(FIRST_ANSWER_SECONDS)
+    return in_topics(log)
+
+
+def _where(data: Path | None, kafka: Kafka) -> str:
+    return f"{kafka.prefix}.* at {kafka.servers}" if data is None else str(data)
 
 
 @click.command("seal")
 @_data
-@click.option(
-    "--key", required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).",
-)  # fmt: skip
+@with_kafka
+@click.option("--key", required=True, type=click.Path(path_type=Path),
+              help="An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).")  # fmt: skip
+@click.option("--public-key", "older", multiple=True, type=click.Path(path_type=Path),
+              help="The public half of a key that was used before this one.")  # fmt: skip
+@click.option("--copies", type=click.Path(dir_okay=False, path_type=Path),
+              help="A file of one's own to which the seals are added. What is in it must still be there.")  # fmt: skip
 @common
-def seal(settings: Settings, data: Path, key: Path) -> None:
-    """Sign what is in the log by now: Merkle root and hash chain of each segment. May run beside a broker.
+def seal(
+    settings: Settings, data: Path | None, kafka: Kafka, key: Path, older: tuple[Path, ...], copies: Path | None
+) -> None:
+    """Sign what is in the log by now: Merkle roots and the hash chain of each partition. May run beside brokers.
 
-    Keep copies of the seals elsewhere: with them, nobody who has both log and key can change the past unseen."""
-    from engine.log import seals
+    Keep the copies elsewhere: only they show that the newest seals were taken away."""
+    from engine.log import sealing, seals
 
-    def sealed() -> list[seals.Seal]:
-        return list(seals.seal(data, seals.private_key(key), time.time_ns() // 1_000_000))
+    def sealed() -> "list[Stored]":
+        private, before = seals.private_key(key), seals.public_keys(older)
+        kept = seals.read_copies(copies) if copies is not None and copies.exists() else []
+        new = []
+        now_ms = time.time_ns() // 1_000_000
+        for partition in _partitions(data, kafka):
+            for each in sealing.seal(partition, private, now_ms, before, kept):
+                new.append(each)
+                if copies is not None:
+                    _add_copy(copies, each)
+        return new
 
-    settings.banner(f"Sealing {data} ...")
-    show(settings, _done(DATA, sealed))
+    settings.banner(f"Sealing {_where(data, kafka)} ...")
+    rows = [_row(each.seal) for each in _done(DATA, sealed, data is None)]
+    settings.show(("partition", "from", "to", "root", "chain", "seal"), rows)
+
+
+def _add_copy(path: Path, sealed: "Stored") -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(sealed.line() + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @click.command("verify_seals")
 @_data
+@with_kafka
 @_public
+@click.option("--copies", type=click.Path(exists=True, path_type=Path),
+              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
 @common
-def verify_seals(settings: Settings, data: Path, public_key: Path) -> None:
-    """Check the whole log against its seals. Exit code 1 when something does not hold."""
-    from engine.log import seals
+def verify_seals(
+    settings: Settings, data: Path | None, kafka: Kafka, public_keys: tuple[Path, ...], copies: Path | None
+) -> None:
+    """Check the whole log against its seals. Exit code 1 when something does not hold.
 
-    def checked() -> list[seals.Seal]:
-        return list(seals.check(data, seals.public_key(public_key)))
+    That the newest seals, and what they sealed, were taken away is found with --copies only."""
+    from engine.log import sealing, seals
 
-    settings.banner(f"Verifying the seals of {data} ...")
-    show(settings, _done(DIFFERENT, checked))
+    def checked() -> "list[Checked]":
+        keys = seals.public_keys(public_keys)
+        kept = [] if copies is None else seals.read_copies(copies)
+        return list(sealing.check(_partitions(data, kafka), keys, kept))
+
+    settings.banner(f"Verifying the seals of {_where(data, kafka)} ...")
+    found = _done(DIFFERENT, checked, data is None)
+    columns = ("partition", "from", "to", "root", "chain", "seal", "result")
+    settings.show(columns, [_checked_row(each) for each in found])
+    harms = [each.harm for each in found if each.harm is not None]
+    if harms:
+        more = f" (and {len(harms) - 1} more)" if len(harms) > 1 else ""
+        raise CliError(DIFFERENT, f"{harms[0]}{more}")
+
+
+@click.command("export_seals")
+@_data
+@with_kafka
+@common
+def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
+    """Print the seals, one a line, to be kept elsewhere (--copies of the other commands)."""
+
+    def found() -> "list[Stored]":
+        return [each for partition in _partitions(data, kafka) for each in partition.seals()[0]]
+
+    for each in _done(DATA, found, data is None):
+        click.echo(each.line())
 
 
 @click.command("prove")
 @_data
+@with_kafka
 @click.argument("event", metavar="PARTITION:OFFSET")
 @common
-def prove(settings: Settings, data: Path, event: str) -> None:
+def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> None:
     """Print a proof that an event is in the sealed history: for somebody who has nothing but the public key."""
-    from engine.log import seals
+    from engine.log import sealing
+    from engine.log.base import LogError
 
-    partition, _, offset = event.rpartition(":")
-    if not partition or not offset.isdigit():
+    name, _, offset = event.rpartition(":")
+    if not name or not offset.isdigit():
         raise CliError(USAGE, f"{event!r} is no event: write PARTITION:OFFSET, such as queues-0:123")
-    click.echo(json.dumps(_done(DATA, lambda: seals.prove(data, partition, int(offset))), indent=1))
+
+    def proof() -> dict[str, Any]:
+        for partition in _partitions(data, kafka):
+            if partition.name == name:
+                return sealing.prove(partition, int(offset))
+        raise LogError(f"{_where(data, kafka)}: there is no partition {name}")
+
+    click.echo(json.dumps(_done(DATA, proof, data is None), indent=1))
 
 
 @click.command("check_proof")
 @click.argument("proof", type=click.File("r"), default="-")
 @_public
 @common
-def check_proof(settings: Settings, proof: Any, public_key: Path) -> None:
+def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...]) -> None:
     """Check a proof and show its event. Reads PROOF, or the standard input. Exit code 1 when it does not hold."""
     from engine.log import seals
-    from schemas.codec import Decoder
-    from schemas.shapes import UndecodableRecord
 
     try:
         given = json.load(proof)
     except ValueError:
         raise CliError(DATA, f"{proof.name}: not JSON") from None
-    sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_key(public_key)))
-    try:
-        timestamp_ms, actor, event = Decoder().decode(record)
-        shown: dict[str, Value] = {"time_ms": timestamp_ms, "user": actor.user, "event": repr(event)}
-    except UndecodableRecord:  # of an older schema, or of none
-        shown = {"event": record.hex()}
-    row: dict[str, Value] = {"partition": sealed.partition, "offset": given["offset"], **shown}
+    sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_keys(public_keys)))
+    row: dict[str, Value] = {"partition": sealed.partition, "offset": given["offset"], **_shown(sealed.log, record)}
     settings.banner(f"The event is in the history that was sealed at {sealed.time_ms} (ms).")
     settings.show(tuple(row), [row])
 
 
-def show(settings: Settings, found: "list[Any]") -> None:
-    rows: list[dict[str, Value]] = [
-        {"partition": each.partition, "from": each.base_offset, "to": each.next_offset - 1, "root": each.root,
-         "chain": each.chain, "seal": each.digest}
-        for each in found
-    ]  # fmt: skip
-    settings.show(("partition", "from", "to", "root", "chain", "seal"), rows)
+def _shown(log: str, record: bytes) -> dict[str, Value]:
+    """What stands in a record, as it is sealed in this kind of log."""
+    from engine.log.sealed_topic import split_time
+    from schemas.codec import Decoder
+    from schemas.shapes import UndecodableRecord
+    from schemas.single_object import FramedDecoder
+
+    if log == "kafka" and not record:
+        return {"event": "nothing"}  # where a transaction ended
+    logged_ms, value = split_time(record) if log == "kafka" else (None, record)
+    try:
+        timestamp_ms, actor, event = (Decoder() if logged_ms is None else FramedDecoder()).decode(value)
+    except UndecodableRecord:  # of an older schema, or of none
+        return {"event": value.hex()}
+    return {"time_ms": timestamp_ms if logged_ms is None else logged_ms, "user": actor.user, "event": repr(event)}
 
 
-COMMANDS = (seal, verify_seals, prove, check_proof)
+def _row(sealed: Any) -> dict[str, Value]:
+    return {"partition": sealed.partition, "from": sealed.base_offset, "to": sealed.next_offset - 1,
+            "root": sealed.root, "chain": sealed.chain, "seal": sealed.digest}  # fmt: skip
+
+
+def _checked_row(checked: "Checked") -> dict[str, Value]:
+    if checked.harm is None:
+        return _row(checked.seal) | {"result": "holds"}
+    harm = checked.harm
+    return {"partition": harm.partition, "from": harm.offset, "to": None, "root": None, "chain": None, "seal": None,
+            "result": harm.what}  # fmt: skip
+
+
+COMMANDS = (seal, verify_seals, export_seals, prove, check_proof)

@@ -139,26 +139,26 @@ class KafkaLogReader:
     """What `verify`, Spark and other tools need of a history in Kafka. `settings` as in `KafkaLog.open`."""
 
     def __init__(self, bootstrap: str, prefix: str = "rewindmq", settings: Mapping[str, str] | None = None) -> None:
-        self._clients = KafkaClients(bootstrap, settings)
-        self._topics = KafkaTopics(self._clients, prefix)
+        self.clients = KafkaClients(bootstrap, settings)
+        self.topics = KafkaTopics(self.clients, prefix)
 
     @cached_property
     def metadata(self) -> KafkaPartition:
-        return KafkaPartition(self._clients, self._topics.metadata, 0, "metadata-0")
+        return KafkaPartition(self.clients, self.topics.metadata, 0, "metadata-0")
 
     @cached_property
     def queues(self) -> list[KafkaPartition]:
-        topic = self._topics.queues
-        return [KafkaPartition(self._clients, topic, n, f"queues-{n}") for n in range(self._topics.partitions())]
+        topic = self.topics.queues
+        return [KafkaPartition(self.clients, topic, n, f"queues-{n}") for n in range(self.topics.partitions())]
 
     def require_answer(self, seconds: float) -> None:
         """LogError when no broker says anything for so long."""
         try:
-            self._clients.asking.list_topics(self._topics.metadata, timeout=seconds)
+            self.clients.asking.list_topics(self.topics.metadata, timeout=seconds)
         except KafkaException as error:
-            raise LogError(f"Kafka: nothing is heard from {self._clients.bootstrap}: {text_of(error)}") from error
+            raise LogError(f"Kafka: nothing is heard from {self.clients.bootstrap}: {text_of(error)}") from error
 
     @cached_property
     def identity(self) -> str:
         """As `KafkaLog.identity`."""
-        return self._topics.identity()
+        return self.topics.identity()

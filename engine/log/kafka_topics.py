@@ -3,12 +3,14 @@
     <prefix>.metadata    1 partition      metadata-0
     <prefix>.queues      N partitions     queues-0 .. queues-N-1
     <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
+    <prefix>.chain       1 partition      seals (sealed_topic.py), made by whoever seals first: no node needs it
 
 An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
 that could lose its end to an out-of-sync leader, is refused.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,12 +61,13 @@ class Replicas:
 
 
 class KafkaTopics:
-    """The three topics of a history."""
+    """The three topics of a history, and that of its seals."""
 
     def __init__(self, clients: KafkaClients, prefix: str) -> None:
         self.metadata = f"{prefix}.metadata"
         self.queues = f"{prefix}.queues"
         self.nodes = f"{prefix}.nodes"
+        self.chain = f"{prefix}.chain"
         self._names = (self.metadata, self.queues, self.nodes)
         self._clients = clients
         self._addresses: dict[int, str] = {}  # of Kafka's brokers
@@ -76,7 +79,21 @@ class KafkaTopics:
         if not missing:
             return
         brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
-        replicas = replication or min(DEFAULT_REPLICATION, brokers)
+        self._make(missing, partitions or DEFAULT_PARTITIONS, replication or min(DEFAULT_REPLICATION, brokers))
+
+    def has_chain(self) -> bool:
+        return self._describe(self._clients.admin(), self.chain) is not None
+
+    def create_chain(self) -> None:
+        """Make the topic of the seals, with as many replicas as the metadata's, or check it."""
+        admin = self._clients.admin()
+        if self._describe(admin, self.chain) is None:
+            self._make([self.chain], 1, len(self._described(admin)[self.metadata].partitions[0].replicas))
+        self._check_settings(self.chain, {**_ALWAYS, **_FOR_EVER})
+
+    def _make(self, missing: list[str], partitions: int, replicas: int) -> None:
+        """`partitions`: of the queues' topic."""
+        admin = self._clients.admin()
         wanted = []
         for name in missing:
             config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
@@ -84,7 +101,7 @@ class KafkaTopics:
             config["max.message.bytes"] = str(MAX_MESSAGE_BYTES)
             if name == self.nodes:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
-            count = (partitions or DEFAULT_PARTITIONS) if name == self.queues else 1
+            count = partitions if name == self.queues else 1
             wanted.append(NewTopic(name, count, replicas, config=config))
         for name, future in admin.create_topics(wanted, operation_timeout=TIMEOUT_SECONDS).items():
             try:
@@ -108,16 +125,19 @@ class KafkaTopics:
                 raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is made anew")
         limit = MAX_MESSAGE_BYTES
         for name in self._names:
-            config = asked(f"the settings of {name}", partial(self._settings, admin, name))
+            config = self._check_settings(name, _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER})
             limit = min(limit, int(config["max.message.bytes"].value or 0))
-            rules = _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER}
-            for key, (value, why) in rules.items():
-                if config[key].value != value:
-                    raise LogError(
-                        f"Kafka: the topic {name} has {key}={config[key].value}, and has to have {value} ({why}):"
-                        f" set it with kafka-configs.sh --alter --topic {name} --add-config {key}={value}"
-                    )
         return limit
+
+    def _check_settings(self, name: str, rules: Mapping[str, tuple[str, str]]) -> dict[str, ConfigEntry]:
+        config = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))
+        for key, (value, why) in rules.items():
+            if config[key].value != value:
+                raise LogError(
+                    f"Kafka: the topic {name} has {key}={config[key].value}, and has to have {value} ({why}):"
+                    f" set it with kafka-configs.sh --alter --topic {name} --add-config {key}={value}"
+                )
+        return config
 
     def partitions(self) -> int:
         """How many queue partitions there are."""

@@ -1,9 +1,11 @@
-"""Seals: every change of what was sealed is found, without a broker, and an event can be proven (B-05)."""
+"""Seals: every change of what was sealed is found and located, without a broker, and an event can be proven (B-05)."""
 
 import base64
+import dataclasses
 import hashlib
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,36 +15,56 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from engine.cli.main import run
-from engine.log.base import CorruptLog
+from engine.log import sealing
 from engine.log.embedded import EmbeddedLog
 from engine.log.merkle import Tree, leaf_hash, proof, root_of
-from engine.log.seals import BadSeal, check, check_proof, prove, seal, seal_path
+from engine.log.prints import located
+from engine.log.reader import PartitionReader
+from engine.log.sealed_segments import segmented
+from engine.log.sealing import Harm, check, prove
+from engine.log.seals import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies
 from engine.log.segments import segment_files
 from schemas.codec import Encoder
 from schemas.events import Actor, Published, Purged, Route
 
 KEY = Ed25519PrivateKey.generate()
-PUBLIC = KEY.public_key()
+KEYS = {fingerprint(KEY.public_key()): KEY.public_key()}
 
 
-def write(data: Path, count: int, begin: int = 0) -> None:
-    log = EmbeddedLog.open(data, partitions=1, segment_bytes=20_000)
+@pytest.fixture(autouse=True, scope="module")
+def short_stretches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sealing, "STRETCH_RECORDS", 500)
+        yield
+
+
+def write(data: Path, numbers: list[int] | range) -> None:
+    log = EmbeddedLog.open(data, partitions=1, segment_bytes=48_000)
     encoder = Encoder()
-    for number in range(begin, begin + count):
+    for number in numbers:
         prefix = encoder.prefix(1_000 + number, Actor("ann", 7))
         log.queues[0].append(1_000 + number, encoder.encode(prefix, Purged("/", f"queue {number}")))
-        if number % 10 == 0:
+        if number % 50 == 0:
             log.commit_and_wait()
     log.commit_and_wait()
     log.close()
 
 
+def seal(data: Path, key: Ed25519PrivateKey = KEY, copies: tuple[Stored, ...] = ()) -> list[Seal]:
+    return [each.seal for part in segmented(data) for each in sealing.seal(part, key, 5_000, copies=copies)]
+
+
+def harms(data: Path, keys: Keys = KEYS, copies: tuple[Stored, ...] = ()) -> list[Harm]:
+    return [each.harm for each in check(segmented(data), keys, copies) if each.harm is not None]
+
+
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of several segments, all sealed."""
+    """A log of several segments, all sealed, in several stretches."""
     data = tmp_path_factory.mktemp("sealed")
-    write(data, 3_000)
-    assert len(list(seal(data, KEY, 5_000))) >= 4
+    write(data, range(3_000))
+    assert len(seal(data)) >= 5
+    assert len(segments(data)) >= 4
     return data
 
 
@@ -54,6 +76,10 @@ def data(original: Path, tmp_path: Path) -> Path:
 
 def segments(data: Path) -> list[Path]:
     return segment_files(data / "log" / "queues-0")
+
+
+def seals(data: Path) -> list[Path]:
+    return sorted((data / "log" / "queues-0").glob("_*.seal"))
 
 
 def test_merkle_trees_of_every_size_and_proofs_of_every_leaf() -> None:
@@ -73,33 +99,49 @@ def test_merkle_trees_of_every_size_and_proofs_of_every_leaf() -> None:
 
 
 def test_b05_what_is_sealed_holds_and_goes_on(data: Path) -> None:
-    found = list(check(data, PUBLIC))
-    assert [each.partition for each in found][-1] == "queues-0"
-    assert found[-1].next_offset == 3_000
-    assert list(seal(data, KEY, 6_000)) == []
-    write(data, 500, 3_000)
-    assert list(check(data, PUBLIC))[-1].next_offset >= 3_000  # what came since is not sealed yet, and no reproach
-    again = list(seal(data, KEY, 7_000))
-    assert again[-1].next_offset == 3_500
-    assert list(check(data, PUBLIC))[-1] == again[-1]
+    assert harms(data) == []
+    assert [each.seal.next_offset for each in check(segmented(data), KEYS) if each.seal][-1] == 3_000
+    assert seal(data) == []
+    before = {path: path.read_bytes() for path in seals(data)}
+    write(data, range(3_000, 3_500))
+    assert harms(data) == []  # what came since is not sealed yet, and no reproach
+    assert [each.next_offset for each in seal(data)][-1] == 3_500
+    assert harms(data) == []
+    assert {path: path.read_bytes() for path in before} == before  # a seal is never changed
 
 
-def flip_a_bit(data: Path) -> None:
+def test_b05_the_seals_need_no_index(data: Path) -> None:
+    for path in [*(data / "log" / "queues-0").glob("_*.index"), *(data / "log" / "queues-0").glob("_*.lengths")]:
+        path.unlink()
+    assert harms(data) == []
+
+
+def flip_a_bit(data: Path, at: int = -1_000) -> None:
     path = segments(data)[1]
     content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
+    content[at] ^= 4
     path.write_bytes(content)
 
 
-def rewrite_history(data: Path) -> None:
-    """A partition made anew by somebody who has the software: sound in itself, with a sound chain, and other events."""
-    shutil.rmtree(data / "log" / "queues-0")
-    kept = data.parent / "original"
-    forged = data.parent / "forged"
-    write(forged, 2_900)
-    shutil.copytree(forged / "log" / "queues-0", data / "log" / "queues-0")
-    for path in (kept / "log" / "queues-0").glob("_*.seal"):
-        shutil.copy(path, data / "log" / "queues-0")
+def flip_a_bit_of_a_schema(data: Path) -> None:
+    flip_a_bit(data, 1_000)
+
+
+def written_anew(numbers: list[int]) -> Callable[[Path], None]:
+    """A partition made by somebody who has the software: sound in itself, with a sound chain, and other events."""
+
+    def write_anew(data: Path) -> None:
+        forged = data.parent / "forged"
+        write(forged, numbers)
+        for path in seals(data):
+            shutil.copy(path, forged / "log" / "queues-0")
+        shutil.rmtree(data / "log" / "queues-0")
+        shutil.copytree(forged / "log" / "queues-0", data / "log" / "queues-0")
+
+    return write_anew
+
+
+ALL = list(range(3_000))
 
 
 def drop_the_last_segment(data: Path) -> None:
@@ -116,104 +158,206 @@ def drop_the_first_segment(data: Path) -> None:
 
 
 def drop_a_seal(data: Path) -> None:
-    seal_path(segments(data)[1]).unlink()
+    seals(data)[1].unlink()
 
 
 def drop_all_seals(data: Path) -> None:
-    for path in segments(data):
-        seal_path(path).unlink()
+    for path in seals(data):
+        path.unlink()
 
 
 def seal_with_another_key(data: Path) -> None:
     drop_all_seals(data)
-    list(seal(data, Ed25519PrivateKey.generate(), 9_000))
+    seal(data, Ed25519PrivateKey.generate())
 
 
 def change_a_seal(data: Path) -> None:
-    path = seal_path(segments(data)[0])
+    path = seals(data)[0]
     content = json.loads(path.read_text())
     content["seal"]["time_ms"] += 1
     path.write_text(json.dumps(content))
 
 
 def swap_two_seals(data: Path) -> None:
-    one, other = (seal_path(path) for path in segments(data)[:2])
+    one, other = (path for path in seals(data)[:2])
     first = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(first)
 
 
+def empty_a_seal(data: Path) -> None:
+    seals(data)[2].write_text("{}")
+
+
 @pytest.mark.parametrize(
-    ("harm", "where"),
+    ("harm", "offset", "what"),
     [
-        (flip_a_bit, "block at byte"),
-        (rewrite_history, "are not those that were sealed|records were sealed"),
-        (drop_the_last_segment, "its segment is gone"),
-        (drop_the_first_segment, "what was before is gone"),
-        (drop_a_seal, "the segment before it has no seal"),
-        (drop_all_seals, "there is no seal of it"),
-        (seal_with_another_key, "the signature is not one of the key"),
-        (change_a_seal, "the signature is not one of the key"),
-        (swap_two_seals, "the seal of another segment|records were sealed|does not follow"),
+        (flip_a_bit, 1_251, "block at byte .*its bytes are not those"),
+        (flip_a_bit_of_a_schema, 651, "block at byte"),
+        (written_anew([*ALL[:1_234], 7, *ALL[1_235:]]), 1_234, "what is at offset 1234 is not what was sealed"),
+        (written_anew([*ALL[:1_234], *ALL[1_235:]]), 1_234, "a record was dropped at offset 1234"),
+        (written_anew([*ALL[:1_234], *ALL[1_240:]]), 1_234, "6 records were dropped at offset 1234"),
+        (written_anew([*ALL[:1_234], 7, *ALL[1_234:]]), 1_234, "a record was put in at offset 1234"),
+        (written_anew([*ALL[:20], 44, *ALL[21:44], 20, *ALL[45:]]), 20, "at offsets 20 and 44 were swapped"),
+        (written_anew(ALL[:2_900]), 2_900, "the log ends at offset 2900, and was sealed up to offset 2999"),
+        (drop_the_last_segment, None, "the log ends at offset"),
+        (drop_the_first_segment, 501, "what was before is gone"),
+        (drop_the_first_segment, 0, "the seal of offsets 0 to 500 is gone"),
+        (drop_a_seal, 501, "the seal of offsets 501 to .* is gone, which .* follows on"),
+        (drop_all_seals, 0, "there is no seal of it"),
+        (seal_with_another_key, 0, "the signature is not one of the key"),
+        (change_a_seal, 0, "the signature is not one of the key"),
+        (empty_a_seal, None, "not a seal"),
     ],
 )
-def test_b05_every_harm_is_found(original: Path, data: Path, harm: Callable[[Path], None], where: str) -> None:
-    shutil.copytree(original, data.parent / "original")
+def test_b05_every_harm_is_found_and_located(
+    data: Path, harm: Callable[[Path], None], offset: int | None, what: str
+) -> None:
     harm(data)
-    with pytest.raises((BadSeal, CorruptLog), match=where):
-        list(check(data, PUBLIC))
+    found = harms(data)
+    [told] = [each for each in found if each.partition == "queues-0" and re.search(what, each.what)][:1]
+    assert offset in (None, told.offset), found
+
+
+def test_swapped_seals_are_the_same_seals(data: Path) -> None:
+    swap_two_seals(data)
+    assert harms(data) == []  # what they say is what counts, and in which order they were made
+
+
+def test_b05_records_written_anew_with_the_same_bytes_have_another_chain(data: Path) -> None:
+    written_anew(ALL)(data)  # with other sync markers
+    found = harms(data)
+    assert found[0].offset == 0
+    assert "the records are those that were sealed, the hash chain is not" in found[0].what
+
+
+def test_b05_what_newest_seals_said_is_missed_by_who_kept_copies(data: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "copies"
+    kept.mkdir()
+    for path in seals(data):
+        shutil.copy(path, kept)
+    copies = tuple(read_copies(kept))
+    assert harms(data, copies=copies) == []
+    drop_the_last_segment(data)
+    end = PartitionReader(data / "log" / "queues-0").next_offset
+    for path in seals(data):
+        if json.loads(path.read_text())["seal"]["next_offset"] > end:
+            path.unlink()
+    assert harms(data) == []  # nobody else can tell
+    found = harms(data, copies=copies)
+    assert any("is gone; there is a copy" in each.what for each in found)
+    assert any("to 2999 are not the records that were sealed" in each.what for each in found)
+    with pytest.raises(BadSeal, match="is gone; there is a copy"):
+        seal(data, copies=copies)  # nor is what is left signed again
+
+
+def test_two_who_seal_at_the_same_time_are_both_right(data: Path) -> None:
+    stored, _ = segmented(data)[1].seals()
+    other = dataclasses.replace(stored[-1].seal, time_ms=6_000)
+    steps, found = sealing._linked("queues-0", [*stored, dataclasses.replace(stored[-1], seal=other)])
+    assert found == []
+    assert steps[-1].chain == steps[-2].chain
+
+
+def test_a_new_key_is_told_of_the_one_before(data: Path) -> None:
+    new = Ed25519PrivateKey.generate()
+    write(data, range(3_000, 3_010))
+    with pytest.raises(BadSeal, match="its seals are of another key"):
+        seal(data, new)
+    part = segmented(data)[1]
+    assert [each.seal.base_offset for each in sealing.seal(part, new, 6_000, KEYS)] == [3_000]
+    assert harms(data, KEYS | {fingerprint(new.public_key()): new.public_key()}) == []
+    assert [each.offset for each in harms(data)] == [3_000]
+
+
+def test_prints_locate_in_records_that_are_alike() -> None:
+    a, b, c = (leaf_hash(name)[:4] for name in (b"a", b"b", b"c"))
+    assert located(a * 20, a * 9 + b + a * 10, 100) == (109, "what is at offset 109 is not what was sealed")
+    assert located(a + b + c, a + c + b, 0) == (1, "the records at offsets 1 and 2 were swapped")
+    assert located(a + b + c, a + leaf_hash(b"")[:4] + c, 0) == (1, "nothing is at offset 1 any more")
+    assert located(a + b + c, a, 0) == (1, "the log ends at offset 1, and was sealed up to offset 2")
 
 
 def test_b05_an_event_is_proven_without_the_log(original: Path) -> None:
     rng = random.Random(5)
+    part = segmented(original)[1]
     for offset in [0, 2_999, *rng.sample(range(3_000), 20)]:
-        given = prove(original, "queues-0", offset)
-        sealed, record = check_proof(given, PUBLIC)
+        given = prove(part, offset)
+        sealed, record = check_proof(given, KEYS)
         assert sealed.base_offset <= offset < sealed.next_offset
         assert f"queue {offset}".encode() in record
         forged = given | {"record": base64.b64encode(record.replace(b"queue", b"quiet")).decode()}
         with pytest.raises(BadSeal, match="the record is another"):
-            check_proof(forged, PUBLIC)
+            check_proof(forged, KEYS)
         with pytest.raises(BadSeal, match=r"the record is another|makes no sense"):
-            check_proof(given | {"offset": offset + 1}, PUBLIC)
+            check_proof(given | {"offset": offset + 1}, KEYS)
         with pytest.raises(BadSeal, match="the signature"):
-            check_proof(given | {"seal": given["seal"] | {"root": "00" * 32}}, PUBLIC)
+            check_proof(given | {"seal": given["seal"] | {"root": "00" * 32}}, KEYS)
 
 
 def test_what_is_not_sealed_can_not_be_proven(data: Path) -> None:
-    write(data, 5, 3_000)
+    write(data, range(3_000, 3_005))
     with pytest.raises(BadSeal, match="offset 3004 is not sealed yet: run 'rewindmq seal'"):
-        prove(data, "queues-0", 3_004)
+        prove(segmented(data)[1], 3_004)
 
 
 @pytest.fixture
-def keys(tmp_path: Path) -> Iterator[tuple[str, str]]:
+def keys(tmp_path: Path) -> tuple[str, str]:
     private, public = tmp_path / "seal.key", tmp_path / "seal.pub"
     private.write_bytes(KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    public.write_bytes(PUBLIC.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    public.write_bytes(KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return str(private), str(public)
 
 
-def test_the_commands(
-    data: Path, keys: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_commands(data: Path, keys: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     private, public = keys
-    write(data, 7, 3_000)
-    assert run(["seal", "--data", str(data), "--key", private, "--formatter", "json"]) == 0
+    copies = tmp_path / "copies"
+    assert run(["export_seals", "--data", str(data)]) == 0
+    copies.write_text(capsys.readouterr().out)
+    write(data, range(3_000, 3_007))
+    assert run(["seal", "--data", str(data), "--key", private, "--copies", str(copies), "--formatter", "json"]) == 0
     row = json.loads(capsys.readouterr().out)[-1]
     assert (row["partition"], row["to"]) == ("queues-0", 3_006)
-    assert run(["verify_seals", "--data", str(data), "--public-key", public]) == 0
+    assert [each.seal.digest for each in read_copies(copies)][-1] == row["seal"]
+    verify = ["verify_seals", "--data", str(data), "--public-key", public, "--copies", str(copies)]
+    assert run(verify) == 0
     assert "queues-0" in capsys.readouterr().out
     assert run(["prove", "queues-0:3001", "--data", str(data)]) == 0
     (tmp_path / "proof.json").write_text(capsys.readouterr().out)
     assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", public]) == 0
     assert "Purged(vhost='/', queue='queue 3001')" in capsys.readouterr().out
+    newest = seals(data)[-1]
+    newest.rename(tmp_path / "newest")
+    assert run(verify) == 1
+    assert "queues-0 offset 3000: the seal of offsets 3000 to 3006 is gone; there is a copy" in capsys.readouterr().err
+    assert run(["seal", "--data", str(data), "--key", private, "--copies", str(copies)]) == 65
+    (tmp_path / "newest").rename(newest)
     flip_a_bit(data)
-    assert run(["verify_seals", "--data", str(data), "--public-key", public]) == 1
+    assert run(verify) == 1
     assert "block at byte" in capsys.readouterr().err
     assert run(["prove", "3001", "--data", str(data)]) == 64
-    assert run(["seal", "--data", str(data), "--key", public]) == 65
-    assert "no private key in PEM" in capsys.readouterr().err
+    assert run(["prove", "queues-7:1", "--data", str(data)]) == 65
+    assert run(["verify_seals", "--public-key", public]) == 64
+
+
+def test_a_file_that_is_no_key_is_bad_input_and_a_key_that_does_not_fit_is_a_finding(
+    data: Path, keys: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private, public = keys
+    (tmp_path / "proof.json").write_text(json.dumps(prove(segmented(data)[1], 1)))
+    commands = (["verify_seals", "--data", str(data)], ["check_proof", str(tmp_path / "proof.json")])
+    for command in commands:
+        for file in (private, str(tmp_path / "missing"), str(tmp_path)):
+            assert run([*command, "--public-key", file]) == 65
+            assert capsys.readouterr().err.count("\n") == 1
+    for file in (public, str(tmp_path / "missing")):
+        assert run(["seal", "--data", str(data), "--key", file]) == 65
+    other = Ed25519PrivateKey.generate().public_key()
+    (tmp_path / "other.pub").write_bytes(other.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    for command in commands:
+        assert run([*command, "--public-key", str(tmp_path / "other.pub")]) == 1
+        assert "the signature is not one of the key" in capsys.readouterr().err
+        assert run([*command, "--public-key", str(tmp_path / "other.pub"), "--public-key", public]) == 0
 
 
 def test_a_proof_shows_the_body_of_a_message(
@@ -225,8 +369,8 @@ def test_a_proof_shows_the_body_of_a_message(
     log.queues[0].append(1_000, encoder.encode(encoder.prefix(1_000, Actor("ann", 7)), event))
     log.commit_and_wait()
     log.close()
-    list(seal(tmp_path / "data", KEY, 5_000))
-    (tmp_path / "proof.json").write_text(json.dumps(prove(tmp_path / "data", "queues-0", 0)))
+    seal(tmp_path / "data")
+    (tmp_path / "proof.json").write_text(json.dumps(prove(segmented(tmp_path / "data")[1], 0)))
     assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", keys[1]]) == 0
     assert "body=b'what was said'" in capsys.readouterr().out
 

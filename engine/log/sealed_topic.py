@@ -1,0 +1,153 @@
+"""The seals of a log in Kafka: records of the topic `<prefix>.chain`, which nobody but who seals has to write to.
+
+A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
+An offset that holds nothing, as where a transaction ended, is sealed as nothing. So every offset has a leaf in the tree
+and a link in the chain: chain = SHA-256(chain before || timestamp || value).
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from engine.log.base import LogError
+from engine.log.directory import METADATA
+from engine.log.index import next_chain
+from engine.log.kafka_clients import TIMEOUT_SECONDS, text_of
+from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
+from engine.log.kafka_topics import MAX_MESSAGE_BYTES
+from engine.log.sealing import Harm, Run
+from engine.log.seals import BadSeal, Stored, parsed_line, prints_in
+
+CHAIN = "chain-0"
+_TIME = struct.Struct(">q")
+
+
+class ChainTopic:
+    """Reads the seals once."""
+
+    def __init__(self, log: KafkaLogReader) -> None:
+        self._log = log
+        self.names = {each.name for each in (log.metadata, *log.queues)}
+        self.topic = log.topics.chain
+        self._partition = KafkaPartition(log.clients, self.topic, 0, CHAIN)
+        self._refusals: list[KafkaError] = []
+
+    @cached_property
+    def seals(self) -> tuple[list[Stored], list[Harm]]:
+        """Of all partitions, in the order in which they were made."""
+        found: list[Stored] = []
+        harms: list[Harm] = []
+        if not self._log.topics.has_chain():
+            return found, harms
+        for block in self._partition.read():
+            for offset, value in enumerate(block.records, block.first_offset):
+                try:
+                    found.append(parsed_line(value, f"{self.topic} offset {offset}", offset))
+                except BadSeal as bad:
+                    harms.append(Harm(CHAIN, offset, str(bad)))
+        return found, harms
+
+    def prints(self, offset: int) -> bytes:
+        for block in self._partition.read(offset, offset + 1):
+            return prints_in(block.records[0])
+        return b""
+
+    @cached_property
+    def made(self) -> bool:
+        """It is there now. LogError also when it would lose what is in it."""
+        self._log.topics.create_chain()
+        return True
+
+    def append(self, key: str, value: str) -> None:
+        try:
+            self._producer.produce(self.topic, value.encode(), key.encode(), 0)
+            left = self._producer.flush(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(error)}") from error
+        if self._refusals:
+            raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(self._refusals[0])}")
+        if left:
+            self._producer.purge()
+            raise LogError(f"Kafka: {self.topic} has not taken a seal within {TIMEOUT_SECONDS:.0f} seconds")
+
+    @cached_property
+    def _producer(self) -> Producer:
+        settings = {"message.max.bytes": MAX_MESSAGE_BYTES, "on_delivery": self._refused}
+        return self._log.clients.producer(settings)
+
+    def _refused(self, error: KafkaError, _: Message) -> None:
+        """Only what cannot be delivered is reported."""
+        self._refusals.append(error)
+
+
+class TopicPartition:
+    """`engine.log.sealing.Sealable`."""
+
+    log = "kafka"
+
+    def __init__(self, partition: KafkaPartition, chain: ChainTopic) -> None:
+        self.name = partition.name
+        self._partition = partition
+        self._chain = chain
+
+    @property
+    def next_offset(self) -> int:
+        return self._partition.next_offset
+
+    def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
+        high = self._partition.next_offset
+        end = high if end is None else min(end, high)
+        offset = start
+        for block in self._partition.read(start, end):
+            assert block.timestamps_ms is not None
+            records = [b""] * (block.first_offset - offset)
+            times = map(_TIME.pack, block.timestamps_ms)
+            records += [time + value for time, value in zip(times, block.records, strict=True)]
+            run = _linked(offset, records, chain)
+            offset, chain = run.next_offset, run.chain
+            yield run
+        if offset < end:
+            yield _linked(offset, [b""] * (end - offset), chain)
+
+    def seals(self) -> tuple[list[Stored], list[Harm]]:
+        """The metadata answers for what is in the topic and is the seal of no partition that is there."""
+        stored, harms = self._chain.seals
+        mine = [each for each in stored if each.seal.partition == self.name]
+        if self.name == METADATA:
+            return mine, harms + [
+                Harm(CHAIN, each.at, f"{each.where}: the seal of no partition that is here")
+                for each in stored if isinstance(each.at, int) and each.seal.partition not in self._chain.names
+            ]  # fmt: skip
+        return mine, []
+
+    def prints(self, stored: Stored) -> bytes:
+        return self._chain.prints(stored.at) if isinstance(stored.at, int) else b""
+
+    def make_durable(self) -> None:
+        """What can be read is."""
+
+    def store(self, sealed: Stored, prints: bytes) -> None:
+        if self._partition.start_offset > 0:
+            begins = self._partition.start_offset
+            raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
+        assert self._chain.made
+        self._chain.append(self.name, sealed.line(prints))
+
+
+def in_topics(log: KafkaLogReader) -> list[TopicPartition]:
+    """LogError when there is no log."""
+    chain = ChainTopic(log)
+    return [TopicPartition(each, chain) for each in (log.metadata, *log.queues)]
+
+
+def split_time(record: bytes) -> tuple[int, bytes]:
+    """(milliseconds, value) of a record as it is sealed."""
+    return _TIME.unpack_from(record)[0], record[_TIME.size :]
+
+
+def _linked(offset: int, records: Sequence[bytes], chain: bytes) -> Run:
+    for record in records:
+        chain = next_chain(chain, record)
+    return Run(offset, records, chain)
