@@ -19,7 +19,6 @@ Rules of this file
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidTag
@@ -143,7 +142,7 @@ class Subjects:
             body = cipher.decrypt(encryption.nonce, message.body, bound(key_id, encryption.subject))
         except (InvalidTag, ValueError):  # ValueError: a nonce that is none
             return self._unreadable(message, "these are not the bytes that were encrypted")
-        return replace(message, encryption=None, body=body, body_size=len(body))
+        return with_body(message, message.properties, body)
 
     def _cipher(self, key_id: str) -> AESGCM | None:
         key = self.keys.read(key_id)
@@ -205,5 +204,11 @@ def bound(key_id: str, subject: str) -> bytes:
 
 
 def without_body(message: Published, header: bytes, value: bytes) -> Published:
-    properties = with_entry(message.properties, header, value)
-    return replace(message, properties=properties, encryption=None, body=b"", body_size=0)
+    return with_body(message, with_entry(message.properties, header, value), b"")
+
+
+def with_body(message: Published, properties: bytes, body: bytes) -> Published:
+    return Published(
+        message.route, properties, message.expiration_ms, message.priority, message.persistent, message.origin, None,
+        body, len(body),
+    )  # fmt: skip

@@ -4,9 +4,11 @@ GET /api/erasures. Ours; for administrators.
 
 from starlette.responses import Response
 
-from engine.http.call import ApiError, Call, text
+from engine.http.call import ApiError, Call, bad_request, text
 from engine.http.listing import listed
 from projections.rewind import format_time
+
+MAX_REASON = 4_096
 
 
 async def erase(call: Call) -> Response:
@@ -15,6 +17,8 @@ async def erase(call: Call) -> Response:
     call.require()
     subject = call.segment("subject")
     reason = call.request.query_params.get("reason") or text(await call.body(), "reason", "")
+    if len(reason) > MAX_REASON:
+        raise bad_request(f"a reason has at most {MAX_REASON} characters")
     try:
         await call.broker.erase_subject(call.user, subject, reason)
     except OSError as error:

@@ -5,10 +5,11 @@ body while its key lives, and after it was destroyed.
 import contextlib
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,20 @@ from typing import Any
 import httpx
 import pika
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from engine.cli import main
 from engine.keys import KeyStore
+from engine.log.reader import EmbeddedLogReader
+from schemas.codec import Decoder
+from schemas.events import Published
 from tests.running import ROOT, RunningBroker, free_port
 
 MARKER = b"PLAIN-BODY-OF-ADA"
 ON = ("--subject-header", "x-subject")
 ADA = pika.BasicProperties(delivery_mode=2, headers={"x-subject": "ada"}, message_id="kept")
+BOB = pika.BasicProperties(delivery_mode=2, headers={"x-subject": "bob"})
 Start = Callable[..., RunningBroker]
 
 
@@ -171,6 +178,21 @@ def seen_over_http(broker: RunningBroker, queue: str = "a") -> list[tuple[object
     return [(item["payload"], item["properties"]["headers"].get("x-erased")) for item in items]
 
 
+def depths(client: httpx.Client) -> dict[str, tuple[int, int]]:
+    return {each["name"]: (each["messages"], each["message_bytes"]) for each in client.get("/queues").json()}
+
+
+def seal(data: Path) -> None:
+    """What is in the log by now."""
+    key = Ed25519PrivateKey.generate()
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    (data.parent / "seal.key").write_bytes(private)
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    (data.parent / "seal.pub").write_bytes(public)
+    done = run("seal", "--data", str(data), "--key", str(data.parent / "seal.key"))
+    assert done.returncode == 0, done.stderr
+
+
 def end_of(client: httpx.Client, queue: str) -> int:
     partition = client.get(f"/queues/%2F/{queue}").json()["partition"]
     (log,) = [each for each in client.get("/overview").json()["log"] if each["partition"] == partition]
@@ -178,7 +200,7 @@ def end_of(client: httpx.Client, queue: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The data directory of a broker that is stopped, after an erasure."""
     broker = RunningBroker(tmp_path_factory.mktemp("erasure") / "data", *ON, "--partitions", "2")
     try:
@@ -186,7 +208,7 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         with connect(broker) as connection:
             channel = connection.channel()
             channel.queue_declare("bob", durable=True)
-            channel.basic_publish("", "bob", MARKER, pika.BasicProperties(delivery_mode=2, headers={"x-subject": "bob"}))
+            channel.basic_publish("", "bob", MARKER, BOB)
             channel.basic_publish("", "bob", b"NOBODYS-BODY")
         time.sleep(0.1)  # for what is delayed
         plain = seen_by_clients(broker)
@@ -195,20 +217,19 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         assert all(headers["x-subject"] == "ada" and "x-erased" not in headers for _, headers in plain)
         assert set(seen_over_http(broker)) == {(MARKER.decode(), None)}
         with api(broker) as client:
-            counts = {each["name"]: (each["messages"], each["message_bytes"]) for each in client.get("/queues").json()}
+            counts = depths(client)
+            seal(broker.data)
             assert counts["main"] == (6, sum(map(len, BODIES))), "the plain size counts"
             done = cli(broker, "erase_subject", "ada", "--reason", "her letter of 2026-11-22")
             assert (done.returncode, done.stdout, done.stderr) == (0, 'Erasing subject "ada" ...\n', "")
-            assert counts == {
-                each["name"]: (each["messages"], each["message_bytes"]) for each in client.get("/queues").json()
-            }  # fmt: skip
+            assert depths(client) == counts
         assert is_erased(broker)
     except BaseException:
         broker.kill()
         raise
     assert broker.stop() == 0
     assert "Traceback" not in "".join(broker.errors)
-    yield broker.data
+    return broker.data
 
 
 def is_erased(broker: RunningBroker) -> bool:
@@ -217,7 +238,7 @@ def is_erased(broker: RunningBroker) -> bool:
     assert all(body == b"" and headers["x-erased"] is True for body, headers in found), found
     assert set(seen_over_http(broker)) == {("", True)}
     with connect(broker) as connection:
-        method, properties, body = connection.channel().basic_get("bob")
+        _method, properties, body = connection.channel().basic_get("bob")
         assert (body, properties.headers) == (MARKER, {"x-subject": "bob"})
     return True
 
@@ -226,10 +247,11 @@ def test_b15_no_body_is_on_any_disk(erased: Path) -> None:
     assert files_with(MARKER, erased) == []
     assert files_with(b"NOBODYS-BODY", erased) != [], "what is not encrypted would have been found"
     names = [path.name for path in (erased / "keys").iterdir()]
-    assert len(names) == 2 and not any("ada" in name or "bob" in name for name in names)
+    assert len(names) == 2
+    assert not any("ada" in name or "bob" in name for name in names)
 
 
-def test_b15_it_stays_erased_after_a_restart_and_the_history_says_who_and_why(erased: Path, start_broker: Start) -> None:
+def test_b15_it_stays_erased_after_a_restart_and_the_history_says_why(erased: Path, start_broker: Start) -> None:
     broker = start_broker(erased, *ON)
     assert is_erased(broker)
     with api(broker) as client:
@@ -264,10 +286,13 @@ def test_b15_it_stays_erased_after_a_restart_and_the_history_says_who_and_why(er
 def test_b15_audits_hold_and_the_proof_can_be_had_without_a_broker(erased: Path, tmp_path: Path) -> None:
     done = run("verify", "--data", str(erased))
     assert done.returncode == 0, done.stdout + done.stderr
+    done = run("verify_seals", "--data", str(erased), "--public-key", str(erased.parent / "seal.pub"))
+    assert done.returncode == 0, done.stdout + done.stderr
     done = run("check_erasure", "ada", "--data", str(erased), "--formatter", "json")
     assert (done.returncode, done.stderr) == (0, "")
     (report,) = json.loads(done.stdout)
-    assert report["records"] >= 12 and report["first"].startswith("queues-")
+    assert report["records"] >= 12
+    assert report["first"].startswith("queues-")
     assert (report["key"], report["user"]) == ("destroyed", "guest")
     done = run("check_erasure", "bob", "--data", str(erased))
     assert (done.returncode, done.stderr) == (1, "Error: subject 'bob' is not erased: nobody asked for it\n")
@@ -286,17 +311,36 @@ def test_b15_audits_hold_and_the_proof_can_be_had_without_a_broker(erased: Path,
         key.unlink()
 
 
+def test_b15_ciphertext_that_was_changed_is_found_by_the_chain(erased: Path, tmp_path: Path) -> None:
+    log = next(log for log in EmbeddedLogReader(erased).queues if "queues-0" in log.name)
+    events = [Decoder().decode(record)[2] for block in log.read() for record in block.records]
+    body = next(each.body for each in events if isinstance(each, Published) and each.encryption and each.body_size > 9)
+    shutil.copytree(erased / "log", tmp_path / "log")
+    (segment,) = (tmp_path / "log" / "queues-0").glob("*.avro")
+    content = segment.read_bytes()
+    assert content.count(body) >= 1
+    segment.write_bytes(content.replace(body, bytes((body[0] ^ 1,)) + body[1:], 1))
+    done = run("verify", "--data", str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
+
+
 def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_broker: Start) -> None:
     (mark,) = (erased / "keys").glob("*.destroyed")
     key = mark.with_suffix("")
     mark.unlink()
     key.write_bytes(b"k" * 32)
+    (bobs,) = (path for path in key.parent.iterdir() if path != key)
+    bobs.write_bytes(b"k" * 32)  # not the one that his message was encrypted under
     broker = start_broker(erased)  # also without the option, which decides about what comes in
-    assert not key.exists() and mark.exists()
+    assert not key.exists()
+    assert mark.exists()
     assert any("was erased, and is in" in line for line in broker.errors)
     with connect(broker) as connection:
         channel = connection.channel()
         assert [headers["x-erased"] for _, headers in taken(channel, "b")] == [True]
+        _, properties, body = channel.basic_get("bob")
+        assert (body, "x-erased" in properties.headers) == (b"", False)
+        assert properties.headers["x-unreadable"] == "these are not the bytes that were encrypted"
         channel.basic_publish("", "b", b"nobody asks", ADA)
         channel.queue_declare("b", passive=True)
     assert broker.stop() == 0

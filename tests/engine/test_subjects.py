@@ -56,27 +56,32 @@ def test_a_key_is_made_once_for_all_who_share_the_directory(keys: KeyStore) -> N
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 8 and len(set(found)) == 1
+    assert len(found) == 8
+    assert len(set(found)) == 1
     (key_id, key) = found[0]
-    assert os.listdir(keys.directory) == [key_id] and len(key) == 32
-    assert "ada" not in key_id and key_id.endswith("-1")
+    assert os.listdir(keys.directory) == [key_id]
+    assert len(key) == 32
+    assert "ada" not in key_id
+    assert key_id.endswith("-1")
     assert (keys.directory / key_id).stat().st_mode & 0o777 == 0o600
     assert keys.directory.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_key_that_was_destroyed_stays_so_and_the_next_has_another_number(keys: KeyStore) -> None:
     first, key = keys.current("ada")
-    held = open(keys.directory / first, "rb")  # as an unlinked file's blocks would still be there
-    keys.destroy(first)
-    keys.destroy(first)
-    assert held.read() != key
-    held.close()
-    assert keys.read(first) is None and not keys.is_there(first)
+    with open(keys.directory / first, "rb") as held:  # what unlinking leaves behind
+        keys.destroy(first)
+        keys.destroy(first)
+        assert held.read() != key
+    assert keys.read(first) is None
+    assert not keys.is_there(first)
     (keys.directory / first).write_bytes(key)  # it comes back from a backup
-    assert keys.read(first) is None and keys.is_there(first)
+    assert keys.read(first) is None
+    assert keys.is_there(first)
     second, other = keys.current("ada")
     assert (second, other == key) == (first[:-1] + "2", False)
-    assert keys.known("ada") == [first, second] and keys.known("bob") == []
+    assert keys.known("ada") == [first, second]
+    assert keys.known("bob") == []
 
 
 def test_the_historys_word_counts_where_the_directory_was_lost(tmp_path: Path) -> None:
@@ -96,7 +101,9 @@ def test_what_is_no_key_is_refused_and_leftovers_go(keys: KeyStore) -> None:
     with pytest.raises(OSError, match="is no key, it has 5 bytes"):
         keys.read(key_id)
     for odd in ("../../etc/passwd", "", key_id + "\n", key_id[:-1] + "0"):
-        assert keys.read(odd) is None and not keys.is_destroyed(odd) and not keys.is_there(odd)
+        assert keys.read(odd) is None
+        assert not keys.is_destroyed(odd)
+        assert not keys.is_there(odd)
 
 
 def test_a_body_comes_back_as_it_was(subjects: Subjects) -> None:
@@ -115,7 +122,8 @@ def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subje
     assert len({nonce[:8] for nonce in nonces}) == 1
     subjects._counts = iter((2**32 - 1,))
     nonces += [subjects.sealed("bob", b"")[1].nonce for _ in range(3)]
-    assert len(set(nonces)) == 1_003 and {len(nonce) for nonce in nonces} == {12}
+    assert len(set(nonces)) == 1_003
+    assert {len(nonce) for nonce in nonces} == {12}
     assert len({nonce[:8] for nonce in nonces}) == 2
 
 
@@ -128,7 +136,8 @@ def test_an_erased_message_is_empty_and_says_so(subjects: Subjects, caplog: pyte
     assert headers_of(erased) == {"who": "ada", "x-erased": True}
     assert subjects.opened(other).body == b"plain"
     again = published(subjects, "ada", b"she is back")
-    assert again.encryption is not None and again.encryption.key_id != key_id
+    assert again.encryption is not None
+    assert again.encryption.key_id != key_id
     assert subjects.opened(again).body == b"she is back"
     assert subjects.erase("nobody") == ()
     assert not caplog.records
@@ -136,7 +145,8 @@ def test_an_erased_message_is_empty_and_says_so(subjects: Subjects, caplog: pyte
 
 def test_bytes_that_were_changed_are_not_delivered(subjects: Subjects, caplog: pytest.LogCaptureFixture) -> None:
     message, other = published(subjects, "ada", b"secret"), published(subjects, "bob", b"another")
-    assert message.encryption is not None and other.encryption is not None
+    assert message.encryption is not None
+    assert other.encryption is not None
     flipped = message.body[:-1] + bytes((message.body[-1] ^ 1,))
     for wrong in (
         replace(message, body=flipped), replace(message, body=b""), replace(message, body=other.body),
@@ -169,14 +179,16 @@ def test_the_event_takes_the_key_from_memory_and_destroys_what_is_still_there(tm
     assert message.encryption is not None
     key_id = message.encryption.key_id
     south.prepare()
-    (south.directory / key_id).write_bytes((north.directory / key_id).read_bytes())  # a directory of its own, by mistake
+    key = (north.directory / key_id).read_bytes()
+    (south.directory / key_id).write_bytes(key)  # each node has a directory of its own, by mistake
     erased: dict[str, int] = {}
     here = Subjects("who", KeyStore(south.directory, erased), erased)
     assert here.opened(message).body == b"secret"
     erased[key_id] = 3
     here.erased([key_id])
     assert headers_of(here.opened(message))["x-erased"] is True
-    assert not south.is_there(key_id) and south.is_marked(key_id)
+    assert not south.is_there(key_id)
+    assert south.is_marked(key_id)
     assert here.sealed("ada", b"")[1].key_id != key_id
 
 
