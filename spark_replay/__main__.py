@@ -214,13 +214,21 @@ def restore(
 @with_place
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
-def audit(place: Place, form: str, page: Path | None) -> int:
-    """Check the history against itself, the log's hash chain, the broker's claims and its RocksDB."""
+@click.option("--public-key", "public_keys", multiple=True, type=click.Path(path_type=Path),
+              help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.")
+@click.option("--copies", type=click.Path(exists=True, path_type=Path),
+              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
+def audit(place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None) -> int:
+    """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
+    from engine.log.seals import public_keys as read_keys
+    from engine.log.seals import read_copies
     from spark_replay.audit import audit as audit_of
+    from spark_replay.audit_seals import check_seals
     from spark_replay.report import print_report
     from spark_replay.report_html import report_html
 
-    findings = audit_of(_spark(place), place)
+    keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
+    findings = check_seals(_spark(place), place, keys or None, kept) + audit_of(_spark(place), place)
     print_report(findings, form)
     if page is not None:
         page.write_text(report_html(findings, str(place)), encoding="utf-8")
