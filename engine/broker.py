@@ -88,9 +88,10 @@ __all__ = [
     "CREDIT_WINDOW", "Broker", "ChannelStatus", "Config", "Confirms", "Consumer", "Destination", "Partition", "Session",
 ]  # fmt: skip
 
-# Deliveries that a consumer without prefetch (or with no_ack) starts with (`ConsumerAttached.credit`). Its channel
-# gives more by `Credited`, in windows that fit the size of its messages, while the client's socket takes what was sent.
-CREDIT_WINDOW = 200
+# Deliveries that a consumer without prefetch (or with no_ack) starts with (`ConsumerAttached.credit`): few, because nobody
+# knows yet how large they are. Its channel gives more by `Credited`, in windows that fit the size of its messages, while
+# the client's socket takes what was sent.
+CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
 
 
@@ -117,7 +118,7 @@ class Broker(Exchanges):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.readings = Readings(config, clock, self._ask, self._check_open)
+        self.readings = Readings(config, clock, self._ask, self._check_open, self.topology.marks)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys

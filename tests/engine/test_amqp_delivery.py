@@ -91,13 +91,20 @@ def test_credit_comes_in_windows(wire: Wire, no_ack: bool) -> None:
 def test_large_messages_get_a_small_window(wire: Wire) -> None:
     """About WINDOW_BYTES in flight, and never less than MIN_WINDOW messages."""
     wire.ask(1, "Basic.Consume", queue="q", no_ack=True)
-    wire.push(publish(1, "", "q", b"x" * 80_000) * 150)  # of 200; 8 MiB hold 104
-    assert credits(wire) == [54]
+    wire.push(publish(1, "", "q", b"x" * 80_000) * 10)  # of 16; 8 MiB hold 104
+    assert credits(wire) == [98]
     large = publish(1, "", "q", b"x" * 1_000_000)
     wire.push(large * 60)  # 44 are left, more than 8 MiB of these
-    assert credits(wire) == [54]
+    assert credits(wire) == [98]
     wire.push(large * 40)
-    assert credits(wire) == [54, MIN_WINDOW - 4]
+    assert credits(wire) == [98, MIN_WINDOW - 4]
+
+
+def test_nobody_is_sent_many_large_messages_before_their_size_is_known(wire: Wire) -> None:
+    wire.push(publish(1, "", "q", b"x" * 1_000_000) * 30)
+    wire.connection.output.congested = True
+    consume_ok, *deliveries = wire.send(method(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=True))
+    assert len(deliveries) == 16
 
 
 def test_a_congested_socket_gets_no_credit(wire: Wire) -> None:
