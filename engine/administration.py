@@ -25,6 +25,8 @@ from schemas.events import (
     Actor,
     GlobalParameterCleared,
     GlobalParameterSet,
+    MarkDeleted,
+    MarkSet,
     OperatorPolicyCleared,
     OperatorPolicySet,
     ParameterCleared,
@@ -32,6 +34,7 @@ from schemas.events import (
     PolicyApplied,
     PolicyCleared,
     PolicySet,
+    Position,
     QueueDeleted,
     SubjectErased,
     VhostCreated,
@@ -44,6 +47,20 @@ class Administration(Users):
     partitions: list[Partition]
     subjects: Subjects
     sessions: dict[int, Session]  # open client connections (AMQP and HTTP) by session_id
+
+    # -- marks --------------------------------------------------------------------------------------------------------
+
+    def positions(self) -> tuple[Position, ...]:
+        """This moment: of each partition, what is below has happened."""
+        machines = [partition.machine for partition in self.partitions]
+        return tuple(Position(machine.partition, machine.next_offset) for machine in machines)
+
+    async def set_mark(self, user: str, mark: MarkSet) -> None:
+        """Its positions have to be durable."""
+        await self.metadata.ask(Actor(user, 0), mark)
+
+    async def clear_mark(self, user: str, name: str) -> None:
+        await self.metadata.ask(Actor(user, 0), MarkDeleted(name))
 
     # -- policies -----------------------------------------------------------------------------------------------------
 

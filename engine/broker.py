@@ -118,7 +118,7 @@ class Broker(Exchanges):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.readings = Readings(config, clock, self._ask, self._check_open)
+        self.readings = Readings(config, clock, self._ask, self._check_open, self.topology.marks)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys

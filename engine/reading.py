@@ -34,6 +34,7 @@ from engine.sessions import Session
 from projections.machine.effects import Effect
 from projections.machine.queue import NEVER, Queue
 from projections.machine.stream import first_number, id_of, number_from
+from projections.marks import Marks
 from projections.rewind import At
 from schemas.events import ConsumerAttached, ConsumerCancelled, Event, PastRead
 
@@ -109,15 +110,16 @@ class StreamReader(Reader):
 
 class Readings:
     """All readers of a broker. `ask`: log an event for a session, and wait until it is folded. `check_open`: raises
-    when the session has ended meanwhile."""
+    when the session has ended meanwhile. `marks`: of the topology, as it goes on."""
 
     def __init__(
-        self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None]
+        self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None], marks: Marks
     ) -> None:
         self._history = history_of(config)
         self._clock = clock
         self._ask = ask
         self._check_open = check_open
+        self._marks = marks
         self._threads: ThreadPoolExecutor | None = None
         self._loop = asyncio.get_running_loop()
         self._line: deque[Reader] = deque()
@@ -138,7 +140,7 @@ class Readings:
     async def begin(self, partition: Partition, queue: Queue, asked: Asked, attached: Attached) -> None:
         """`attached` is called when the consumer is there, before its first delivery."""
         check_reader(queue, asked.arguments, asked.no_ack, asked.prefetch, asked.global_prefetch)
-        moment = moment_of(queue, asked.arguments)
+        moment = moment_of(queue, asked.arguments, partition.machine.partition, self._marks)
         start = start_of(queue, asked.arguments, self._clock())
         if queue.stream and moment is None:
             await self._read_stream(partition, queue, asked, start, attached)

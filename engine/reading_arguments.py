@@ -1,7 +1,7 @@
 """What a consumer that reads may ask for: where to begin, what to be given; and what a stream can't do.
 
     x-stream-offset              first, last, next, a number, a timestamp, or an age like "1h" (a stream: next)
-    x-rewind-to                  a timestamp, an ISO 8601 time, or an offset of the log: the queue as it was then
+    x-rewind-to                  a timestamp, an ISO 8601 time, mark:NAME or an offset of the log: the queue as it was
     x-stream-filter              a word or several: only messages whose header x-stream-filter-value is one of them,
     x-stream-match-unfiltered    ... and, if true, those without that header
 
@@ -25,7 +25,8 @@ from engine.declarations import (
 from engine.errors import NotImplementedByBroker, PreconditionFailed
 from projections.machine.queue import Queue
 from projections.machine.settings import age_ms
-from projections.rewind import At, RewindError, parse_time
+from projections.marks import Marks, moment
+from projections.rewind import At, RewindError
 from schemas.events import Argument, Published
 
 FIRST, LAST, NEXT, NUMBER, TIME = "first", "last", "next", "number", "time"
@@ -97,8 +98,8 @@ def start_of(queue: Queue, arguments: tuple[Argument, ...], now_ms: int) -> Star
     raise _invalid(queue, argument, problem)
 
 
-def moment_of(queue: Queue, arguments: tuple[Argument, ...]) -> At | None:
-    """The moment that x-rewind-to asks for."""
+def moment_of(queue: Queue, arguments: tuple[Argument, ...], partition: str, marks: Marks) -> At | None:
+    """The moment that x-rewind-to asks for, in the queue's partition."""
     argument = argument_of(arguments, "x-rewind-to")
     if argument is None:
         return None
@@ -111,7 +112,7 @@ def moment_of(queue: Queue, arguments: tuple[Argument, ...]) -> At | None:
         return At(offset=value)
     if argument.type == "longstr" and isinstance(value, str):
         try:
-            return At(time_ms=parse_time(value))
+            return moment(value, partition, lambda: marks)
         except RewindError as error:
             raise _invalid(queue, argument, str(error)) from None
     problem = f"{{invalid_rewind_to_arg,{{{argument.type},{erlang_term(value)}}}}}"

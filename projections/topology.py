@@ -141,6 +141,7 @@ class Topology:
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
     marks: dict[str, MarkSet]
+    marked: dict[str, tuple[int, str]]  # when each was set, in milliseconds, and by whom
     erasures: list[Erasure]
     erased_keys: dict[str, int]  # key id -> offset of the event that says that it was destroyed
     nodes: dict[int, NodeJoined]  # those alive, by epoch
@@ -161,6 +162,7 @@ class Topology:
         self.policies = {}
         self.operator_policies = {}
         self.marks = {}
+        self.marked = {}
         self.erasures = []
         self.erased_keys = {}
         self.nodes = {}
@@ -253,6 +255,8 @@ class Topology:
         handler = HANDLERS.get(type(event))
         if handler is not None:
             handler(self, offset, event)
+        if isinstance(event, MarkSet):
+            self.marked[event.name] = timestamp_ms, actor.user
         if isinstance(event, SubjectErased):
             named = (event.subject, event.key_ids, event.reason)
             self.erasures.append(Erasure(offset, timestamp_ms, actor.user, *named))
@@ -388,6 +392,7 @@ class Topology:
 
     def on_mark_deleted(self, offset: int, event: MarkDeleted) -> None:
         self.marks.pop(event.name, None)
+        self.marked.pop(event.name, None)
 
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event

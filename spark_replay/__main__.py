@@ -42,24 +42,27 @@ def main() -> None:
 @with_place
 @click.option("--time", help="ISO 8601 or epoch milliseconds; everything logged up to it has happened.")
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
+@click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
 @_queue
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
 @click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
 def state_at(
-    place: Place, time: str | None, offsets: str | None, queue: str | None, messages: bool, form: str
+    place: Place, time: str | None, offsets: str | None, mark: str | None, queue: str | None, messages: bool, form: str
 ) -> None:
-    """The queues as they stood at a time or at offsets (neither: now)."""
+    """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
     from spark_replay.output import print_state
     from spark_replay.state import plan_state, state_frame
 
-    plan = plan_state(place, time, offsets)
+    if mark is not None and (time is not None or offsets is not None):
+        raise BadRequest("give one of --time, --offsets and --mark")
+    plan = plan_state(place, time if mark is None else f"mark:{mark}", offsets)
     print_state(state_frame(_spark(place), plan, queue, messages), messages, form)
 
 
 @main.command()
 @with_place
-@click.option("--from", "start", help="From this time on.")
-@click.option("--to", "end", help="Up to and including this time.")
+@click.option("--from", "start", help="From this time, or mark:NAME, on.")
+@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @_queue
 @_format
 @_out
@@ -112,7 +115,9 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 
 @main.command()
 @with_place
-@click.option("--from", "start", required=True, help='The first moment: a time, or offsets such as {"queues-0": 12}.')
+@click.option(
+    "--from", "start", required=True, help='The first moment: a time, mark:NAME, or offsets such as {"queues-0": 12}.'
+)
 @click.option("--to", "end", help="The second one; now, if it is not given.")
 @click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
 @_queue
@@ -138,8 +143,8 @@ def diff(
 
 @main.command()
 @with_place
-@click.option("--from", "start", help="From this time on.")
-@click.option("--to", "end", help="Up to and including this time.")
+@click.option("--from", "start", help="From this time, or mark:NAME, on.")
+@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
 @click.option("--every", help="A row for each stretch of this length: 5 minutes, 1 hour.")
 @_queue
@@ -164,7 +169,7 @@ def slo(
     help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
 )  # fmt: skip
 @click.option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
-@click.option("--to", "end", help="Up to and including this time.")
+@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option(
     "--show", default="summary", type=click.Choice(["summary", "fates", "depth", "assumptions"]), show_default=True
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from spark_replay import columns
 from spark_replay.fold import Feed, cut_at_snapshots, fold_feed, fold_frame, fold_log
 from spark_replay.history_log import Place, first_event_ms, open_log, selected
+from spark_replay.moments import by_offsets
 from spark_replay.outcomes import HistoryProduct, is_queue
 from spark_replay.ranges import BadRequest, Range, resolve
 
@@ -30,7 +31,8 @@ def history(
 def plan_history(place: Place, options: Mapping[str, str]) -> list[Range]:
     """The stretches to fold, in order. Needs no Spark."""
     log = open_log(place)
-    wanted = resolve(selected(log, "queues", options.get("partitions")), options, first_event_ms(log))
+    stretch = by_offsets(log, options)
+    wanted = resolve(selected(log, "queues", options.get("partitions")), stretch, first_event_ms(log))
     return cut_at_snapshots(place, wanted)
 
 

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from spark_replay import columns
 from spark_replay.history import history_frame, plan_history
-from spark_replay.history_log import Place
+from spark_replay.history_log import Place, open_log
+from spark_replay.moments import time_of
 from spark_replay.outcomes import DELIVERED, PUBLISHED
 from spark_replay.ranges import BadRequest
 
@@ -38,7 +39,7 @@ def slo(
     if every is not None and not _EVERY.fullmatch(every):
         raise BadRequest(f"every {every!r}: it is a number and a unit, such as 5 minutes, 1 hour")
     stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
-    start_ms = None if start is None else parse_time(start)
+    start_ms = None if start is None else parse_time(time_of(open_log(place), start))
     return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
 
 

@@ -112,10 +112,11 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         from spark_replay.history_log import first_event_ms, open_log, selected
+        from spark_replay.moments import by_offsets
 
         log = open_log(self.data)
         wanted = selected(log, self.options.get("log", "queues"), self.options.get("partitions"))
-        return [LogStretch(stretch) for stretch in resolve(wanted, self.options, first_event_ms(log))]
+        return [LogStretch(stretch) for stretch in resolve(wanted, by_offsets(log, self.options), first_event_ms(log))]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         if partition is None:  # so Spark says that there are no partitions

@@ -21,6 +21,7 @@ from spark_replay import columns
 from spark_replay.events import canonical_json
 from spark_replay.fold import Feed, fold_log, fold_quietly
 from spark_replay.history_log import Place, first_event_ms, open_log, read_messages, selected
+from spark_replay.moments import offsets_of
 from spark_replay.outcomes import is_queue
 from spark_replay.ranges import BadRequest, Range, ending_time_ms, parse_offsets, resolve
 
@@ -74,6 +75,9 @@ def plan_state(place: Place, time: str | None = None, offsets: str | None = None
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
     log = open_log(place)
+    marked = offsets_of(log, time)
+    if marked is not None:
+        time, offsets = None, marked
     partitions = selected(log, "queues", None)
     first_ms = first_event_ms(log)
     clock_ms = None if time is None else ending_time_ms(time, first_ms, future=True)

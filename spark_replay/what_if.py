@@ -19,6 +19,7 @@ from schemas.codec import UndecodableRecord
 from spark_replay import columns
 from spark_replay.fold import Feed, fold_log, fold_quietly
 from spark_replay.history_log import Place, first_event_ms, open_log, selected
+from spark_replay.moments import by_offsets
 from spark_replay.ranges import BadRequest, resolve
 from spark_replay.worlds import Candidate, Depths, Fates, World
 
@@ -71,7 +72,7 @@ def what_if(
     log = open_log(place)
     wanted = {"startingTimestamp": start, "endingTimestamp": end}
     options = {name: value for name, value in wanted.items() if value is not None}
-    stretches = resolve(selected(log, "queues", None), options, first_event_ms(log))
+    stretches = resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))
     return WhatIf(fold_log(
         spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=list(candidates), every_ms=every_ms
     ))  # fmt: skip

@@ -13,6 +13,7 @@ from engine.cli.restore import restore
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value, json_line
 from engine.keys import NO_KEYS
+from projections.marks import marks_of, moment, name_in
 from projections.rewind import At, RewindError, UnreadableTime, parse_time
 
 if TYPE_CHECKING:
@@ -27,7 +28,8 @@ COLUMNS = (
 
 
 @click.command("rewind")
-@click.option("--at", "time", metavar="TIME", help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00.")
+@click.option("--at", "time", metavar="TIME",
+              help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; or mark:NAME.")  # fmt: skip
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Read this data directory, and ask no broker. With --kafka: for its snapshots.")  # fmt: skip
@@ -45,7 +47,7 @@ def rewind(
     """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
     if (time is None) == (offset is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
-    if time is not None:
+    if time is not None and name_in(time) is None:
         try:
             parse_time(time)
         except UnreadableTime as error:
@@ -103,12 +105,19 @@ def past_offline(
     from projections.machine.machine import NewerHistory
 
     try:
-        at = At(offset=offset) if time is None else At(time_ms=parse_time(time))
+        at = At(offset=offset) if time is None else moment_in(history, vhost, queue, time)
         return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN, keys)
     except (NoSuchQueue, RewindError, NewerHistory) as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:
         raise CliError(not_there(history, error), str(error)) from None
+
+
+def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
+    from engine.past import log_of
+
+    reader = history.open()
+    return moment(time, log_of(reader, vhost, queue).name, lambda: marks_of(reader.metadata))
 
 
 @click.command("verify")

@@ -18,6 +18,7 @@ from engine.cli import (
     history,
     limits,
     listings,
+    marks,
     node,
     parameters,
     policies,
@@ -31,7 +32,7 @@ from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": node.COMMANDS, "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
-    "History": (*history.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS), "Policies": policies.COMMANDS,
+    "History": (*history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS), "Policies": policies.COMMANDS,
     "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,
     "Access control": access.COMMANDS, "Virtual hosts": vhosts.COMMANDS, "Limits": limits.COMMANDS,

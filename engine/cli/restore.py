@@ -11,7 +11,7 @@ from engine.cli.values import Value
 
 
 @click.command("restore")
-@click.option("--at", "time", metavar="TIME", help="As the queue was then: ISO 8601 with a zone.")
+@click.option("--at", "time", metavar="TIME", help="As the queue was then: ISO 8601 with a zone, or mark:NAME.")
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--undo", type=click.Choice(["purge", "delete"]), help="Instead: what the last purge or deletion took.")
 @click.option("--to", "target", metavar="QUEUE", help="Into another queue of the vhost.")

@@ -34,6 +34,7 @@ from engine.http import (
     features,
     health,
     limits,
+    marks,
     metrics,
     overview,
     parameters,
@@ -128,6 +129,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/global-parameters/{name}": {
         "GET": parameters.show_global, "PUT": parameters.put_global, "DELETE": parameters.delete_global,
     },
+    "/marks": {"GET": marks.list_all},
+    "/marks/{name}": {"GET": marks.show, "PUT": marks.put, "DELETE": marks.delete},
     "/queues": {"GET": queues.list_all},
     "/queues/detailed": {"GET": queues.list_all},
     "/queues/{vhost}": {"GET": queues.list_vhost},

@@ -1,7 +1,7 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
-`time` is ISO 8601 with a zone, or milliseconds since the epoch; `offset` is one of the queue's partition. Who may read
-the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
+`time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
+Who may read the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
 
 The fold runs in a process of its own (engine/past_process.py). It reads the log as any other reader does, be it in the
 data directory or in Kafka.
@@ -23,7 +23,8 @@ from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
 from engine.past_process import PastProcess, ProcessEnded, past_process
 from engine.subjects import Subjects
-from projections.rewind import At, RewindError, format_time, parse_time
+from projections.marks import moment, name_in
+from projections.rewind import At, RewindError, format_time
 from schemas.events import Published
 
 MAX_COUNT = 10_000  # messages in one answer
@@ -77,15 +78,15 @@ def read_past(question: Question) -> Item | ApiError:
 async def at(call: Call) -> Response:
     vhost, name = call.segment("vhost"), call.segment("queue")
     require_read(call, vhost, name)
-    moment = moment_of(call)
+    when = moment_of(call, vhost, name)
     first, count = number_of(call, "first", 0), number_of(call, "count", 100)
     truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
     if count > MAX_COUNT or truncate > MAX_BODY_SHOWN:
         raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
-    if moment.offset is None or moment.offset > durable_offset(call, vhost, name):
+    if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # the reader sees what is written
     config = call.broker.config
-    question = Question(history_of(config), vhost, name, moment, first, count, truncate, config.keys_directory)
+    question = Question(history_of(config), vhost, name, when, first, count, truncate, config.keys_directory)
     return reply(await read(past_process, question))
 
 
@@ -101,14 +102,19 @@ def require_read(call: Call, vhost: str, name: str) -> None:
     call.broker.access.check(call.user, vhost, "read", "queue", name)
 
 
-def moment_of(call: Call) -> At:
+def partition_name(call: Call, vhost: str, name: str) -> str:
+    return call.broker.partition_for(vhost, name).machine.partition
+
+
+def moment_of(call: Call, vhost: str, name: str) -> At:
     query = call.request.query_params
     if ("time" in query) == ("offset" in query):
         raise bad_request("give either time or offset")
     if "offset" in query:
         return At(offset=number_of(call, "offset", 0))
     try:
-        return At(time_ms=parse_time(query["time"].replace(" ", "+")))  # an unencoded + arrives as a space
+        text = query["time"] if name_in(query["time"]) else query["time"].replace(" ", "+")  # an unencoded + is a space
+        return moment(text, partition_name(call, vhost, name), lambda: call.broker.topology.marks)
     except RewindError as error:
         raise bad_request(str(error)) from None
 

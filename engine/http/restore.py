@@ -1,6 +1,6 @@
 """Bring back what was lost: POST /api/queues/{vhost}/{queue}/restore
 
-    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      of which moment
+    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      of which moment; a time may be mark:NAME
     "only": ["purged", "expired", ...] or "all"    what became of them since; if not given: what was undone took them,
                                                    and at a moment all that no consumer took
     "messages": [ids]                              only these; with no moment: as they were published, whenever
@@ -15,11 +15,12 @@ back already under this name (`duplicates`), or were refused by the target's lim
 from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, Json, bad_request, boolean, not_found, reply, text
-from engine.http.past import require_read
+from engine.http.past import partition_name, require_read
 from engine.past import history_of
 from engine.past_process import ProcessEnded, past_process
 from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore
-from projections.rewind import At, RewindError, format_time, parse_time
+from projections.marks import moment
+from projections.rewind import At, RewindError, format_time
 
 MAX_MESSAGES = 100_000  # ids in one request
 
@@ -64,14 +65,16 @@ def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, 
     fates = fates_of(content["only"]) if "only" in content else UNDONE_FATES.get(undo, LOST)
     if target == queue and any(fate in THERE for fate in fates):
         fates = tuple(fate for fate in fates if fate not in THERE)  # it would be in there twice
-    return Wish(history_of(call.broker.config), vhost, queue, moment_of(content), undo, fates, ids_of(content))
+    at = moment_of(call, vhost, queue, content)
+    return Wish(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content))
 
 
-def moment_of(content: dict[str, Json]) -> At | None:
+def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
     offset = content.get("offset")
     if "time" in content:
         try:
-            return At(time_ms=parse_time(text(content, "time", "")))
+            partition = partition_name(call, vhost, queue)
+            return moment(text(content, "time", ""), partition, lambda: call.broker.topology.marks)
         except RewindError as error:
             raise bad_request(str(error)) from None
     if offset is None:
