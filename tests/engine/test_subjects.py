@@ -13,6 +13,9 @@ from engine.errors import PreconditionFailed, ResourceError
 from engine.keys import KeyStore
 from engine.subjects import Subjects, why_no_subject_header
 from schemas.events import Published, Route
+from tests.engine.amqp_double import DoubleBroker
+from tests.engine.amqp_wire import Wire, method, publish
+from tests.engine.amqp_wire import properties as wire_properties
 
 ROUTE = Route("/", "", "q", ("q",))
 
@@ -222,3 +225,47 @@ def test_headers_that_have_a_meaning_are_no_subjects() -> None:
     assert why_no_subject_header("CC") == "the header CC has a meaning of its own"
     assert why_no_subject_header("x-first-death-queue") is not None
     assert why_no_subject_header("x" * 200) == "a header's name has 1 to 128 bytes"
+
+
+def test_a_consumer_gets_each_body_as_it_was_whatever_came_before_it(tmp_path: Path) -> None:
+    """What is kept from one delivery to the next must not let ciphertext through: here it often has the size that the
+    plain body before it had."""
+    broker = DoubleBroker()
+    broker.subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})
+    wire = Wire(broker)
+    wire.ask(1, "Queue.Declare", queue="q")
+    wire.send(method(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=True))
+    hers, nobodys = wire_properties(headers={"who": "ada"}), wire_properties(headers={"whom": "ada"})
+    sizes = (48, 32, 16, 0, 0, 16)
+    sent = [(b"x" * size, raw) for raw in (hers, nobodys, hers, nobodys) for size in sizes]
+    said = wire.send(*[publish(1, "", "q", body, raw=raw) for body, raw in sent[:12]])
+    for body, raw in sent[12:]:
+        wire.connection.receive(publish(1, "", "q", body, raw=raw))
+        wire.broker.end_of_turn()
+    said += wire.read()
+    logged = [event for event in broker.events if isinstance(event, Published)]
+    assert [event.encryption is None for event in logged] == [raw is nobodys for _, raw in sent]
+    assert [event.body_size for event in logged] == [len(body) for body, _ in sent]
+    assert [each.body for each in said] == [body for body, _ in sent]
+
+
+@pytest.mark.parametrize("value", [7, "", None])
+def test_a_publish_whose_header_names_nobody_closes_the_channel(tmp_path: Path, value: object) -> None:
+    broker = DoubleBroker()
+    broker.subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})
+    wire = Wire(broker)
+    wire.ask(1, "Queue.Declare", queue="q")
+    (said,) = wire.send(publish(1, "", "q", b"secret", raw=wire_properties(headers={"who": value})))
+    assert (said.name, said.reply_code) == ("Channel.Close", 406)
+    assert not any(isinstance(event, Published) for event in broker.events)
+
+
+def test_a_publish_that_can_have_no_key_closes_the_connection(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    broker = DoubleBroker()
+    broker.subjects = Subjects("who", KeyStore(tmp_path / "file" / "keys"), {})
+    wire = Wire(broker)
+    wire.ask(1, "Queue.Declare", queue="q")
+    (said,) = wire.send(publish(1, "", "q", b"secret", raw=wire_properties(headers={"who": "ada"})))
+    assert (said.name, said.reply_code) == ("Connection.Close", 506)
+    assert not any(isinstance(event, Published) for event in broker.events)
