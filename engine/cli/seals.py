@@ -102,7 +102,7 @@ def seal(
 
 def _add_copy(path: Path, sealed: "Stored") -> None:
     with path.open("a", encoding="utf-8") as file:
-        file.write(sealed.line() + "\n")
+        file.write(sealed.line + "\n")
         file.flush()
         os.fsync(file.fileno())
 
@@ -148,7 +148,7 @@ def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
         return [each for partition in _partitions(data, kafka) for each in partition.seals()[0]]
 
     for each in _done(DATA, found, data is None):
-        click.echo(each.line())
+        click.echo(each.line)
 
 
 @click.command("prove")

@@ -3,7 +3,7 @@
     <prefix>.metadata    1 partition      metadata-0
     <prefix>.queues      N partitions     queues-0 .. queues-N-1
     <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
-    <prefix>.chain       1 partition      seals (sealed_topic.py), made by whoever seals first: no node needs it
+    <prefix>.chain       2 partitions     seals (sealed_topic.py), made by whoever seals first: no node needs it
 
 An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
 that could lose its end to an out-of-sync leader, is refused.
@@ -30,6 +30,7 @@ from engine.log.kafka_clients import (
 
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
+CHAIN_PARTITIONS = 2  # seals, and what locates a change
 # Kafka's own default, one mebibyte, is less than messages may have.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 NODES_RETENTION_MS = 3_600_000
@@ -89,6 +90,9 @@ class KafkaTopics:
         admin = self._clients.admin()
         if self._describe(admin, self.chain) is None:
             self._make([self.chain], 1, len(self._described(admin)[self.metadata].partitions[0].replicas))
+        description = self._describe(admin, self.chain)
+        if description is not None and len(description.partitions) != CHAIN_PARTITIONS:
+            raise LogError(f"Kafka: the topic {self.chain} has to have {CHAIN_PARTITIONS} partitions")
         self._check_settings(self.chain, {**_ALWAYS, **_FOR_EVER})
 
     def _make(self, missing: list[str], partitions: int, replicas: int) -> None:
@@ -101,7 +105,7 @@ class KafkaTopics:
             config["max.message.bytes"] = str(MAX_MESSAGE_BYTES)
             if name == self.nodes:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
-            count = partitions if name == self.queues else 1
+            count = {self.queues: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
             wanted.append(NewTopic(name, count, replicas, config=config))
         for name, future in admin.create_topics(wanted, operation_timeout=TIMEOUT_SECONDS).items():
             try:

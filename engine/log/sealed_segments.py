@@ -1,11 +1,12 @@
-"""The seals of an embedded log: files beside the segments, `_<offset of the first record>.seal`, one a seal.
+"""The seals of an embedded log: files beside the segments, `_<offset of the first record>.seal`, one a seal, and with
+the same name `.prints`, four bytes a record, by which a change is located.
 
 A record is sealed as its bytes stand in the segment. The hash chain is the one of the index (index.py): over blocks as
 stored, segments' headers too. A file is written whole under another name and then linked, so a seal is never replaced.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from engine.log.base import CorruptLog, LogError
@@ -13,7 +14,7 @@ from engine.log.directory import METADATA, partition_directory, queue_partition,
 from engine.log.index import next_chain
 from engine.log.reader import PartitionReader, Place, SegmentReader
 from engine.log.sealing import Harm, Run
-from engine.log.seals import BadSeal, Stored, parsed_line, prints_in
+from engine.log.seals import BadSeal, Stored, parsed_line
 from engine.log.segments import base_offset_of, segment_files, sync_directory
 
 
@@ -53,37 +54,53 @@ class SegmentedPartition:
         found, harms = [], []
         for path in sorted(self.directory.glob("_*.seal")):
             try:
-                found.append(parsed_line(path.read_bytes(), str(path), path))
+                found.append(parsed_line(path.read_bytes(), str(path)))
             except BadSeal as bad:
                 harms.append(Harm(self.name, None, str(bad)))
         return found, harms
 
     def prints(self, stored: Stored) -> bytes:
-        return prints_in(stored.at.read_bytes()) if isinstance(stored.at, Path) else b""
+        try:
+            return prints_path(self.directory, stored.seal.base_offset).read_bytes()
+        except OSError:
+            return b""
 
     def make_durable(self) -> None:
         """What was appended last may not be: a segment before the last is."""
         with segment_files(self.directory)[-1].open("rb") as file:
             os.fsync(file.fileno())
 
-    def store(self, sealed: Stored, prints: bytes) -> None:
+    def store(self, sealed: Stored, prints: bytes) -> Stored:
         path = seal_path(self.directory, sealed.seal.base_offset)
-        new = path.with_name(f"{path.name}.{os.getpid()}.new")
-        try:
-            with new.open("w") as file:
-                file.write(sealed.line(prints) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            os.link(new, path)
-        except FileExistsError:
-            raise LogError(f"{path}: is there already: another is sealing, or it is damaged") from None
-        finally:
-            new.unlink(missing_ok=True)
-        sync_directory(path.parent)
+        if path.exists() or not _write(path, (sealed.line + "\n").encode(), os.link):
+            raise LogError(f"{path}: is there already: another is sealing, or it is damaged")
+        _write(prints_path(self.directory, sealed.seal.base_offset), prints, os.rename)
+        sync_directory(self.directory)
+        return sealed
 
 
 def seal_path(directory: Path, base_offset: int) -> Path:
     return directory / f"_{base_offset:020d}.seal"
+
+
+def prints_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"_{base_offset:020d}.prints"
+
+
+def _write(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) -> bool:
+    """Whole, or not; False when it is there and `give_name` does not replace it."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        give_name(new, path)
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    return True
 
 
 def segmented(data_dir: Path) -> list[SegmentedPartition]:

@@ -1,10 +1,14 @@
-"""The seals of a log in Kafka: records of the topic `<prefix>.chain`, which nobody but who seals has to write to.
+"""The seals of a log in Kafka: a topic of their own, which nobody but who seals has to write to.
+
+    <prefix>.chain    partition 0: a line of JSON each, the seal (seals.py)
+                      partition 1: its digest (32 bytes), and four bytes for each record, by which a change is located
 
 A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
 An offset that holds nothing, as where a transaction ended, is sealed as nothing. So every offset has a leaf in the tree
 and a link in the chain: chain = SHA-256(chain before || timestamp || value).
 """
 
+import dataclasses
 import struct
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -18,9 +22,10 @@ from engine.log.kafka_clients import TIMEOUT_SECONDS, text_of
 from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
 from engine.log.kafka_topics import MAX_MESSAGE_BYTES
 from engine.log.sealing import Harm, Run
-from engine.log.seals import BadSeal, Stored, parsed_line, prints_in
+from engine.log.seals import BadSeal, Stored, parsed_line
 
-CHAIN = "chain-0"
+CHAIN, PRINTS = "chain-0", "chain-1"
+_NEAR = 8  # who seals at the same time may have put theirs between
 _TIME = struct.Struct(">q")
 
 
@@ -32,6 +37,7 @@ class ChainTopic:
         self.names = {each.name for each in (log.metadata, *log.queues)}
         self.topic = log.topics.chain
         self._partition = KafkaPartition(log.clients, self.topic, 0, CHAIN)
+        self._prints = KafkaPartition(log.clients, self.topic, 1, PRINTS)
         self._refusals: list[KafkaError] = []
 
     @cached_property
@@ -49,9 +55,14 @@ class ChainTopic:
                     harms.append(Harm(CHAIN, offset, str(bad)))
         return found, harms
 
-    def prints(self, offset: int) -> bytes:
-        for block in self._partition.read(offset, offset + 1):
-            return prints_in(block.records[0])
+    def prints(self, stored: Stored) -> bytes:
+        if stored.prints_at is None or not self._log.topics.has_chain():
+            return b""
+        digest = bytes.fromhex(stored.seal.digest)
+        for block in self._prints.read(max(0, stored.prints_at - _NEAR), stored.prints_at + _NEAR):
+            for value in block.records:
+                if value.startswith(digest):
+                    return value[len(digest) :]
         return b""
 
     @cached_property
@@ -60,9 +71,15 @@ class ChainTopic:
         self._log.topics.create_chain()
         return True
 
-    def append(self, key: str, value: str) -> None:
+    def append(self, sealed: Stored, prints: bytes) -> Stored:
+        self._append(1, sealed, bytes.fromhex(sealed.seal.digest) + prints)
+        placed = dataclasses.replace(sealed, prints_at=self._prints.next_offset - 1)
+        self._append(0, placed, placed.line.encode())
+        return placed
+
+    def _append(self, number: int, sealed: Stored, value: bytes) -> None:
         try:
-            self._producer.produce(self.topic, value.encode(), key.encode(), 0)
+            self._producer.produce(self.topic, value, sealed.seal.partition.encode(), number)
             left = self._producer.flush(TIMEOUT_SECONDS)
         except KafkaException as error:
             raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(error)}") from error
@@ -118,22 +135,22 @@ class TopicPartition:
         if self.name == METADATA:
             return mine, harms + [
                 Harm(CHAIN, each.at, f"{each.where}: the seal of no partition that is here")
-                for each in stored if isinstance(each.at, int) and each.seal.partition not in self._chain.names
+                for each in stored if each.seal.partition not in self._chain.names
             ]  # fmt: skip
         return mine, []
 
     def prints(self, stored: Stored) -> bytes:
-        return self._chain.prints(stored.at) if isinstance(stored.at, int) else b""
+        return self._chain.prints(stored)
 
     def make_durable(self) -> None:
         """What can be read is."""
 
-    def store(self, sealed: Stored, prints: bytes) -> None:
+    def store(self, sealed: Stored, prints: bytes) -> Stored:
         if self._partition.start_offset > 0:
             begins = self._partition.start_offset
             raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
         assert self._chain.made
-        self._chain.append(self.name, sealed.line(prints))
+        return self._chain.append(sealed, prints)
 
 
 def in_topics(log: KafkaLogReader) -> list[TopicPartition]:

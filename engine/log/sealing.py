@@ -71,13 +71,13 @@ class Sealable(Protocol):
         """In the order in which they were made, as far as that is known; and what is there and is no seal."""
 
     def prints(self, stored: Stored) -> bytes:
-        """Of one of `seals`; empty where they are gone."""
+        """Of a seal; empty where they are gone. Whether they are those of the seal is for its hash to say."""
 
     def make_durable(self) -> None:
         """All that `walk` has given out is kept, whatever happens."""
 
-    def store(self, sealed: Stored, prints: bytes) -> None:
-        """Add a seal, durably. LogError."""
+    def store(self, sealed: Stored, prints: bytes) -> Stored:
+        """Add a seal, durably; as it is found there. LogError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +127,8 @@ def seal(
             Seal(partition.log, partition.name, base, base + tree.size, tree.root().hex(), reached.hex(),
                  hashlib.sha256(prints).hexdigest(), previous, now_ms), key,
         )  # fmt: skip
-        partition.store(new, prints)
         previous = new.seal.digest
-        yield new
+        yield partition.store(new, prints)
 
 
 def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[int, Tree, bytes, bytes]]:

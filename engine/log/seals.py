@@ -1,15 +1,14 @@
 """Seals: signed statements about stretches of a log, which need no broker to be checked.
 
-    {"seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key", "signature",
-     "prints"}                                                                              one line of JSON
+    {"seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key", "signature"}
 
 - `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), `chain` the partition's hash
   chain behind the last of them, `previous` the SHA-256 of the seal before in the same partition. Stretches follow on
   each other from offset 0, so one seal stands for all the history of its partition up to there: whoever has a copy of
   it can tell if anything was changed, or taken away.
 - The signature is Ed25519 over the seal as canonical JSON; `key` is the SHA-256 of the public key, to tell keys apart.
-- `prints`: four bytes of each record's hash, by which a change is located (prints.py). The seal has the SHA-256 of
-  them, so that they may be left out of a copy.
+- `prints` is the SHA-256 of four bytes of each record's hash, by which a change is located (prints.py). They stand
+  elsewhere: a seal is one line of JSON, of some 700 bytes.
 - A seal is never changed, and never taken away. Where seals live, and what a record is: sealed_segments.py (`log`
   "embedded", files) and sealed_topic.py ("kafka", a topic). How they are made and checked: sealing.py.
 - A proof is the record, its path to the root, and the seal: enough for somebody who has nothing but the public key.
@@ -72,25 +71,27 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A seal as it was found. `where`: for people; `at`: for whoever stores it, to find its prints again."""
+    """A seal as it was found. `where`: for people; `at`: for whoever stored it. `prints_at`: where its prints may be,
+    in Kafka; not signed."""
 
     seal: Seal
     key: str
     signature: bytes
     where: str
-    at: Path | int | None = None
+    at: int | None = None
+    prints_at: int | None = None
 
     @property
     def content(self) -> dict[str, Any]:
-        """Without prints."""
-        return {
+        found = {
             "seal": json.loads(self.seal.statement), "key": self.key,
             "signature": base64.b64encode(self.signature).decode(),
         }  # fmt: skip
+        return found if self.prints_at is None else found | {"prints_at": self.prints_at}
 
-    def line(self, prints: bytes | None = None) -> str:
-        added = {} if prints is None else {"prints": base64.b64encode(prints).decode()}
-        return json.dumps(self.content | added, separators=(",", ":"))
+    @property
+    def line(self) -> str:
+        return json.dumps(self.content, separators=(",", ":"))
 
 
 # -- keys --------------------------------------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
     return Stored(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
 
 
-def parsed(content: Any, where: str, at: Path | int | None = None) -> Stored:
+def parsed(content: Any, where: str, at: int | None = None) -> Stored:
     """BadSeal."""
     try:
         seal = Seal(**content["seal"])
@@ -149,25 +150,18 @@ def parsed(content: Any, where: str, at: Path | int | None = None) -> Stored:
         if not 0 <= seal.base_offset < seal.next_offset:
             raise ValueError
         bytes.fromhex(seal.chain)
-        return Stored(seal, str(content["key"]), base64.b64decode(content["signature"], validate=True), where, at)
+        signature, prints_at = base64.b64decode(content["signature"], validate=True), content.get("prints_at")
+        return Stored(seal, str(content["key"]), signature, where, at, prints_at if type(prints_at) is int else None)
     except (KeyError, TypeError, ValueError):
         raise BadSeal(f"{where}: not a seal") from None
 
 
-def parsed_line(line: str | bytes, where: str, at: Path | int | None = None) -> Stored:
+def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
     """BadSeal."""
     try:
         return parsed(json.loads(line), where, at)
     except ValueError:
         raise BadSeal(f"{where}: not a seal") from None
-
-
-def prints_in(line: str | bytes) -> bytes:
-    """Of a seal's line; empty where there are none that can be used."""
-    try:
-        return base64.b64decode(json.loads(line)["prints"], validate=True)
-    except (KeyError, TypeError, ValueError):
-        return b""
 
 
 def verify_signature(stored: Stored, keys: Keys) -> None:

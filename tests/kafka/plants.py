@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from engine.log.seals import Seal, parsed_line, prints_in, signed
+from engine.log.seals import Seal, parsed_line, signed
 from tests.kafka.sealed_topics import Topics, purge
 
 Plant = Callable[[Topics], None]
@@ -59,7 +59,7 @@ def sign_with_another_key(topics: Topics) -> None:
     line = topics.chain[at][1]
     seal = parsed_line(line, "").seal
     lie = Seal(**{name: getattr(seal, name) for name in Seal.__slots__} | {"root": "11" * 32})
-    topics.chain[at] = topics.chain[at][0], signed(lie, Ed25519PrivateKey.generate()).line(prints_in(line)).encode()
+    topics.chain[at] = topics.chain[at][0], signed(lie, Ed25519PrivateKey.generate()).line.encode()
 
 
 def take_a_seal_away(topics: Topics) -> None:

@@ -10,7 +10,7 @@ The copy's topics take the times of who writes (CreateTime), so that a record's 
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -43,6 +43,7 @@ class Topics:
     metadata: list[tuple[int, bytes]]
     queues: list[tuple[int, bytes]]
     chain: list[tuple[int, bytes]]
+    prints: list[tuple[int, bytes]] = field(default_factory=list)
 
     @property
     def log(self) -> KafkaLogReader:
@@ -54,16 +55,19 @@ class Topics:
         if not self.chain:
             names.pop()
         admin = AdminClient({"bootstrap.servers": self.bootstrap})
-        for future in admin.create_topics([NewTopic(name, 1, 1, config=settings) for name in names]).values():
+        topics = [NewTopic(name, 1 + name.endswith("chain"), 1, config=settings) for name in names]
+        for future in admin.create_topics(topics).values():
             future.result(SECONDS)
         self.append("metadata", self.metadata)
         self.append("queues", self.queues)
         self.append("chain", self.chain)
+        if self.chain:
+            self.append("chain", self.prints, 1)
 
-    def append(self, topic: str, records: list[tuple[int, bytes]]) -> None:
+    def append(self, topic: str, records: list[tuple[int, bytes]], number: int = 0) -> None:
         producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 1})
         for timestamp_ms, value in records:
-            producer.produce(f"{self.prefix}.{topic}", value, b"", 0, timestamp=timestamp_ms)
+            producer.produce(f"{self.prefix}.{topic}", value, b"", number, timestamp=timestamp_ms)
         assert producer.flush(SECONDS) == 0
 
 
@@ -89,8 +93,9 @@ def history(bootstrap: str) -> Topics:
 def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: object) -> list[Stored]:
     new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]  # type: ignore[arg-type]
     log = topics.log
-    chain = KafkaPartition(log.clients, log.topics.chain, 0, "chain-0")
-    topics.chain = [(START_MS, record) for block in chain.read() for record in block.records]
+    chain, prints = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))
+    topics.chain = [(START_MS, record) for block in chain for record in block.records]
+    topics.prints = [(START_MS, record) for block in prints for record in block.records]
     return new
 
 
@@ -98,6 +103,7 @@ def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: object) -> lis
 def forged(original: Topics) -> Iterator[Topics]:
     """A copy, to be changed; what it is at the end is written to topics of its own."""
     prefix = f"forged-{uuid.uuid4().hex[:12]}"
-    copy = Topics(original.bootstrap, prefix, [*original.metadata], [*original.queues], [*original.chain])
+    parts = (original.metadata, original.queues, original.chain, original.prints)
+    copy = Topics(original.bootstrap, prefix, *([*part] for part in parts))
     yield copy
     copy.write()

@@ -64,7 +64,7 @@ def test_b05_newest_seals_that_were_taken_away_are_missed_by_who_kept_copies(ori
         copy.queues[950] = purge(77)
     assert harms(copy) == []  # nobody else can tell
     found = harms(copy, copies)
-    assert {each.offset for each in found} == {900}
+    assert {each.offset for each in found} == {900, 950}
     assert "the seal of offsets 900 to 999 is gone; there is a copy" in str(found)
     with pytest.raises(BadSeal, match="is gone; there is a copy"):
         seal(copy, copies=copies)  # it is not signed again
@@ -153,8 +153,8 @@ def test_the_commands(
     with forged(topics) as bad:
         bad.queues[17] = bad.queues[18]
         bad.chain = [(0, line.encode()) for line in copies.read_text().splitlines()]
-    assert run([*verify, "--kafka-prefix", bad.prefix]) == 1
-    assert "queues-0 offset 0: offsets 0 to 299 are not the records" in capsys.readouterr().err  # copies have no prints
+    assert run([*verify, "--kafka-prefix", bad.prefix]) == 1  # prints are gone
+    assert "queues-0 offset 0: offsets 0 to 299 are not the records" in capsys.readouterr().err
 
 
 def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:
