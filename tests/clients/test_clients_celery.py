@@ -28,7 +28,7 @@ class Worker:
             self.process = subprocess.Popen(
                 [*CELERY, app, "worker", "--concurrency", str(concurrency), "--loglevel", "INFO",
                  "-n", f"{app}.{os.getpid()}@localhost"],
-                cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT,
+                cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
         self.until(lambda: b" ready." in self.log.read_bytes())
 
