@@ -21,6 +21,7 @@ from engine.log.history import History
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
 from engine.past import NoSuchQueue, log_of, published_at, queue_then
+from engine.past_bindings import Lost, bind_again, bindings_then
 from engine.past_process import PastProcess
 from projections.hidden import is_hidden
 from projections.machine.effects import (
@@ -43,7 +44,7 @@ from projections.quarantine import QuarantineReport
 from projections.replay import blocks_of, decoder_for, replay
 from projections.rewind import At, OutsideHistory, RewindError, format_time
 from schemas.codec import UndecodableRecord
-from schemas.events import Argument, Origin, Published, Purged, QueueDeleted, Route
+from schemas.events import Argument, Bound, Origin, Published, Purged, QueueDeleted, Route
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Partition, Session
@@ -76,8 +77,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What would come back, in order. `declared`: the queue as it was (type, durable, auto-delete, arguments). `fates`:
-    of all that was in it then, what became of them since. Of messages that were named, neither is known."""
+    """What would come back, in order. `declared`: the queue as it was (type, durable, auto-delete, arguments), and its
+    `bindings`. `fates`: of all that was in it then, what became of them since. Of messages that were named, nothing of
+    that is known."""
 
     vhost: str
     queue: str
@@ -88,6 +90,7 @@ class Plan:
     declared: tuple[str, bool, bool, tuple[Argument, ...]] | None
     wanted: tuple[Wanted, ...]
     fates: dict[str, int]
+    bindings: tuple[Bound, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,8 @@ class Restored:
     duplicates: int
     refused: int
     declared: bool
+    bound: list[Bound]
+    lost: list[Lost]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,9 +156,10 @@ class Wish:
             each for each in there
             if became[each.message_id] in self.fates and (not self.ids or each.message_id in self.ids)
         )  # fmt: skip
+        bindings = bindings_then(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
         return Plan(
             self.vhost, self.queue, queue.queue_id, log.name, offset, clock_ms, declared, wanted,
-            dict(Counter(became[each.message_id] for each in there)),
+            dict(Counter(became[each.message_id] for each in there)), bindings,
         )  # fmt: skip
 
     def _named(self, log: LogPartition) -> Plan:
@@ -229,10 +235,12 @@ async def restore(
     broker: "Broker", session: "Session", past: PastProcess, history: History, plan: Plan, target: str, name: str
 ) -> Restored:
     """Publish what the plan wants into `target`, in the session's vhost. A target that is gone and is the queue itself
-    is declared as it was; the broker's own queues are none. NotFound, AccessRefused, ResourceLocked as for any
-    declaration; ProcessEnded."""
+    is declared and bound as it was; the broker's own queues are none. NotFound, AccessRefused, ResourceLocked as for
+    any declaration; ProcessEnded."""
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
+    bound: list[Bound] = []
+    lost: list[Lost] = []
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
     if broker.queue(session.vhost, target) is None:
@@ -241,6 +249,7 @@ async def restore(
         _, durable, auto_delete, arguments = plan.declared
         await broker.declare_queue(session, target, False, durable, False, auto_delete, arguments)
         declared = True
+        bound, lost = await bind_again(broker, session, target, plan.bindings)
     partition = broker.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.wanted):
@@ -250,7 +259,7 @@ async def restore(
             for at, each in enumerate(page, number)
         ]
         came.update(await publish(broker, session, partition, events))
-    return Restored(came["restored"], came["duplicate"], came["refused"], declared)
+    return Restored(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
 
 
 async def publish(

@@ -46,7 +46,18 @@ def restore(
         f"{'Would restore' if dry_run else 'Restoring'} {answer['messages']} messages of queue '{queue}' in vhost"
         f" '{settings.home}' as of {at['time']} ({at['partition']}, offset {at['offset']}) to '{answer['to']}' ..."
     )
+    report_bindings(answer, dry_run)
     row: dict[str, Value] = {"name": answer["name"], "messages": answer["messages"]}
     row |= {key: answer[key] for key in ("restored", "duplicates", "refused", "declared") if key in answer}
     row["since"] = ", ".join(f"{count} {fate}" for fate, count in sorted(fates.items()))
     settings.show(tuple(row), [row])
+
+
+def report_bindings(answer: dict[str, object], dry_run: bool) -> None:
+    """On stderr, a line each."""
+    for each in cast(list[dict[str, object]], answer["bindings"]):
+        done = "Would bind" if dry_run else "Bound"
+        click.echo(f"{done} to exchange '{each['source']}' with key '{each['routing_key']}'", err=True)
+    for each in cast(list[dict[str, object]], answer["bindings_lost"]):
+        lost = f"exchange '{each['source']}' with key '{each['routing_key']}'"
+        click.echo(f"A binding is lost, to {lost}: {each['reason']}", err=True)

@@ -111,6 +111,39 @@ def test_b02_a_deleted_queue_comes_back_as_it_was(api: httpx.Client, name: str, 
     assert counts == {b"a": (True, 1), b"b": (False, None)}
 
 
+def test_b02_a_deleted_queue_gets_its_bindings_back(
+    broker: RunningBroker, api: httpx.Client, name: str, channel
+) -> None:
+    channel.queue_declare(name, durable=True)
+    for exchange in (f"{name}-x", f"{name}-gone"):
+        channel.exchange_declare(exchange, "direct", durable=True)
+        channel.queue_bind(name, exchange, "old")
+        channel.queue_bind(name, exchange, "unbound")
+    channel.queue_bind(name, "amq.headers", "", {"x-match": "all", "n": 1})
+    publish(channel, name, "a")
+    channel.queue_unbind(name, f"{name}-x", "unbound")
+    channel.queue_bind(name, f"{name}-x", "new")  # of which the queue's partition knows nothing
+    time.sleep(0.01)
+    channel.queue_delete(name)
+    channel.exchange_delete(f"{name}-gone")
+    tried = restore(api, name, undo="delete", dry_run=True)
+    keys = [(each["source"], each["routing_key"]) for each in tried["bindings"]]
+    assert keys == [(f"{name}-x", "old"), ("amq.headers", ""), (f"{name}-x", "new")]
+    lost = [(each["source"], each["routing_key"], each["reason"]) for each in tried["bindings_lost"]]
+    reason = f"there is no exchange '{name}-gone' any more"
+    assert lost == [(f"{name}-gone", "old", reason), (f"{name}-gone", "unbound", reason)]
+    answer = CliRunner().invoke(rewindmq, ["restore", name, "--undo", "delete"], env={"REWINDMQ_URL": broker.http_url})
+    assert f"Bound to exchange '{name}-x' with key 'new'" in answer.output
+    assert f"A binding is lost, to exchange '{name}-gone' with key 'old': {reason}" in answer.output
+    there = [each for each in api.get(f"/queues/%2F/{name}/bindings").json() if each["source"]]
+    assert {(each["source"], each["routing_key"]) for each in there} == set(keys)
+    assert next(each for each in there if each["source"] == "amq.headers")["arguments"] == {"x-match": "all", "n": 1}
+    channel.basic_publish(f"{name}-x", "new", b"routed", PERSISTENT)
+    assert [channel.basic_get(name, auto_ack=True)[2] for _ in range(2)] == [b"a", b"routed"]
+    again = restore(api, name, undo="delete")
+    assert (again["declared"], again["bindings"], again["duplicates"]) == (False, [], 1)
+
+
 def test_b02_as_it_was_then_into_another_queue(api: httpx.Client, queue: str, name: str, channel, take) -> None:
     other = f"{name}-copy"
     api.put(f"/queues/%2F/{other}", json={"durable": True})
