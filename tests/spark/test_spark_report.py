@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from html.parser import HTMLParser
 
 from spark_replay.findings import Finding
-from spark_replay.report_html import report_html
+from spark_replay.report_html import ROWS, report_html
 
 WHEN = datetime(2025, 11, 21, 9, 0, tzinfo=UTC)
 
@@ -41,7 +41,7 @@ def test_a_page_names_every_finding_with_its_place() -> None:
         Finding("limits", False, "queues-1", 17, queue, 12, "over its limit & more"),
         Finding("limits", True, "queues-0", None, None, None, "100 events"),
     ])  # fmt: skip
-    assert "failed, 1 findings" in page
+    assert "failed, 1 finding<" in page
     assert "2025-11-21T09:00:00+00:00" in page
     assert "script" not in text.tags
     cells = [cell.strip() for cell in text.cells]
@@ -56,3 +56,10 @@ def test_a_page_without_findings_says_passed() -> None:
     assert "passed" in page
     assert "What was found" not in page
     assert len(text.cells) == 4
+
+
+def test_a_page_has_the_first_of_very_many_findings() -> None:
+    page, text = read([Finding("order", False, "queues-0", n, "/q", n, "wrong") for n in range(ROWS + 500)])
+    assert f"failed, {ROWS + 500:,} findings" in page
+    assert f"The first {ROWS:,} of {ROWS + 500:,}" in page
+    assert len(text.cells) == 4 + 6 * ROWS
