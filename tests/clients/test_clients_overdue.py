@@ -105,6 +105,29 @@ def test_4_3_gives_the_messages_back_and_cancels_the_consumer(impatient: Running
     connection.close()
 
 
+def test_4_3_the_next_single_active_consumer_is_the_one_of_the_highest_priority(impatient: RunningBroker) -> None:
+    """As rabbit_fifo.erl has it: the first of those that wait and are up, which are sorted by priority."""
+    connection = connected(impatient)
+    queue = filled(connection.channel(), "overdue-single", LATER | {"x-single-active-consumer": True}, 1)
+    got: dict[str, list[bytes]] = {}
+    for tag, priority in (("slow", 0), ("low", 1), ("high", 5), ("middle", 3)):
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=1)
+        took = got.setdefault(tag, [])
+        channel.basic_consume(queue, lambda _, _method, _properties, body, took=took: took.append(body),
+                              consumer_tag=tag, arguments={"x-priority": priority})  # fmt: skip
+        for _ in range(50):
+            connection.process_data_events(0.02)
+            if got["slow"]:
+                break
+    for _ in range(300):
+        connection.process_data_events(0.1)
+        if any(took for tag, took in got.items() if tag != "slow"):
+            break
+    assert got == {"slow": [b"0"], "low": [], "high": [b"0"], "middle": []}
+    connection.close()
+
+
 def test_4_3_closes_the_channel_of_a_client_that_can_not_be_told(impatient: RunningBroker) -> None:
     connection = connected(impatient, consumer_cancel_notify=False)
     channel = connection.channel()

@@ -5,7 +5,7 @@ from events_for_tests import VHOST, Bench
 
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
-from schemas.events import Argument, ConsumerAttached, ConsumerCancelled, Fetched, NodeLost, QueueDeclared
+from schemas.events import Argument, ConsumerAttached, ConsumerCancelled, Fetched, Nacked, NodeLost, QueueDeclared
 
 TYPES = ("classic", "quorum")
 ASKED = Argument("x-single-active-consumer", "bool", True)
@@ -247,6 +247,18 @@ def test_s110_the_next_has_the_highest_priority_then_the_largest_prefetch_then_c
         cancel(bench, order[-1])
     # The first of priority 5 has taken over from who came before it; then no prefetch at all counts as the largest.
     assert order == [consumers[index] for index in (2, 4, 3, 1, 0)]
+
+
+def test_s110_after_a_timeout_the_highest_priority_is_next() -> None:
+    """A consumer timeout is its cancellation, and then what it held comes back (engine/amqp/overdue.py)."""
+    bench = modern()
+    first = bench.attach(prefetch=1)
+    one, two = bench.publish(), bench.publish()
+    others = [bench.attach(prefetch=2, priority=priority) for priority in (1, 5, 3)]
+    assert holds(bench, first) == [one]
+    cancel(bench, first)
+    bench.do(Nacked(VHOST, "q", first, ((one, one),), True, "timeout"))
+    assert [holds(bench, other) for other in others] == [[], [two, one], []]
 
 
 def test_s110_a_classic_queue_knows_nothing_of_it() -> None:
