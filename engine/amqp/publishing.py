@@ -80,7 +80,7 @@ def route_by_content(
     return broker.route_by_keys(session, publishing.exchange, keys, content)
 
 
-def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None) -> Published:
+def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:
     """A publish as one of its destinations logs it. With its BCC header: who routes it once more (a delay, a dead
     letter) needs that, and who gets it does not see it (consumer.py `header_frame`)."""
     expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms
