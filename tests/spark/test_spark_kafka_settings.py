@@ -1,4 +1,4 @@
-"""A Kafka that asks for a password: settings said once reach our client and Spark's (B-18)."""
+"""A Kafka that asks for a password over TLS: settings said once reach our client and Spark's (B-18)."""
 
 from pathlib import Path
 
@@ -10,17 +10,19 @@ from spark_replay.history import history
 from spark_replay.history_log import InKafka
 from spark_replay.kafka_settings import for_java, read_settings
 from spark_replay.ranges import BadRequest
+from tests.certificates import Authority
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.fixtures import require_kafka
 
 PASSWORD = 'se"cr\\et = 1'
 LOGIN = r'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="se\"cr\\et = 1";'
 OF_KAFKA = {
-    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT",
+    "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_SSL",
     "listener.name.proxied.sasl.enabled.mechanisms": "PLAIN",
     "listener.name.proxied.plain.sasl.jaas.config": LOGIN.replace("\\", "\\\\"),  # as a properties file has it
+    "listener.name.proxied.ssl.keystore.type": "PEM",
 }
-SASL = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "ann"}
+SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.username": "ann"}
 
 
 def test_every_product_logs_in(
@@ -28,13 +30,22 @@ def test_every_product_logs_in(
 ) -> None:
     require_kafka()
     directory = tmp_path_factory.mktemp("kafka-sasl")
+    authority = Authority(directory)
+    pair = authority.issue("kafka", "/CN=kafka", "IP:127.0.0.1")
+    of_kafka = OF_KAFKA | {
+        "listener.name.proxied.ssl.keystore.certificate.chain": pair.certificate.read_text().replace("\n", "\\n"),
+        "listener.name.proxied.ssl.keystore.key": pair.key.read_text().replace("\n", "\\n"),
+    }
+    sasl = {**SASL, "sasl.password": PASSWORD, "ssl.ca.location": str(authority.certificate)}
     config = directory / "client.properties"
-    config.write_text(f"# of ann\nsasl.username = ann\n\nsasl.password={PASSWORD}\n")
-    options = ["--kafka-config", str(config), "--kafka-setting", "security.protocol=sasl_plaintext"]
+    config.write_text(
+        f"# of ann\nsasl.username = ann\n\nsasl.password={PASSWORD}\nssl.ca.location={authority.certificate}\n"
+    )
+    options = ["--kafka-config", str(config), "--kafka-setting", "security.protocol=sasl_ssl"]
     options += ["--kafka-setting", "sasl.mechanism=PLAIN"]
-    with KafkaCluster(directory, settings=OF_KAFKA) as kafka, kafka.proxied() as line:
+    with KafkaCluster(directory, settings=of_kafka) as kafka, kafka.proxied() as line:
         Writer(make_topics(kafka.bootstrap, "secured", 2)).copy(busy)
-        place = InKafka(line.bootstrap, "secured", tuple({**SASL, "sasl.password": PASSWORD}.items()))
+        place = InKafka(line.bootstrap, "secured", tuple(sasl.items()))
         assert PASSWORD not in f"{place} {place!r}"
         assert history(spark, place).collect() == history(spark, str(busy)).collect()
         where = ["--kafka", line.bootstrap, "--prefix", "secured", *options]
