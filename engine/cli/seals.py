@@ -111,7 +111,7 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
 @_data
 @with_kafka
 @_public
-@click.option("--copies", type=click.Path(exists=True, path_type=Path),
+@click.option("--copies", type=click.Path(path_type=Path),
               help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
 @common
 def verify_seals(

@@ -2,15 +2,18 @@
 in tests/spark/test_spark_seals.py."""
 
 import json
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from engine.cli.main import run
 from engine.log import kafka_reading, kafka_topics, sealing
+from engine.log.base import LogError
+from engine.log.kafka import KafkaLog
 from engine.log.sealed_topic import in_topics, split_time
 from engine.log.sealing import Harm, check, prove
 from engine.log.seals import BadSeal, Stored, check_proof
@@ -155,6 +158,28 @@ def test_the_commands(
         bad.chain = [(0, line.encode()) for line in copies.read_text().splitlines()]
     assert run([*verify, "--kafka-prefix", bad.prefix]) == 1  # prints are gone
     assert "queues-0 offset 0: offsets 0 to 299 are not the records" in capsys.readouterr().err
+
+
+def test_what_nodes_append_is_sealed_and_the_topic_may_lose_nothing(kafka: KafkaCluster) -> None:
+    prefix = f"nodes-{uuid.uuid4().hex[:12]}"
+    log = KafkaLog.open(kafka.bootstrap, prefix)
+    for number in range(50):
+        log.queues[number % 2].append(b"", purge(number)[1])
+    log.flush()
+    log.close()
+    topics = Topics(kafka.bootstrap, prefix, [], [], [])
+    ends = {each.seal.partition: each.seal.next_offset for each in seal(topics)}
+    assert ends == {"queues-0": 25, "queues-1": 25}
+    assert harms(topics) == []
+    topics.append("queues", [purge(5)])
+    resource = ConfigResource(ResourceType.TOPIC, f"{prefix}.chain")
+    resource.add_incremental_config(
+        ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
+    )  # fmt: skip
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # it must live until the answer is there
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    with pytest.raises(LogError, match=r"has retention.ms=1000000, and has to have -1"):
+        seal(topics)
 
 
 def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:

@@ -350,6 +350,8 @@ def test_a_file_that_is_no_key_is_bad_input_and_a_key_that_does_not_fit_is_a_fin
         for file in (private, str(tmp_path / "missing"), str(tmp_path)):
             assert run([*command, "--public-key", file]) == 65
             assert capsys.readouterr().err.count("\n") == 1
+    assert run([*commands[0], "--public-key", public, "--copies", str(tmp_path / "missing")]) == 65
+    assert run([*commands[0], "--public-key", public, "--copies", public]) == 65
     for file in (public, str(tmp_path / "missing")):
         assert run(["seal", "--data", str(data), "--key", file]) == 65
     other = Ed25519PrivateKey.generate().public_key()
