@@ -39,6 +39,7 @@ class ChainTopic:
         self._partition = KafkaPartition(log.clients, self.topic, 0, CHAIN)
         self._prints = KafkaPartition(log.clients, self.topic, 1, PRINTS)
         self._refusals: list[KafkaError] = []
+        self._is_made = False
 
     @cached_property
     def seals(self) -> tuple[list[Stored], list[Harm]]:
@@ -65,13 +66,11 @@ class ChainTopic:
                     return value[len(digest) :]
         return b""
 
-    @cached_property
-    def made(self) -> bool:
-        """It is there now. LogError also when it would lose what is in it."""
-        self._log.topics.create_chain()
-        return True
-
     def append(self, sealed: Stored, prints: bytes) -> Stored:
+        """LogError also when the topic would lose what is in it."""
+        if not self._is_made:
+            self._log.topics.create_chain()
+            self._is_made = True
         self._append(1, sealed, bytes.fromhex(sealed.seal.digest) + prints)
         placed = dataclasses.replace(sealed, prints_at=self._prints.next_offset - 1)
         self._append(0, placed, placed.line.encode())
@@ -149,7 +148,6 @@ class TopicPartition:
         if self._partition.start_offset > 0:
             begins = self._partition.start_offset
             raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
-        assert self._chain.made
         return self._chain.append(sealed, prints)
 
 
