@@ -221,7 +221,7 @@ def restore(
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
 @click.option("--public-key", "public_keys", multiple=True, type=click.Path(path_type=Path),
               help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.")
-@click.option("--copies", type=click.Path(exists=True, path_type=Path),
+@click.option("--copies", type=click.Path(path_type=Path),
               help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
 def audit(place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None) -> int:
     """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
