@@ -5,7 +5,7 @@ has and we do not know (what is in RAM, disk reads) is blank, as rabbitmqctl pri
 from collections.abc import Callable, Sequence
 
 from engine.cli.exits import USAGE, CliError
-from engine.cli.values import Definition, Value, arguments_of
+from engine.cli.values import Definition, Value, arguments_of, client_properties_of
 
 Item = dict[str, object]
 Column = Callable[[Item], Value]
@@ -87,7 +87,9 @@ CONNECTION: dict[str, Column] = fields(
     "frame_max", "channel_max", "client_properties", "connected_at", "protocol", "ssl_protocol", "ssl_key_exchange",
     "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer", "peer_cert_validity", "timeout", "recv_oct",
     "recv_cnt", "send_oct", "send_cnt", "send_pend",
-) | {"pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>"}  # fmt: skip
+) | {
+    "pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>", "client_properties": client_properties_of,
+}  # fmt: skip
 
 CHANNEL: dict[str, Column] = fields(
     "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count", "messages_unacknowledged",

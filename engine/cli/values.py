@@ -27,11 +27,18 @@ class Definition:
 
 def arguments_of(item: dict[str, object]) -> Arguments:
     """The `arguments` of an API answer, typed by its `argument_types`, or by what JSON tells where there are none."""
-    table, types = item.get("arguments"), item.get("argument_types")
+    types = item.get("argument_types")
+    return table_of(item.get("arguments"), types if isinstance(types, dict) else {})
+
+
+def client_properties_of(item: dict[str, object]) -> Arguments:
+    return table_of(item.get("client_properties"), {})
+
+
+def table_of(table: object, types: dict[str, object]) -> Arguments:
     if not isinstance(table, dict):
         return Arguments(())
-    known = types if isinstance(types, dict) else {}
-    return Arguments(tuple((name, str(known.get(name, type_name(value))), value) for name, value in table.items()))
+    return Arguments(tuple((name, str(types.get(name, type_name(value))), value) for name, value in table.items()))
 
 
 def type_name(value: object) -> str:

@@ -207,3 +207,16 @@ def test_s109_who_is_active(cli: Cli, broker: RunningBroker, kind: str) -> None:
         assert cli(*listed).stdout == "q\t\n"
         channel.queue_delete("q")
     cli("delete_vhost", vhost)
+
+
+def test_client_properties_are_a_table(broker: RunningBroker, cli: Cli) -> None:
+    """As RabbitMQ's Java client looks for a connection's name in them."""
+    named = pika.URLParameters(broker.amqp_url)
+    named.client_properties = {"connection_name": "orders-1", "capabilities": {"basic.nack": False}}
+    connection = pika.BlockingConnection(named)
+    try:
+        shown = cli("list_connections", "-q", "pid", "peer_port", "client_properties").stdout
+        assert '{"connection_name","orders-1"}' in shown
+        assert '{"capabilities",[{' in shown
+    finally:
+        connection.close()
