@@ -88,9 +88,9 @@ __all__ = [
     "CREDIT_WINDOW", "Broker", "ChannelStatus", "Config", "Confirms", "Consumer", "Destination", "Partition", "Session",
 ]  # fmt: skip
 
-# Deliveries that a consumer without prefetch (or with no_ack) starts with (`ConsumerAttached.credit`): few, because nobody
-# knows yet how large they are. Its channel gives more by `Credited`, in windows that fit the size of its messages, while
-# the client's socket takes what was sent.
+# Deliveries that a consumer without prefetch (or with no_ack) starts with (`ConsumerAttached.credit`): few, because
+# nobody knows yet how large they are. Its channel gives more by `Credited`, in windows that fit the size of its
+# messages, while the client's socket takes what was sent.
 CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
 

@@ -103,7 +103,7 @@ def test_large_messages_get_a_small_window(wire: Wire) -> None:
 def test_nobody_is_sent_many_large_messages_before_their_size_is_known(wire: Wire) -> None:
     wire.push(publish(1, "", "q", b"x" * 1_000_000) * 30)
     wire.connection.output.congested = True
-    consume_ok, *deliveries = wire.send(method(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=True))
+    _, *deliveries = wire.send(method(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=True))
     assert len(deliveries) == 16
 
 
