@@ -33,6 +33,13 @@ _out = click.option(
 )
 
 
+_without = click.option(
+    "--without", "left_out", multiple=True,
+    help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME; with commas: all of"
+    " them at once. May be given again.",
+)  # fmt: skip
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def main() -> None:
     """Rebuild, follow and audit queues from their history."""
@@ -165,9 +172,10 @@ def slo(
 @main.command("what-if")
 @with_place
 @click.option(
-    "--candidate", "texts", multiple=True, required=True,
+    "--candidate", "texts", multiple=True,
     help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
 )  # fmt: skip
+@_without
 @click.option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
 @click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option(
@@ -177,16 +185,16 @@ def slo(
 @_format
 @_out
 def what_if(
-    place: Place, texts: tuple[str, ...], start: str | None, end: str | None, show: str, every: float, form: str,
-    out: Path | None,
+    place: Place, texts: tuple[str, ...], left_out: tuple[str, ...], start: str | None, end: str | None, show: str,
+    every: float, form: str, out: Path | None,
 ) -> None:  # fmt: skip
-    """Which messages would have ended otherwise under another policy, argument or profile."""
+    """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
     from spark_replay.output import write_frame
-    from spark_replay.what_if import check, parse_candidate
+    from spark_replay.what_if import candidate_without, check, parse_candidate
     from spark_replay.what_if import what_if as what_if_of
 
     _needs_out(form, out)
-    candidates = [parse_candidate(text) for text in texts]
+    candidates = [parse_candidate(text) for text in texts] + ([candidate_without(left_out)] if left_out else [])
     every_ms = max(1, round(every * 1000))
     check(candidates, start, every_ms)
     tried = what_if_of(_spark(place), place, candidates, start, end, every_ms)
@@ -196,7 +204,9 @@ def what_if(
 @main.command()
 @with_place
 @_queue
-@click.option("--where", "condition", required=True, help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
+@_without
+@click.option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
+@click.option("--where", "condition", help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
 @click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
 @click.option("--user", default="guest", show_default=True)
 @click.option("--password", default="guest", envvar="REWINDMQ_PASSWORD", help="Or in REWINDMQ_PASSWORD.")
@@ -204,14 +214,26 @@ def what_if(
 @click.option("--name", help="Each message comes back once under a name.")
 @click.option("--dry-run", is_flag=True, help="Only say what would come back.")
 def restore(
-    place: Place, queue: str | None, condition: str, url: str, user: str, password: str, to: str | None,
-    name: str | None, dry_run: bool,
+    place: Place, queue: str | None, left_out: tuple[str, ...], time: str | None, condition: str | None, url: str,
+    user: str, password: str, to: str | None, name: str | None, dry_run: bool,
 ) -> None:  # fmt: skip
-    """Let a running broker bring back the messages that rows of the history are about."""
-    from spark_replay.bring_back import Broker, bring_back, find
+    """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
+    --without something into another one."""
+    from spark_replay.bring_back import Broker, bring_back, find, without
     from spark_replay.output import print_json
+    from spark_replay.without import parse_rule
 
-    found = find(_spark(place), place, condition, queue)
+    if (condition is None) == (not left_out) or (time is not None and not left_out):
+        raise BadRequest("give --where, or --without (and --time, if you like)")
+    for text in left_out:
+        parse_rule(text)
+    if condition is not None:
+        found = find(_spark(place), place, condition, queue)
+    else:
+        if queue is None or to is None or to == queue:
+            raise BadRequest("--without: say of which --queue, and into which other queue with --to")
+        found = without(_spark(place), place, left_out, queue, time)
+        name = name or f"{queue} without {', '.join(left_out)}"
     print_json(bring_back(found, Broker(url, user, password), to, name, dry_run), sys.stdout)
 
 

@@ -1,4 +1,5 @@
-"""`restore`: the messages that a condition over the history finds, brought back by a running broker.
+"""`restore`: the messages that a condition over the history finds, brought back by a running broker; or a queue as it
+would be, had a message, a user or a deployment not been (B-11), put into another one.
 
     found = find(spark, "DATA", "outcome = 'expired' and timestamp >= '2026-11-21 09:00:00'", queue="orders")
     bring_back(found, Broker("http://localhost:15672", "guest", "guest"), to="orders.again", dry_run=False)
@@ -17,6 +18,7 @@ import httpx
 from spark_replay.history import history_frame, plan_history
 from spark_replay.history_log import Place
 from spark_replay.ranges import BadRequest
+from spark_replay.what_if import candidate_without, what_if
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +34,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages of a queue, by id, ascending."""
+    """Messages of a queue, by id, in the order in which they are to come."""
 
     vhost: str
     queue: str
@@ -72,8 +74,8 @@ def bring_back(
     ) as client:
         for each in found:
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
-            for begin in range(0, len(each.ids), PAGE):
-                asked: dict[str, Any] = {"messages": each.ids[begin : begin + PAGE], "dry_run": dry_run}
+            for ids in pages(each.ids):
+                asked: dict[str, Any] = {"messages": ids, "dry_run": dry_run}
                 asked |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
                 answer = _ask(client, each, asked)
                 done["name"] = answer["name"]
@@ -81,6 +83,26 @@ def bring_back(
                     if count in answer:
                         done[count] = done.get(count, 0) + answer[count]
             yield done
+
+
+def without(spark: "SparkSession", place: Place, texts: Sequence[str], queue: str, end: str | None) -> list[Found]:
+    """What would be in the queue at `end` (None: now), had something not been; `texts` as `--without` has them."""
+    candidate = candidate_without(texts)
+    rows = what_if(spark, place, [candidate], end=end, queue=queue).standing.collect()
+    ids = [row.message_id for row in rows if row.position >= 0] + [row.message_id for row in rows if row.position < 0]
+    return [Found(rows[0].vhost, rows[0].queue, tuple(ids))] if rows else []
+
+
+def pages(ids: Sequence[int]) -> Iterator[list[int]]:
+    """In requests whose ids ascend: within one the broker goes by id."""
+    page: list[int] = []
+    for each in ids:
+        if page and (len(page) == PAGE or each < page[-1]):
+            yield page
+            page = []
+        page.append(each)
+    if page:
+        yield page
 
 
 def _ask(client: httpx.Client, found: Found, asked: dict[str, Any]) -> Any:

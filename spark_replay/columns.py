@@ -118,4 +118,11 @@ DEPTHS = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, at=TIME, 
 # ... and how often what consumers did had to be stretched: reactions that came later than recorded, that found no
 # message any more, and acks of messages that no consumer had met
 ASSUMPTIONS = table(candidate=TEXT, late_reactions=LONG, lost_reactions=LONG, guessed_acks=LONG)
-WHAT_IF = table(fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)))
+# ... and, of one queue, the messages that would be in it at the end, in order (-1: with a consumer, as in MESSAGES)
+STANDING = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, message_id=LONG, position=LONG)
+WHAT_IF = table(
+    fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)),
+    standing=pa.struct(list(STANDING)),
+)  # fmt: skip
+# without: a message that is left out (`source` is null), or one that came of message `message_id` of another partition
+LEFT_OUT = table(partition=TEXT, offset=LONG, source=TEXT, message_id=LONG)

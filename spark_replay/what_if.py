@@ -11,7 +11,7 @@ ended otherwise there. What consumers did is held as recorded, and `assumptions`
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from projections.machine.effects import Effect
@@ -21,7 +21,8 @@ from spark_replay.fold import Feed, fold_log, fold_quietly
 from spark_replay.history_log import Place, first_event_ms, open_log, selected
 from spark_replay.moments import by_offsets
 from spark_replay.ranges import BadRequest, resolve
-from spark_replay.worlds import Candidate, Depths, Fates, World
+from spark_replay.without import Without, closed, parse_rule
+from spark_replay.worlds import Candidate, Depths, Fates, World, standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,6 +53,11 @@ class WhatIf:
         return self.rows.where("depth is not null").select("depth.*")
 
     @property
+    def standing(self) -> "DataFrame":
+        """Of the queue that was asked for, its messages at the end."""
+        return self.rows.where("standing is not null").select("standing.*").orderBy("candidate", "position")
+
+    @property
     def assumptions(self) -> "DataFrame":
         """Summed over partitions."""
         from pyspark.sql import functions as f
@@ -63,19 +69,28 @@ class WhatIf:
 
 def what_if(
     spark: "SparkSession", place: Place, candidates: Sequence[Candidate], start: str | None = None,
-    end: str | None = None, every_ms: int = 60_000,
+    end: str | None = None, every_ms: int = 60_000, queue: str | None = None,
 ) -> WhatIf:  # fmt: skip
     """The history up to `end` (None: all of it) under each candidate, in force from `start` on (None: from the
     beginning; arguments and semantics can only be). Depths are taken every `every_ms` of the log's time in which
-    something happened. BadRequest, OutsideHistory, CorruptLog."""
+    something happened; `queue`: whose messages at the end are `standing`. BadRequest, OutsideHistory, CorruptLog."""
     check(candidates, start, every_ms)
     log = open_log(place)
     wanted = {"startingTimestamp": start, "endingTimestamp": end}
     options = {name: value for name, value in wanted.items() if value is not None}
     stretches = resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))
+    tried = [
+        each if each.without is None else replace(each, without=closed(spark, place, each.without, stretches))
+        for each in candidates
+    ]
     return WhatIf(fold_log(
-        spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=list(candidates), every_ms=every_ms
+        spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=tried, every_ms=every_ms, queue=queue
     ))  # fmt: skip
+
+
+def candidate_without(texts: Sequence[str]) -> Candidate:
+    """All that `--without` says together. BadRequest."""
+    return Candidate(f"without {', '.join(texts)}", ".", without=Without(tuple(parse_rule(text) for text in texts)))
 
 
 def parse_candidate(text: str) -> Candidate:
@@ -108,7 +123,8 @@ def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> 
             re.compile(candidate.pattern)
         except (re.error, TypeError) as error:
             raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {error}") from None
-        if candidate.definition is None and not candidate.arguments and candidate.semantics is None:
+        says = candidate.definition is not None or candidate.arguments or candidate.semantics is not None
+        if not says and candidate.without is None:
             raise BadRequest(f"{where} says neither definition nor arguments nor semantics")
         if candidate.definition is not None and not isinstance(candidate.definition, dict):
             raise BadRequest(f"{where}: the definition is no object")
@@ -118,7 +134,9 @@ def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> 
             raise BadRequest(f"{where}: arguments and semantics hold from a queue's declaration on, not from a time")
 
 
-def fold_worlds(feed: Feed, candidates: list[Candidate], every_ms: int) -> "Iterator[pa.RecordBatch]":
+def fold_worlds(
+    feed: Feed, candidates: list[Candidate], every_ms: int, queue: str | None = None
+) -> "Iterator[pa.RecordBatch]":
     """In a Spark task."""
     machine, decode = feed.machine, feed.decoder.decode
     groups = fold_quietly(machine, feed.groups, feed.decoder, feed.stretch.start)
@@ -151,6 +169,7 @@ def fold_worlds(feed: Feed, candidates: list[Candidate], every_ms: int) -> "Iter
     for world, fate in zip(worlds, fates, strict=True):
         rows += fate.at_end()
         rows.append({"assumed": {"candidate": world.candidate.name, **world.assumed}})
+        rows += [] if queue is None else standing(world, queue)
     yield _batch(feed.stretch.partition, rows)
 
 
@@ -158,7 +177,7 @@ def _batch(partition: str, rows: list[dict[str, Any]]) -> "pa.RecordBatch":
     import pyarrow as pa
 
     for row in rows:
-        for kind in ("fate", "depth"):
+        for kind in ("fate", "depth", "standing"):
             if kind in row:
                 row[kind]["partition"] = partition
     arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in columns.WHAT_IF]

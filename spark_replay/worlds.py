@@ -5,6 +5,8 @@
                                   delivered yet, as soon as it is (a late reaction)
     a message that here is delivered, and that no consumer ever met (dropped, refused, expired before its delivery)
                                   is acked as soon as the recorded world has done with it: a guess, counted as such
+    what is left out              (without.py) does not happen; acks of messages that are left out neither. What was
+                                  settled by what is left out is acked as soon as somebody else gets it: a guess, too
     everything else               happens as recorded: publishes, dead letters that came, consumers that came and went
 
 So a world answers what the limits would have done to the same traffic. What other deliveries would have made the
@@ -41,13 +43,16 @@ from schemas.events import (
     Nacked,
     Policy,
     PolicyApplied,
+    Published,
     QueueDeclared,
 )
 from spark_replay.events import canonical_json
-from spark_replay.outcomes import REFUSED
+from spark_replay.outcomes import REFUSED, is_queue
+from spark_replay.without import Without
 
 SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
 UNACKED, READY = "unacked", "ready"  # fates of what is there at the end
+LEFT_OUT = "left_out"  # it never was
 
 _Key = tuple[str, str, int]  # vhost, queue, message id: the same in every world
 _Fate = tuple[str, int, str]  # what became of it, when, by which rule
@@ -56,13 +61,15 @@ _Fate = tuple[str, int, str]  # what became of it, when, by which rule
 @dataclass(frozen=True, slots=True)
 class Candidate:
     """For the queues whose name `pattern` finds: `definition` in the place of their policy (None: as recorded; the
-    operator policy stays), `arguments` over those they were declared with (None takes one away), another profile."""
+    operator policy stays), `arguments` over those they were declared with (None takes one away), another profile.
+    `without`: what did not happen."""
 
     name: str
     pattern: str
     definition: dict[str, object] | None = None
     arguments: dict[str, ArgumentValue] = field(default_factory=dict)
     semantics: str | None = None
+    without: Without | None = None
 
     def concerns(self, queue: str) -> bool:
         return re.search(self.pattern, queue) is not None
@@ -102,6 +109,7 @@ class World:
         self._reacting = False
         self._late: dict[_Key, deque[Acked | Nacked]] = {}  # reactions to what is not delivered here yet
         self._unmet: set[_Key] = set()  # not ended here, and no consumer ever met it
+        self.left_out: set[int] = set()  # messages that never were here
         for queue in list(self.machine.queues()):
             if candidate.concerns(queue.name):
                 event = PolicyApplied(queue.vhost, queue.name, queue.policy, queue.operator_policy)
@@ -109,24 +117,35 @@ class World:
                 self.machine.apply(at, self.machine.clock_ms, BROKER, candidate.changed(event), self._effects)
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
-        if isinstance(event, Acked | Nacked):
+        without = self.candidate.without
+        if without is not None and without.leaves_out(self.machine.partition, offset, timestamp_ms, actor):
+            self._leave_out(offset, timestamp_ms, event)
+        elif isinstance(event, Acked | Nacked):
             # time passes first, as it does before any event
             self.machine.advance(timestamp_ms, self._effects)
             self.machine.skip(offset)
-            for first, last in event.messages:
-                for message_id in range(first, last + 1):
+            for message_id in _named(event):
+                if message_id not in self.left_out:
                     self._react(offset, timestamp_ms, actor, event, message_id)
         else:
             if isinstance(event, QueueDeclared | PolicyApplied):
                 event = self.candidate.changed(event)
             self._do(offset, timestamp_ms, actor, event)
 
+    def _leave_out(self, offset: int, timestamp_ms: int, event: Event) -> None:
+        self.machine.advance(timestamp_ms, self._effects)
+        self.machine.skip(offset)
+        if isinstance(event, Published):
+            self.left_out.add(offset)
+        elif isinstance(event, Acked) or (isinstance(event, Nacked) and not event.requeue):
+            self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in _named(event)])
+
     def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
         """The recorded world has done with these messages, and no consumer settled them."""
         for key in keys:
             vhost, name, message_id = key
             queue = self.machine.queue(vhost, name)
-            if queue is None:
+            if queue is None or message_id in self.left_out:
                 continue
             held = _holder(queue, message_id)
             if held is not None:
@@ -199,6 +218,11 @@ class World:
         self.assumed["lost_reactions"] += sum(map(len, self._late.values()))
 
 
+def _named(event: Acked | Nacked) -> Iterator[int]:
+    for first, last in event.messages:
+        yield from range(first, last + 1)
+
+
 def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
     """Who holds the message; `first` is asked first."""
     holder = queue.holders.get(first)
@@ -239,8 +263,15 @@ class Fates:
     def at_end(self) -> Iterator[dict[str, Any]]:
         """Messages that ended in one world only."""
         self.world.left_over()
+        left_out = self.world.left_out
+        never: _Fate = (LEFT_OUT, self.machine.clock_ms, "")
         for key, before in self._before.items():
-            yield self._row(key, before, _standing(self.world.machine, key))
+            yield self._row(key, before, never if key[2] in left_out else _standing(self.world.machine, key))
+        for queue in list(self.machine.queues()) if left_out else ():
+            for view in queue.messages():
+                if view.message_id in left_out:
+                    key = (queue.vhost, queue.name, view.message_id)
+                    yield self._row(key, _standing(self.machine, key), never)
         for key, after in self._after.items():
             yield self._row(key, _standing(self.machine, key), after)
 
@@ -269,6 +300,17 @@ def _standing(machine: Machine, key: _Key) -> _Fate:
     queue = machine.queue(key[0], key[1])
     unacked = queue is not None and _holder(queue, key[2]) is not None
     return UNACKED if unacked else READY, machine.clock_ms, ""
+
+
+def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
+    """The messages that are in the queue, in order."""
+    for queue in list(world.machine.queues()):
+        if is_queue(wanted, queue.vhost, queue.name):
+            for view in queue.messages():
+                yield {"standing": {
+                    "candidate": world.candidate.name, "vhost": queue.vhost, "queue": queue.name,
+                    "message_id": view.message_id, "position": view.position,
+                }}  # fmt: skip
 
 
 class Depths:

@@ -1,0 +1,146 @@
+"""History as if something had not been: a message, a user, a session, a stretch of time (B-11).
+
+    --without message=queues-0:123
+    --without user=eve
+    --without user=deploy,from=2026-11-21T09:00:00Z,to=2026-11-21T09:10:00Z      all of what one of them says
+    --without session=33554439
+
+What a rule is about is left out, whatever kind of event it is: publishes, acks, purges, policies, consumers. So is
+what came of its messages in other queues, also in other partitions: their dead letters, what was delayed or restored of
+them, and what came of that in turn (`closed`). Rules by user, session and time are about what clients asked for, never
+about the broker's own events (time that passed, starts, forwards).
+
+What everybody else did stays as recorded: the acks of messages that are left out are left out with them, and what was
+settled by somebody who is left out counts as acked by whoever gets it instead (worlds.py).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from engine.log.placement import partition_of
+from projections.rewind import parse_time
+from schemas.codec import UndecodableRecord
+from schemas.events import Actor, Published
+from spark_replay import columns
+from spark_replay.fold import Feed, fold_log
+from spark_replay.history_log import Place
+from spark_replay.outcomes import batch_of
+from spark_replay.ranges import BadRequest, Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+_KEYS = ("message", "user", "session", "from", "to")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds all that is given. `message`: (partition, id). Times are inclusive, in milliseconds."""
+
+    message: tuple[str, int] | None = None
+    user: str | None = None
+    session: int | None = None
+    from_ms: int | None = None
+    to_ms: int | None = None
+
+    def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        if self.message is not None:
+            return self.message == (partition, offset)
+        return (
+            (actor.user != "" or actor.session != 0)
+            and self.user in (None, actor.user)
+            and self.session in (None, actor.session)
+            and (self.from_ms is None or self.from_ms <= timestamp_ms)
+            and (self.to_ms is None or timestamp_ms <= self.to_ms)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """What is left out: whatever one of `rules` fits, and `also`, by partition: what came of such messages."""
+
+    rules: tuple[Rule, ...]
+    also: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def leaves_out(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        if offset in self.also.get(partition, ()):
+            return True
+        return any(rule.fits(partition, offset, timestamp_ms, actor) for rule in self.rules)
+
+
+def parse_rule(text: str) -> Rule:
+    """BadRequest."""
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if key not in _KEYS or not equals or not value or key in given:
+            raise BadRequest(f"--without {text!r}: it is one or more of {', '.join(f'{each}=...' for each in _KEYS)}")
+        given[key] = value
+    if "message" in given and len(given) > 1:
+        raise BadRequest(f"--without {text!r}: a message is one, whoever published it and when")
+    partition, _, number = given.get("message", "").rpartition(":")
+    if "message" in given and not (partition and number.isascii() and number.isdigit()):
+        raise BadRequest(f"--without {text!r}: a message is partition:offset of its publish, such as queues-0:123")
+    session = given.get("session")
+    if session is not None and not (session.isascii() and session.isdigit()):
+        raise BadRequest(f"--without {text!r}: a session is a number")
+    times = {key: parse_time(given[key]) if key in given else None for key in ("from", "to")}
+    return Rule(
+        (partition, int(number)) if "message" in given else None, given.get("user"),
+        None if session is None else int(session), times["from"], times["to"],
+    )  # fmt: skip
+
+
+def closed(spark: "SparkSession", place: Place, without: Without, stretches: Sequence[Range]) -> Without:
+    """With what came of the messages that are left out. The driver holds the letters of the whole history, some 100
+    bytes each."""
+    whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
+    frame = fold_log(
+        spark, place, whole, find_letters, columns.LEFT_OUT, without=without,
+        partitions=[stretch.partition for stretch in stretches],
+    ).persist()  # fmt: skip
+    letters = frame.where("source is not null")
+    left = frame.where("source is null").selectExpr("partition as source", "offset as message_id", "true as left")
+    rows = letters.join(left, ["source", "message_id"], "left").collect()
+    frame.unpersist()
+    return replace(without, also=closure([
+        (row.partition, row.offset, row.source, row.message_id, bool(row.left)) for row in rows
+    ]))  # fmt: skip
+
+
+def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
+    """Of letters (where, their id, where from, of which message, whether that is left out): all that must go."""
+    of_message: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for partition, offset, source, message_id, _ in letters:
+        of_message.setdefault((source, message_id), []).append((partition, offset))
+    found: dict[str, set[int]] = {}
+    todo = [(source, message_id) for _, _, source, message_id, left in letters if left]
+    while todo:
+        for partition, offset in of_message.pop(todo.pop(), ()):
+            found.setdefault(partition, set()).add(offset)
+            todo.append((partition, offset))
+    return {partition: frozenset(ids) for partition, ids in found.items()}
+
+
+def find_letters(feed: Feed, without: Without, partitions: list[str]) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, and for each that came of another."""
+    partition, decode = feed.stretch.partition, feed.decoder.decode
+    rows: list[tuple[Any, ...]] = []
+    for offsets, records, times in feed.groups:
+        for index, offset in enumerate(offsets):
+            try:
+                timestamp_ms, actor, event = decode(records[index], False)
+            except UndecodableRecord:
+                continue
+            if not isinstance(event, Published):
+                continue
+            if without.leaves_out(partition, offset, timestamp_ms if times is None else times[index], actor):
+                rows.append((partition, offset, None, None))
+            if event.origin is not None:
+                source = partitions[partition_of(event.origin.vhost, event.origin.queue, len(partitions))]
+                rows.append((partition, offset, source, event.origin.message_id))
+        if rows:
+            yield batch_of(rows, columns.LEFT_OUT)
+            rows = []
