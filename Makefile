@@ -42,7 +42,8 @@ compare: setup
 	$(BIN)/python -m tests.clients.compare
 	$(BIN)/python -m tests.clients.compare --profile 4.3
 
-# Other people's suites (aiormq, aio-pika, py-amqp, kombu, amqp091-go), fetched where they are published. Long.
+# Other people's suites (aiormq, aio-pika, py-amqp, kombu, pika, amqp091-go, the Java client's), fetched where they are
+# published. Long. Results: docs/acceptance.md.
 acceptance: setup
 	$(BIN)/python -m tests.acceptance.run
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import shutil
+import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,6 +11,8 @@ from pathlib import Path
 from tests.bench.peers import RABBITMQ
 from tests.clients import brokers
 from tests.running import RunningBroker, free_port
+
+MANAGEMENT_PORT = 15672
 
 
 @dataclass(frozen=True)
@@ -31,22 +34,36 @@ class Address:
         return f"amqp://guest:guest@127.0.0.1:{self.amqp_port}/"
 
 
-# With these certificates, and the management API at this port, or at any (None).
-Start = Callable[[Certificates, int | None], contextlib.AbstractContextManager[Address]]
+@dataclass(frozen=True)
+class Ports:
+    """What a suite has fixed; None: any."""
+
+    amqp: int | None = None
+    http: int | None = None
+
+
+ANY = Ports()
+Start = Callable[[Certificates, Ports], contextlib.AbstractContextManager[Address]]
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
 
 
 @contextlib.contextmanager
-def rewindmq(certificates: Certificates, http_port: int | None) -> Iterator[Address]:
+def rewindmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
     """It has to end well."""
     home = Path(tempfile.mkdtemp(prefix="rewindmq-acceptance-"))
     port = free_port()
-    there = () if http_port is None else ("--http-port", str(http_port))  # the later one counts
+    fixed = {"--amqp-port": ports.amqp, "--http-port": ports.http}
+    there = [each for name, number in fixed.items() if number is not None for each in (name, str(number))]
     broker = RunningBroker(
         home / "data", "--tls-port", str(port), "--tls-cert", str(certificates.certificate), "--tls-key",
-        str(certificates.key), "--tls-ca", str(certificates.ca), "--tls-verify-peer", *there,
+        str(certificates.key), "--tls-ca", str(certificates.ca), "--tls-verify-peer", *there,  # the later one counts
     )  # fmt: skip
     try:
-        yield Address(broker.amqp_port, port)
+        yield Address(ports.amqp or broker.amqp_port, port)
     finally:
         code = broker.stop()
         shutil.rmtree(home)
@@ -56,7 +73,7 @@ def rewindmq(certificates: Certificates, http_port: int | None) -> Iterator[Addr
 
 
 @contextlib.contextmanager
-def rabbitmq(certificates: Certificates, http_port: int | None) -> Iterator[Address]:
+def rabbitmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
     home = Path(tempfile.mkdtemp(prefix="rabbitmq-"))
     port = free_port()
     settings = (
@@ -64,11 +81,13 @@ def rabbitmq(certificates: Certificates, http_port: int | None) -> Iterator[Addr
         f"ssl_options.keyfile = {certificates.key}\nssl_options.cacertfile = {certificates.ca}\n"
         "ssl_options.verify = verify_peer\nssl_options.fail_if_no_peer_cert = false\n"
     )
-    if http_port is not None:
-        settings += f"management.tcp.port = {http_port}\n"
+    if ports.http is not None:
+        settings += f"management.tcp.port = {ports.http}\n"
+    if ports.amqp is not None:
+        settings += f"listeners.tcp.fixed = 127.0.0.1:{ports.amqp}\n"
     broker = brokers.start([str(RABBITMQ)], Path("/"), home, settings)
     try:
-        yield Address(broker.port, port)
+        yield Address(ports.amqp or broker.port, port)
     finally:
         broker.stop()
         shutil.rmtree(home, ignore_errors=True)

@@ -3,18 +3,17 @@
 import os
 import re
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.acceptance.brokers import Certificates, Start
+from tests.acceptance import java
+from tests.acceptance.brokers import ANY, MANAGEMENT_PORT, Certificates, Ports, Start, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.certificates import Authority
 
 PIKA = "1.4.4"
-MANAGEMENT_PORT = 15672
 Outcome = dict[str, bool]  # test -> whether it passed; skipped ones are left out
 Suite = Callable[[Start], Outcome]
 
@@ -40,7 +39,7 @@ def asyncio_client(suite: str) -> Suite:
         )
         home = source(suite, interpreter)
         theirs = source("aiormq", interpreter) / "tests" / "certs"
-        with start(Certificates(theirs / "ca.pem", theirs / "server.pem", theirs / "server.key"), None) as broker:
+        with start(Certificates(theirs / "ca.pem", theirs / "server.pem", theirs / "server.key"), ANY) as broker:
             environment = {
                 "AMQP_PORT": str(broker.amqp_port), "AMQPS_PORT": str(broker.tls_port),
                 "PYTHONPATH": str(Path(__file__).parent),
@@ -65,7 +64,7 @@ def blocking_client(suite: str, test: str) -> Suite:
         client.key.rename(certificates / "client_key.pem")
         shutil.copy(client.certificate, certificates / "client_certificate_broken.pem")
         shutil.copy(server.key, certificates / "client_key_broken.pem")  # another's
-        with start(Certificates(authority.certificate, server.certificate, server.key), None) as broker:
+        with start(Certificates(authority.certificate, server.certificate, server.key), ANY) as broker:
             environment = {
                 "RABBITMQ_HOST": "127.0.0.1", "RABBITMQ_5672_TCP": str(broker.amqp_port),
                 "RABBITMQ_5671_TCP": str(broker.tls_port),
@@ -85,7 +84,7 @@ def pika(*options: str) -> Suite:
         certificates = Certificates(
             theirs / "ca_certificate.pem", theirs / "server_certificate.pem", theirs / "server_key.pem"
         )
-        with start(certificates, None) as broker:
+        with start(certificates, ANY) as broker:
             ports = {5672: broker.amqp_port, 5671: broker.tls_port}
             copy = copied(home, ports, "tests/acceptance/*.py", "tests/base/*.py", "tests/misc/*.py")
             try:
@@ -99,13 +98,13 @@ def pika(*options: str) -> Suite:
 def go_client(start: Start) -> Outcome:
     """Its tests of recovery cut connections over the management API, at this port and nowhere else."""
     home = go_module("github.com/rabbitmq/amqp091-go")
-    free = port_is_free(MANAGEMENT_PORT)
+    free = is_free(MANAGEMENT_PORT)
     skipped = () if free else ("-skip", "Recovery")
     if not free:
         print(f"  port {MANAGEMENT_PORT} is taken: without the tests of recovery")
     with (
         tempfile.TemporaryDirectory() as making,
-        start(own_certificates(Path(making)), MANAGEMENT_PORT if free else None) as broker,
+        start(own_certificates(Path(making)), Ports(http=MANAGEMENT_PORT if free else None)) as broker,
     ):
         ran = subprocess.run(
             ["go", "test", "-tags", "integration", "-count=1", "-timeout", "900s", "-v", *skipped], cwd=home,
@@ -117,9 +116,9 @@ def go_client(start: Start) -> Outcome:
     return {name: word == "PASS" for word, name in found}
 
 
-def port_is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) != 0
+def java_client(start: Start) -> Outcome:
+    with tempfile.TemporaryDirectory() as making:
+        return java.run(start, own_certificates(Path(making)))
 
 
 def own_certificates(home: Path) -> Certificates:
@@ -136,4 +135,5 @@ SUITES: dict[str, Suite] = {
     "pika": pika(),
     "pika-tls": pika("--use-tls"),
     "amqp091-go": go_client,
+    "java": java_client,
 }

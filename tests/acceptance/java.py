@@ -1,0 +1,83 @@
+"""The functional tests of RabbitMQ's Java client, from its repository, with the client that is on Maven Central.
+
+They know one address, localhost:5672, and set policies and users by rabbitmqctl: here that is `rewindmq`, which has the
+same commands. Their own pom.xml would make the client, too, and needs RabbitMQ's code generator for it; so one is made
+of it that compiles the tests only. IO is by sockets: with Netty (5.29.0) an answer may come before the client is ready.
+"""
+
+import shutil
+import subprocess
+import sys
+import xml.etree.ElementTree as Xml
+from pathlib import Path
+
+from tests.acceptance.brokers import MANAGEMENT_PORT, Certificates, Ports, Start, is_free
+from tests.acceptance.fetching import CACHE, repository
+
+CLIENT = "5.29.0"
+TEST = "org.apache.maven.plugins:maven-surefire-plugin:3.5.5:test"
+MAVEN = "http://maven.apache.org/POM/4.0.0"
+PORT = 5672
+
+
+def run(start: Start, certificates: Certificates) -> dict[str, bool]:
+    for port in (PORT, MANAGEMENT_PORT):
+        assert is_free(port), f"port {port} is taken, and the Java client's suite knows no other"
+    home = CACHE / "java" / CLIENT
+    if not (home / "pom.xml").exists():
+        theirs = repository("rabbitmq/rabbitmq-java-client", f"v{CLIENT}")
+        shutil.copytree(theirs / "src" / "test", home / "src" / "test", dirs_exist_ok=True)
+        (home / "pom.xml").write_bytes(tests_only(theirs / "pom.xml"))
+    shutil.rmtree(home / "target" / "surefire-reports", ignore_errors=True)
+    control = home / "rabbitmqctl"
+    command = Path(sys.executable).with_name("rewindmq")
+    control.write_text(f'#!/bin/sh\nexec {command} --http-port {MANAGEMENT_PORT} "$@"\n')
+    control.chmod(0o755)
+    with start(certificates, Ports(PORT, MANAGEMENT_PORT)):
+        ran = subprocess.run(
+            ["mvn", "--batch-mode", "test-compile", TEST, "-Dtest=FunctionalTestSuite", "-Dio.layer=socket",
+             f"-Drabbitmqctl.bin={control}", "-Dtest-broker.A.nodename=rewindmq@localhost"],
+            cwd=home, capture_output=True, text=True,
+        )  # fmt: skip
+    (home.parent / "output").write_text(ran.stdout + ran.stderr)
+    reports = list((home / "target" / "surefire-reports").glob("TEST-*.xml"))
+    assert reports, ran.stdout[-3000:] + ran.stderr[-3000:]
+    return {
+        f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}":
+            case.find("failure") is None and case.find("error") is None
+        for report in reports
+        for case in Xml.parse(report).iter("testcase")
+        if case.find("skipped") is None
+    }  # fmt: skip
+
+
+def tests_only(theirs: Path) -> bytes:
+    """Their pom.xml without its build and profiles, and with the released client among its dependencies."""
+    Xml.register_namespace("", MAVEN)
+    known = Xml.parse(theirs).getroot()
+    made = Xml.Element(name("project"))
+    for tag, text in (("modelVersion", "4.0.0"), ("groupId", "tests"), ("artifactId", "tests"), ("version", "1")):
+        Xml.SubElement(made, name(tag)).text = text
+    for tag in ("properties", "dependencyManagement", "dependencies"):
+        found = known.find(name(tag))
+        assert found is not None, f"{theirs} has no {tag}"
+        made.append(found)
+    properties, dependencies = made.find(name("properties")), made.find(name("dependencies"))
+    assert properties is not None
+    assert dependencies is not None
+    for tag in ("source", "target"):
+        Xml.SubElement(properties, name(f"maven.compiler.{tag}")).text = "17"
+    for known_one in dependencies:
+        for optional in known_one.findall(name("optional")):
+            known_one.remove(optional)
+    for group, artifact, version in (
+        ("com.rabbitmq", "amqp-client", CLIENT), ("io.netty", "netty-transport-classes-kqueue", "${netty.version}"),
+    ):  # fmt: skip
+        one = Xml.SubElement(dependencies, name("dependency"))
+        for tag, text in (("groupId", group), ("artifactId", artifact), ("version", version)):
+            Xml.SubElement(one, name(tag)).text = text
+    return Xml.tostring(made)
+
+
+def name(tag: str) -> str:
+    return f"{{{MAVEN}}}{tag}"
