@@ -22,13 +22,20 @@ def test_b02_what_one_node_lost_another_brings_back(kafka: KafkaCluster, tmp_pat
             channel.basic_reject(got[0].delivery_tag)
             with api(north) as client:
                 until(lambda: client.get("/queues/%2F/jobs").json()["messages_ready"] == 1_200, "nothing came back")
+            channel.queue_bind("jobs", "amq.topic", "jobs.#")
+            with api(north) as client:
+                assert client.put("/marks/full", json={"note": "before it was deleted"}).status_code == 201
             channel.queue_delete("jobs")
         with api(south) as client:
             until(lambda: client.get("/queues/%2F/jobs").status_code == 404, "south still has the queue")
+            then = client.get("/queues/%2F/jobs/at", params={"time": "mark:full", "count": 1}, timeout=60)
+            assert (then.status_code, then.json()["messages"]) == (200, 1_200), then.text
             for done in ({"restored": 1_200, "duplicates": 0}, {"restored": 0, "duplicates": 1_200}):
                 answer = client.post("/queues/%2F/jobs/restore", json={"undo": "delete"}, timeout=60)
                 assert answer.status_code == 200, answer.text
                 assert {key: answer.json()[key] for key in done} == done
+            bound = client.get("/bindings/%2F/e/amq.topic/q/jobs").json()
+            assert [each["routing_key"] for each in bound] == ["jobs.#"]
         with connect(north) as connection:
             channel = connection.channel()
             until(lambda: channel.queue_declare("jobs", passive=True).method.message_count == 1_200, "not at north")
