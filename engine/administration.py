@@ -34,7 +34,6 @@ from schemas.events import (
     PolicyApplied,
     PolicyCleared,
     PolicySet,
-    Position,
     QueueDeleted,
     SubjectErased,
     VhostCreated,
@@ -50,10 +49,10 @@ class Administration(Users):
 
     # -- marks --------------------------------------------------------------------------------------------------------
 
-    def positions(self) -> tuple[Position, ...]:
+    def positions(self) -> tuple[tuple[str, int], ...]:
         """This moment: of each partition, what is below has happened."""
         machines = [partition.machine for partition in self.partitions]
-        return tuple(Position(machine.partition, machine.next_offset) for machine in machines)
+        return tuple((machine.partition, machine.next_offset) for machine in machines)
 
     async def set_mark(self, user: str, mark: MarkSet) -> None:
         """Its positions have to be durable."""

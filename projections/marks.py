@@ -34,7 +34,7 @@ def positions(marks: Marks, name: str) -> dict[str, int]:
     found = marks.get(name)
     if found is None:
         raise NoSuchMark(f"there is no mark {name!r}")
-    return {position.partition: position.offset for position in found.positions}
+    return dict(found.positions)
 
 
 def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:

@@ -34,7 +34,6 @@ from schemas.events import (
     Nacked,
     Origin,
     Policy,
-    Position,
     Published,
     Route,
     Tick,
@@ -48,7 +47,7 @@ _CACHED = 4096  # routes, actors and consumers that an encoder or decoder rememb
 
 # What a record of this name becomes; a record that is not here is a plain tuple.
 CLASSES: dict[str, Any] = {
-    cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Position, Route, Origin, Encryption)
+    cls.__name__: cls for cls in (*EVENT_TYPES, Actor, Argument, Policy, Route, Origin, Encryption)
 }
 _ENVELOPE = shape_of(envelope_schema(), CLASSES, {})
 _ACTOR = _ENVELOPE.parts[1]

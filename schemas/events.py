@@ -299,9 +299,8 @@ class BrokerStarted:
 
 @dataclass(frozen=True, slots=True)
 class NodeLost:
-    """The node's life that began with `epoch` is over: its sessions, what it alone kept, and whatever is still to come
-    from it. `reason`: lapsed (no heartbeat), restarted (the same node joined again), stopped. In the metadata log and
-    in every queue partition."""
+    """The node's life that began with `epoch` is over: its sessions, what it alone kept, whatever is still to come from
+    it. `reason`: lapsed (no heartbeat), restarted (it joined again), stopped. In every partition of the log."""
 
     node: str
     epoch: int
@@ -310,9 +309,8 @@ class NodeLost:
 
 @dataclass(frozen=True, slots=True)
 class GlobalPrefetchSet:
-    """basic.qos global on a channel with consumers: from here on at most `prefetch` deliveries to all of them together
-    are outstanding (0: the limit is lifted). Consumers attached before are bound too, except those of quorum queues,
-    which know no such limit (S-097)."""
+    """basic.qos global on a channel with consumers: from here on at most `prefetch` deliveries to all of them are
+    outstanding (0: no limit). Consumers attached before are bound too, but not those of quorum queues (S-097)."""
 
     session: int
     channel: int
@@ -543,8 +541,7 @@ class OperatorPolicyCleared:
 
 @dataclass(frozen=True, slots=True)
 class SubjectErased:
-    """The keys of a subject were destroyed before this was logged: bodies that were encrypted under them
-    (`Published.encryption`) can't be read any more. All else of the history stays as it is."""
+    """The keys of a subject were destroyed: bodies under them (`Published.encryption`) can't be read any more."""
 
     subject: str
     key_ids: tuple[str, ...]
@@ -552,20 +549,12 @@ class SubjectErased:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A place in a queue partition: the events below `offset` have happened."""
-
-    partition: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
 class MarkSet:
-    """A moment was given a name, in place of what had the name before. `positions`: one for each queue partition; the
-    place in the metadata log is this event itself."""
+    """A moment was given a name. `positions`: of each queue partition its name and the offset below which all has
+    happened; in the metadata log that is this event itself."""
 
     name: str
-    positions: tuple[Position, ...]
+    positions: tuple[tuple[str, int], ...]
     note: str = ""
 
 

@@ -20,7 +20,7 @@ def mark_item(call: Call, mark: MarkSet) -> Item:
     time_ms, user = call.broker.topology.marked[mark.name]
     return {
         "name": mark.name, "note": mark.note, "user": user, "time": format_time(time_ms),
-        "positions": {position.partition: position.offset for position in mark.positions},
+        "positions": dict(mark.positions),
     }  # fmt: skip
 
 

@@ -146,7 +146,7 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     "MarkSet": (
         TIMESTAMP_MS,
         ADMIN,
-        e.MarkSet("before-release", (e.Position("queues-0", 12), e.Position("queues-1", 0)), "4.2 goes live"),
+        e.MarkSet("before-release", (("queues-0", 12), ("queues-1", 0)), "4.2 goes live"),
     ),
     "MarkDeleted": (TIMESTAMP_MS, ADMIN, e.MarkDeleted("before-release")),
     "Nacked-timeout": (TIMESTAMP_MS, e.BROKER, e.Nacked("/", "jfk", 5, ((1, 3),), True, "timeout")),

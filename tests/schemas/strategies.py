@@ -19,7 +19,6 @@ from schemas.events import (
     Event,
     Origin,
     Policy,
-    Position,
     Published,
     Route,
 )
@@ -51,6 +50,7 @@ _BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
     int | None: st.none() | longs,
     tuple[str, ...]: _names,
     tuple[tuple[int, int], ...]: _ranges,
+    tuple[tuple[str, int], ...]: st.lists(st.tuples(texts, longs), max_size=4).map(tuple),
     None | bool | int | float | str | bytes: st.one_of(
         st.none(), st.booleans(), longs, st.floats(allow_nan=False), texts, st.binary(max_size=20)
     ),
@@ -66,7 +66,6 @@ _BY_TYPE |= {
     Policy | None: st.none() | policies,
     Origin | None: st.none() | origins,
     Encryption | None: st.none() | encryptions,
-    tuple[Position, ...]: st.lists(_of(Position), max_size=4).map(tuple),
     tuple[Argument, ...]: st.lists(arguments, max_size=4).map(tuple),
 }
 

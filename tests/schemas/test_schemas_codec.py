@@ -54,6 +54,8 @@ def for_fastavro(value: Any) -> Any:
     fields = {name: for_fastavro(getattr(value, name)) for name in value.__dataclass_fields__ if name != "body_size"}
     if "messages" in fields:
         fields["messages"] = [{"first": first, "last": last} for first, last in fields["messages"]]
+    if "positions" in fields:
+        fields["positions"] = [{"partition": partition, "offset": offset} for partition, offset in fields["positions"]]
     return f"rewindmq.history.{type(value).__name__}", fields
 
 
