@@ -3,6 +3,7 @@ back (restoring.py).
 
 The metadata log and the queue's partition have no order between them but time. Before the event at an offset means
 here: up to its time, without what unbound this queue at that very time, since that is how a deletion ends.
+(Of several Kafka brokers whose clocks differ, the unbinding may bear a time before the deletion's; then it counts.)
 """
 
 from dataclasses import dataclass
