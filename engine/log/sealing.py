@@ -107,7 +107,7 @@ def seal(
     CorruptLog, LogError, BadSeal."""
     trusted = {fingerprint(key.public_key()): key.public_key(), **(older or {})}
     stored, _ = partition.seals()
-    before = [each for each in stored if _is_signed(each, trusted)]
+    before = [each for each in stored if _wrong(partition, each, trusted) is None]
     if stored and not before:
         raise BadSeal(f"{partition.name}: its seals are of another key ({stored[-1].key[:16]}...): name that one, too")
     there = {each.seal.digest for each in stored}
@@ -150,14 +150,6 @@ def _add(tree: Tree, prints: bytearray, run: Run) -> None:
         leaf = leaf_hash(record)
         tree.add(leaf)
         prints += print_of(leaf)
-
-
-def _is_signed(stored: Stored, keys: Keys) -> bool:
-    try:
-        verify_signature(stored, keys)
-    except BadSeal:
-        return False
-    return True
 
 
 # -- checking ----------------------------------------------------------------------------------------------------------
@@ -271,7 +263,7 @@ def examine(partition: Sealable, step: Step) -> Harm | None:
 
 def prove(partition: Sealable, offset: int) -> dict[str, Any]:
     """That the record at `offset` is in the sealed history. BadSeal when there is no seal about it; LogError."""
-    stored, _ = partition.seals()
+    stored = [each for each in partition.seals()[0] if _wrong(partition, each, None) is None]
     found = next((each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset), None)
     if found is None:
         raise BadSeal(f"{partition.name}: offset {offset} is not sealed yet: run 'rewindmq seal'")

@@ -259,6 +259,18 @@ def test_two_who_seal_at_the_same_time_are_both_right(data: Path) -> None:
     assert steps[-1].chain == steps[-2].chain
 
 
+def test_b05_the_seal_of_another_partition_leads_nobody_past_what_is_not_sealed(data: Path) -> None:
+    write(data, range(3_000, 3_010))
+    part = segmented(data)[1]
+    stored, _ = part.seals()
+    foreign = dataclasses.replace(stored[-1].seal, partition="queues-1", base_offset=2_990, next_offset=3_005)
+    (part.directory / "_00000000000000002990.seal").write_text(sealing.signed(foreign, KEY).line)
+    assert [(each.base_offset, each.next_offset) for each in seal(data)] == [(3_000, 3_010)]
+    check_proof(prove(part, 3_002), KEYS)
+    (harm,) = harms(data)
+    assert "the seal of another partition, queues-1" in harm.what
+
+
 def test_a_new_key_is_told_of_the_one_before(data: Path) -> None:
     new = Ed25519PrivateKey.generate()
     write(data, range(3_000, 3_010))
