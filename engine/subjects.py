@@ -13,11 +13,14 @@ A nonce is 8 random bytes of this process and a count of 4: it comes once in a p
 Rules of this file
 - Everything that decrypts does it here. Nothing that is decrypted is kept.
 - Keys in memory do not outlive the erasure: `erase` at this node, `erased` when the event is folded, here or elsewhere.
-- A key that comes back after its erasure (from a backup, or in a directory of a node's own) is destroyed again.
+  Nor for long one that another node destroyed and ended before it said so: all are read again now and then.
+- A key that comes back after its erasure (from a backup, or in a directory of a node's own) is destroyed again: at the
+  start, and when the subject is erased once more.
 """
 
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 CONTEXT = b"rewindmq body 1"
 MAX_SUBJECT_BYTES = 255  # what fits into a path of the management API
 KEPT = 10_000  # keys at hand
+LOOK_AGAIN_SECONDS = 10.0  # how long a key is at hand before it is looked for again
 TOLD = 1_000  # keys of which it was said that they are missing
 COUNTS = 1 << 32
 ERASED, UNREADABLE = b"x-erased", b"x-unreadable"
@@ -68,6 +72,7 @@ class Subjects:
         self._erased = erased
         self._current: dict[str, tuple[str, AESGCM]] = {}  # by subject
         self._ciphers: dict[str, AESGCM] = {}  # by key id
+        self._let_go_at = 0.0  # of all of these
         self._told: dict[tuple[str, str], None] = {}
         self._prefix = b""
         self._counts: Iterator[int] = iter(())
@@ -92,6 +97,7 @@ class Subjects:
 
     def sealed(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
         """What is logged instead of the body. ResourceError (506) when there is no key, and none can be made."""
+        self._let_go()
         found = self._current.get(subject)
         if found is None:
             found = self._key_of(subject)
@@ -112,6 +118,13 @@ class Subjects:
         self._current[subject] = found
         return found
 
+    def _let_go(self) -> None:
+        now = time.monotonic()
+        if now >= self._let_go_at:
+            self._let_go_at = now + LOOK_AGAIN_SECONDS
+            self._current.clear()
+            self._ciphers.clear()
+
     def _nonce(self) -> bytes:
         count = next(self._counts, None)
         if count is None:
@@ -127,6 +140,7 @@ class Subjects:
         encryption = message.encryption
         if encryption is None:
             return message
+        self._let_go()
         key_id = encryption.key_id
         cipher = self._ciphers.get(key_id)
         try:
@@ -165,9 +179,11 @@ class Subjects:
     # -- erasing ------------------------------------------------------------------------------------------------------
 
     def erase(self, subject: str) -> tuple[str, ...]:
-        """Destroy the keys of a subject. The ids of those of which the history does not say it yet: also of such that
-        were destroyed before a crash; none: there is nothing to erase. OSError: ask again."""
-        key_ids = tuple(key_id for key_id in self.keys.known(subject) if key_id not in self._erased)
+        """Destroy the keys of a subject. The ids of those of which the history has to say it: also of such that were
+        destroyed before a crash, or came back; none: there is nothing to erase. OSError: ask again."""
+        key_ids = tuple(
+            key_id for key_id in self.keys.known(subject) if key_id not in self._erased or self.keys.is_there(key_id)
+        )
         self._current.pop(subject, None)
         for key_id in key_ids:
             self._ciphers.pop(key_id, None)
