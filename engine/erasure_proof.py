@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 from engine.keys import KeyStore
 from engine.log.history import HistoryReader
+from projections.marks import topology_of
 from projections.replay import PartitionLog, blocks_of, decoder_for
-from projections.topology import Erasure, Topology
+from projections.topology import Erasure
 from schemas.codec import UndecodableRecord
 from schemas.events import Published
 
@@ -52,7 +53,7 @@ def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
     """LogError when the history can't be read."""
     erasures = {
         key_id: erasure
-        for erasure in erasures_of(reader.metadata) if erasure.subject == subject
+        for erasure in topology_of(reader.metadata).erasures if erasure.subject == subject
         for key_id in erasure.key_ids
     }  # fmt: skip
     reports = {key_id: KeyReport(key_id) for key_id in (*keys.known(subject), *erasures)}
@@ -96,19 +97,3 @@ def _count(logs: Iterable[PartitionLog], subject: str, reports: dict[str, KeyRep
                     report.records += 1
                     report.first = report.first or f"{log.name}:{offset}"
     return plain
-
-
-def erasures_of(metadata: PartitionLog) -> list[Erasure]:
-    """All that the metadata log says, in its order."""
-    topology = Topology()
-    decode = decoder_for(metadata).decode
-    for first, records, timestamps_ms in blocks_of(metadata, metadata.start_offset, None):
-        for index, record in enumerate(records):
-            try:
-                timestamp_ms, actor, event = decode(record)
-            except UndecodableRecord:
-                continue
-            if timestamps_ms is not None:
-                timestamp_ms = timestamps_ms[index]
-            topology.apply(first + index, timestamp_ms, actor, event)
-    return topology.erasures

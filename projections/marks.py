@@ -9,7 +9,7 @@ partition stands where the last of it left it.
 
 from collections.abc import Callable, Mapping
 
-from projections.replay import PartitionLog, decoder_for
+from projections.replay import PartitionLog, blocks_of, decoder_for
 from projections.rewind import At, RewindError, parse_time
 from projections.topology import Topology
 from schemas.codec import UndecodableRecord
@@ -55,11 +55,13 @@ def marks_of(metadata: PartitionLog) -> Marks:
 def topology_of(metadata: PartitionLog) -> Topology:
     """From the metadata log, as it is now. CorruptLog, LogError."""
     topology, decode = Topology(), decoder_for(metadata).decode
-    for block in metadata.read():
-        for offset, record in enumerate(block.records, block.first_offset):
+    for first, records, timestamps_ms in blocks_of(metadata, metadata.start_offset, None):
+        for index, record in enumerate(records):
             try:
                 timestamp_ms, actor, event = decode(record)
             except UndecodableRecord:
                 continue
-            topology.apply(offset, timestamp_ms, actor, event)
+            if timestamps_ms is not None:
+                timestamp_ms = timestamps_ms[index]  # the log's own time
+            topology.apply(first + index, timestamp_ms, actor, event)
     return topology

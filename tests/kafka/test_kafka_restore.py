@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pika
 
+from engine.log.kafka_reading import KafkaLogReader
+from projections.marks import topology_of
+from projections.rewind import format_time
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import Nodes, api, connect, until
 
@@ -25,6 +28,9 @@ def test_b02_what_one_node_lost_another_brings_back(kafka: KafkaCluster, tmp_pat
             channel.queue_bind("jobs", "amq.topic", "jobs.#")
             with api(north) as client:
                 assert client.put("/marks/full", json={"note": "before it was deleted"}).status_code == 201
+                marked = client.get("/marks/full").json()["time"]
+            log = KafkaLogReader(kafka.bootstrap, nodes.prefix)
+            assert format_time(topology_of(log.metadata).marked["full"][0]) == marked  # Kafka's time, for all who ask
             channel.queue_delete("jobs")
         with api(south) as client:
             until(lambda: client.get("/queues/%2F/jobs").status_code == 404, "south still has the queue")
