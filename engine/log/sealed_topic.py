@@ -113,7 +113,10 @@ class TopicPartition:
         return self._partition.next_offset
 
     def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-        high = self._partition.next_offset
+        """BadSeal, before anything is read, when what is to be sealed has lost its beginning."""
+        begins, high = self._partition.start_offset, self._partition.next_offset
+        if end is None and begins > 0:
+            raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
         end = high if end is None else min(end, high)
         offset = start
         for block in self._partition.read(start, end):
@@ -145,9 +148,6 @@ class TopicPartition:
         """What can be read is."""
 
     def store(self, sealed: Stored, prints: bytes) -> Stored:
-        if self._partition.start_offset > 0:
-            begins = self._partition.start_offset
-            raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
         return self._chain.append(sealed, prints)
 
 
