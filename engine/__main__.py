@@ -149,8 +149,7 @@ def _listen_http(config: Config) -> list[Listener]:
     try:
         for protocol, host, port in config.listeners:
             if protocol.startswith("http"):
-                over_tls = config.tls is not None and protocol == "https"
-                context = _context(config.tls.http_context) if config.tls is not None and over_tls else None
+                context = _https_context(config) if protocol == "https" else None
                 try:
                     listeners.append((listen(host, port), context))
                 except OSError as error:
@@ -160,6 +159,12 @@ def _listen_http(config: Config) -> list[Listener]:
             listener.close()
         raise
     return listeners
+
+
+def _https_context(config: Config) -> ssl.SSLContext:
+    if config.tls is None:
+        raise Failure(CONFIG_ERROR, "tls: https needs a certificate and its key")
+    return _context(config.tls.http_context)
 
 
 def _context(make: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -9,7 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from engine.__main__ import Failure, _listen_http
 from engine.cli.main import run
+from engine.config import Config
 from tests.certificates import Authority
 from tests.running import ROOT, RunningBroker, free_port, start_process
 
@@ -110,3 +112,8 @@ def test_it_needs_a_certificate_and_asks_for_none(
     assert "--tls-port and --https-port need --tls-cert and --tls-key" in capsys.readouterr().err
     assert run([*start, *tls.options, "--tls-ca", str(tls.ca)]) == 64
     assert "the management API asks for no certificate" in capsys.readouterr().err
+
+
+def test_a_port_for_https_without_a_certificate_is_never_served_plain(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="https needs a certificate"):
+        _listen_http(Config(tmp_path, http_port=None, https_port=free_port()))
