@@ -12,8 +12,8 @@ from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.restore import restore
 from engine.cli.settings import Settings, common
 from engine.cli.values import Value, json_line
-from engine.keys import NO_KEYS
-from projections.marks import marks_of, moment, name_in
+from engine.keys import NO_KEYS, KeyStore
+from projections.marks import marks_of, moment, name_in, topology_of
 from projections.rewind import At, RewindError, UnreadableTime, parse_time
 
 if TYPE_CHECKING:
@@ -106,7 +106,8 @@ def past_offline(
 
     try:
         at = At(offset=offset) if time is None else moment_in(history, vhost, queue, time)
-        return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN, keys)
+        store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
+        return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN, store)
     except (NoSuchQueue, RewindError, NewerHistory) as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:

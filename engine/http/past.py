@@ -8,7 +8,6 @@ data directory or in Kafka.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 from starlette.responses import Response
 
@@ -17,7 +16,7 @@ from engine.http.call import ApiError, Call, bad_request, not_found, reply
 from engine.http.listing import Item
 from engine.http.properties import properties_of
 from engine.http.queues import shown
-from engine.keys import NO_KEYS, KeyStore
+from engine.keys import KeyStore
 from engine.log.base import CorruptLog, LogError
 from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
@@ -42,7 +41,7 @@ class Question:
     first: int
     count: int
     truncate: int
-    keys: Path = NO_KEYS  # their directory
+    keys: KeyStore
 
     def answer(self) -> "Item | ApiError":
         return read_past(self)
@@ -86,7 +85,8 @@ async def at(call: Call) -> Response:
     if when.offset is None or when.offset > durable_offset(call, vhost, name):
         await call.durable()  # the reader sees what is written
     config = call.broker.config
-    question = Question(history_of(config), vhost, name, when, first, count, truncate, config.keys_directory)
+    keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
+    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys)
     return reply(await read(past_process, question))
 
 
@@ -126,10 +126,10 @@ def number_of(call: Call, name: str, default: int) -> int:
     return int(value)
 
 
-def past_item(past: PastQueue, truncate: int, keys: Path) -> Item:
-    """`keys`: the directory of keys, looked into now: what was erased by now is not shown."""
+def past_item(past: PastQueue, truncate: int, keys: KeyStore) -> Item:
+    """`keys`: as they are now: what was erased by now is not shown."""
     queue = past.queue
-    subjects = Subjects("", KeyStore(keys), {})
+    subjects = Subjects("", keys, {})
     messages = [message_item(message, subjects.opened(message.published), truncate) for message in past.messages]
     return {
         "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,

@@ -343,6 +343,15 @@ def test_b15_a_key_from_a_backup_is_destroyed_at_the_start(erased: Path, start_b
         assert properties.headers["x-unreadable"] == "these are not the bytes that were encrypted"
         channel.basic_publish("", "b", b"nobody asks", ADA)
         channel.queue_declare("b", passive=True)
+    mark.unlink()  # a backup of the whole directory, under a running broker
+    key.write_bytes(b"k" * 32)
+    with api(broker) as client:
+        moment = {"offset": end_of(client, "b"), "count": 1}
+        (shown,) = client.get("/queues/%2F/b/at", params=moment).json()["message_details"]
+        assert shown["properties"]["headers"]["x-erased"] is True
+        assert client.delete("/subjects/ada").status_code == 204
+        assert (key.exists(), mark.exists()) == (False, True)
+        assert client.delete("/subjects/ada").status_code == 404
     assert broker.stop() == 0
     assert files_with(b"nobody asks", erased / "log") != []
 

@@ -13,6 +13,7 @@ import pytest
 
 from engine.http.call import ApiError
 from engine.http.past import Question, read
+from engine.keys import NO_KEYS, KeyStore
 from engine.log.history import History
 from engine.past_process import PastProcess
 from projections.rewind import At
@@ -137,9 +138,9 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
     away, gone = History(None, f"127.0.0.1:{free_port()}"), History(tmp_path)
 
     async def run() -> list[BaseException | object]:
-        process = PastProcess()
+        process, keys = PastProcess(), KeyStore(NO_KEYS)
         first, *others = [
-            asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1)))
+            asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1, keys)))
             for history in (away, gone, gone)
         ]
         await asyncio.sleep(0.1)
