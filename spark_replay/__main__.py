@@ -134,11 +134,12 @@ def diff(
     place: Place, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
 ) -> None:
     """What came into the queues and what left them between two moments, and why."""
-    from spark_replay.diff import diff_frame, plan_moment
+    from spark_replay.diff import diff_frame, plan_moment, stretches_between
     from spark_replay.output import write_frame
 
     _needs_out(form, out)
     moments = plan_moment(place, start), plan_moment(place, end)
+    stretches_between(*moments)
     frame = diff_frame(_spark(place), *moments, queue)
     if summary:
         from pyspark.sql import functions as f
@@ -163,9 +164,11 @@ def slo(
 ) -> None:  # fmt: skip
     """How long messages waited for their first delivery and stayed in their queue, and how many came back."""
     from spark_replay.output import write_frame
+    from spark_replay.slo import check
     from spark_replay.slo import slo as slo_of
 
     _needs_out(form, out)
+    check(by, every)
     write_frame(slo_of(_spark(place), place, start, end, queue, by, every), form, out)
 
 

@@ -45,7 +45,7 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
     from pyspark.sql import functions as f
 
     frame = fold_log(
-        spark, start.place, _stretches(start, end), fold_diff, columns.HISTORY, start_ms=start.clock_ms,
+        spark, start.place, stretches_between(start, end), fold_diff, columns.HISTORY, start_ms=start.clock_ms,
         end_ms=end.clock_ms, queue=queue,
     )  # fmt: skip
     came = f.col("outcome") == PUBLISHED
@@ -53,7 +53,8 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
     return changes.select(f.when(came, 1).otherwise(-1).cast("int").alias("change"), *columns.HISTORY.names)
 
 
-def _stretches(start: StatePlan, end: StatePlan) -> list[Range]:
+def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
+    """What each partition logged in between. BadRequest. Needs no Spark."""
     begins = {at.partition: at.end for at in start.ends}
     ends = {at.partition: at.end for at in end.ends}
     if begins.keys() != ends.keys():

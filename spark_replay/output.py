@@ -10,6 +10,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -141,8 +142,14 @@ def print_json(objects: Iterable[Any], target: TextIO) -> None:
 
 
 def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, page: int = 10_000) -> None:
-    """Aligned columns without the empty ones; widths are set per page, so that any length can be printed."""
-    for lines in _pages(rows, page):
+    """Aligned columns without the empty ones; widths are set per page, so that any length can be printed. Without any
+    rows all names, so that nothing found does not look like nothing done."""
+    pages = _pages(rows, page)
+    first = next(pages, None)
+    if first is None:
+        target.write("  ".join(names) + "\n")
+        return
+    for lines in chain((first,), pages):
         used = [i for i in range(len(names)) if any(line[i] for line in lines)]
         widths = {i: max(len(names[i]), *(len(line[i]) for line in lines)) for i in used}
         for line in [names, *lines]:

@@ -34,13 +34,18 @@ def slo(
     OutsideHistory, CorruptLog."""
     from projections.rewind import parse_time
 
+    check(by, every)
+    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
+    start_ms = None if start is None else parse_time(time_of(open_log(place), start))
+    return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
+
+
+def check(by: str, every: str | None) -> None:
+    """BadRequest when they make no sense. Needs no Spark."""
     if by not in BY:
         raise BadRequest(f"by {by!r}: it is one of {', '.join(BY)}")
     if every is not None and not _EVERY.fullmatch(every):
         raise BadRequest(f"every {every!r}: it is a number and a unit, such as 5 minutes, 1 hour")
-    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
-    start_ms = None if start is None else parse_time(time_of(open_log(place), start))
-    return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
 
 
 def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | None) -> "DataFrame":

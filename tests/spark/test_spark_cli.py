@@ -134,10 +134,15 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
         (["history", "--format", "parquet"], 64, "say where with --out"),
         (["history", "--from", "2031-01-01T00:00:00Z"], 65, "nothing was logged at or after"),
         (["biography", "--message", "x:y"], 64, "is not a message"),
+        (["slo", "--every", "sometimes"], 64, "a number and a unit"),
+        (["diff", "--from", '{"queues-0": 2}', "--to", '{"queues-0": 1}'], 64, "lies before the first"),
         (["frobnicate"], 64, "No such command"),
     ],
 )
-def test_bad_arguments_are_one_line(told: Path, capsys, arguments: list[str], status: int, line: str) -> None:
+def test_bad_arguments_are_one_line(
+    told: Path, capsys, monkeypatch, arguments: list[str], status: int, line: str
+) -> None:
+    monkeypatch.setattr(cli, "_spark", lambda place: pytest.fail("Spark was started"))
     data = [] if arguments == ["frobnicate"] else ["--data", str(told)]
     assert cli.run([*arguments, *data]) == status
     printed = capsys.readouterr()
@@ -176,3 +181,8 @@ def test_times_are_utc_wherever_it_runs(told: Path) -> None:
 def test_tables_leave_out_empty_columns(capsys) -> None:
     print_table(["a", "b", "c"], [["1", "", "x"], ["22", "", "y"]], sys.stdout)
     assert capsys.readouterr().out == "a   c\n1   x\n22  y\n"
+
+
+def test_a_table_without_rows_is_its_header(capsys) -> None:
+    print_table(["a", "b"], iter([]), sys.stdout)
+    assert capsys.readouterr().out == "a  b\n"
