@@ -310,8 +310,12 @@ def _needs_out(form: str, out: Path | None) -> None:
 
 
 def _spark(place: Place) -> Any:
+    from pyspark.logger import PySparkLogger
+
     from spark_replay.session import session
 
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
     return session(records_in_java=isinstance(place, InKafka))
 
 
