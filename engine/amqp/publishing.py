@@ -30,7 +30,7 @@ class Publishing:
         self.partition: Partition | None = None
         self.route: Route | None = None
         self.queues = 0  # in that route
-        self.fan_out = 0  # queues in all routes, where they are many
+        self.fan_out = 0  # queues in all routes, where they are many; routed by content: of the last message
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """NotFound, AccessRefused as `Broker.route`."""
@@ -46,9 +46,14 @@ class Publishing:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
-        queues = sum(len(destination.route.queues) for destination in self.destinations)
-        self.fan_out = queues if queues >= FAN_OUT else 0
+        self.fan_out = fan_out(self.destinations)
         self.version = broker.routing_version
+
+
+def fan_out(destinations: tuple[Destination, ...]) -> int:
+    """How many queues these are; 0 where they are not many."""
+    queues = sum(len(destination.route.queues) for destination in destinations)
+    return queues if queues >= FAN_OUT else 0
 
 
 def decode(payload: bytes) -> Publishing:
@@ -74,10 +79,14 @@ def route_by_content(
 ) -> tuple[Destination, ...]:
     """Where a message goes that is routed by its content or to carbon copies."""
     content = Content(parsed.raw) if publishing.needs_content else NO_CONTENT
-    if not parsed.sender_selected:
-        return broker.route(session, publishing.exchange, publishing.routing_key, content)
-    keys = (publishing.routing_key, *carbon_copies(parsed))
-    return broker.route_by_keys(session, publishing.exchange, keys, content)
+    if parsed.sender_selected:
+        keys = (publishing.routing_key, *carbon_copies(parsed))
+        found = broker.route_by_keys(session, publishing.exchange, keys, content)
+    else:
+        found = broker.route(session, publishing.exchange, publishing.routing_key, content)
+    if publishing.needs_content:
+        publishing.fan_out = fan_out(found)
+    return found
 
 
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:

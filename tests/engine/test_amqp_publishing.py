@@ -332,23 +332,24 @@ def test_damaged_properties_are_refused_or_read(values: dict[str, object], data:
         return
 
 
-def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time() -> None:
+@pytest.mark.parametrize("exchange", ["amq.topic", "amq.headers"])
+def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: str) -> None:
     """Else a thousand of them would be a hundred thousand messages before a consumer gets the first."""
 
     async def run() -> None:
         wire = Wire()
         for number in range(100):
             wire.ask(1, "Queue.Declare", queue=f"q{number}")
-            wire.ask(1, "Queue.Bind", queue=f"q{number}", exchange="amq.topic", routing_key="k")
+            wire.ask(1, "Queue.Bind", queue=f"q{number}", exchange=exchange, routing_key="k")
         bodies = [b"%03d" % number for number in range(200)] + [bytes(number) for number in range(50)]
-        wire.push(*(publish(1, "amq.topic", "k", body) for body in bodies), method(1, "Queue.Declare", queue="last"))
+        wire.push(*(publish(1, exchange, "k", body) for body in bodies), method(1, "Queue.Declare", queue="last"))
         taken = []
         while len(taken) < 100:
             taken.append(len({event.body for event in published(wire)}))
             if taken[-1] > len(bodies):
                 break
             if len(taken) == 1:  # what comes meanwhile stands in line
-                wire.push(publish(1, "amq.topic", "k", b"later"))
+                wire.push(publish(1, exchange, "k", b"later"))
             await asyncio.sleep(0)
         assert taken[0] == FANNED_OUT // 100
         assert max(after - before for before, after in pairwise(taken)) <= FANNED_OUT // 100
