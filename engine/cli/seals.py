@@ -184,7 +184,7 @@ def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...]) -
 
     try:
         given = json.load(proof)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise CliError(DATA, f"{proof.name}: not JSON") from None
     sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_keys(public_keys)))
     row: dict[str, Value] = {"partition": sealed.partition, "offset": given["offset"], **_shown(sealed.log, record)}

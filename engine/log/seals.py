@@ -150,6 +150,7 @@ def parsed(content: Any, where: str, at: int | None = None) -> Stored:
         if not 0 <= seal.base_offset < seal.next_offset:
             raise ValueError
         bytes.fromhex(seal.chain)
+        (seal.log + seal.partition).encode()  # half a surrogate pair can't even be shown
         signature, prints_at = base64.b64decode(content["signature"], validate=True), content.get("prints_at")
         return Stored(seal, str(content["key"]), signature, where, at, prints_at if type(prints_at) is int else None)
     except (KeyError, TypeError, ValueError):
@@ -160,7 +161,7 @@ def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
     """BadSeal."""
     try:
         return parsed(json.loads(line), where, at)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise BadSeal(f"{where}: not a seal") from None
 
 

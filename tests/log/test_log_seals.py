@@ -374,6 +374,19 @@ def test_a_file_that_is_no_key_is_bad_input_and_a_key_that_does_not_fit_is_a_fin
         assert run([*command, "--public-key", str(tmp_path / "other.pub"), "--public-key", public]) == 0
 
 
+@pytest.mark.parametrize("odd", ["[" * 100_000, None], ids=["nested", "half a surrogate pair"])
+def test_what_somebody_puts_among_the_seals_is_one_finding(
+    data: Path, keys: tuple[str, str], odd: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored = segmented(data)[1].seals()[0][-1]
+    text = odd or dataclasses.replace(stored, seal=dataclasses.replace(stored.seal, partition="\ud800")).line
+    (data / "log" / "queues-0" / "_99999999999999999999.seal").write_text(text)
+    assert run(["verify_seals", "--data", str(data), "--public-key", keys[1]]) == 1
+    assert capsys.readouterr().err.endswith("_99999999999999999999.seal: not a seal\n")
+    (tmp_path / "proof").write_text(text)
+    assert run(["check_proof", str(tmp_path / "proof"), "--public-key", keys[1]]) in (1, 65)
+
+
 def test_a_proof_shows_the_body_of_a_message(
     tmp_path: Path, keys: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
