@@ -43,8 +43,10 @@ async def put(call: Call) -> Response:
     call.require_policymaker()
     name, note = call.segment("name"), text(await call.body(), "note", "")
     marks = call.broker.topology.marks
-    if not name or len(note.encode()) > MAX_NOTE_BYTES:
-        raise bad_request(f"a mark has a name, and a note of at most {MAX_NOTE_BYTES} bytes")
+    if not name or name != name.strip():
+        raise bad_request("a mark has a name, with no space before or behind it: nobody could ask for it")
+    if len(note.encode()) > MAX_NOTE_BYTES:
+        raise bad_request(f"a mark has a note of at most {MAX_NOTE_BYTES} bytes")
     if name not in marks and len(marks) >= MAX_MARKS:
         raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
     positions = call.broker.positions()

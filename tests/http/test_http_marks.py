@@ -58,6 +58,7 @@ def test_a_mark_is_set_shown_moved_and_cleared(api: httpx.Client, queue: str, ch
     assert api.get("/marks/before%20release").status_code == 404
     assert api.delete("/marks/before%20release").status_code == 404
     assert api.put("/marks/long", json={"note": "x" * 5_000}).status_code == 400
+    assert [api.put(f"/marks/{odd}").status_code for odd in ("%20x", "x%20", "%0A")] == [400] * 3, "nobody finds them"
 
 
 def test_b01_a_mark_is_a_moment_everywhere(
