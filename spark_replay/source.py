@@ -65,8 +65,12 @@ class RewindSource(DataSource):
         return FoldReader(_path(options), view, options)
 
     def _spelled(self) -> dict[str, str]:
-        """Spark hands option names over in lower case; give back the spelling used here."""
+        """Spark hands option names over in lower case; give back the spelling used here. BadRequest for an unknown one,
+        which would quietly be another question."""
         known = ("path", "data", "log", "partitions", *STRETCH, *OPTIONS)
+        unknown = {name.lower() for name in self.options} - {name.lower() for name in (*known, "view", "includeBodies")}
+        if unknown:
+            raise BadRequest(f"{min(unknown)} is no option of rewindmq")
         return {name: str(self.options[name]) for name in known if self.options.get(name) is not None}
 
     def _view(self) -> str:

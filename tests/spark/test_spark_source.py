@@ -155,6 +155,7 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
         ({"readChangeFeed": "yes"}, "neither true nor false"),
         ({"readChangeFeed": "true", "changeEndOffset": "{}", "endingOffsets": "{}"}, "say one"),
         ({"changeStartOffset": "{}"}, "changeStartOffset is no option of the view events"),
+        ({"startingTimestmp": "2025-11-21T03:00:00Z"}, "startingtimestmp is no option of rewindmq"),
         ({"view": "x"}, "none of events, records, history, queues, messages"),
     ],
 )
