@@ -13,10 +13,9 @@ from engine.errors import AmqpError
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
 from engine.metadata import NOT_RECORDED
-from projections.replay import decoder_for
+from projections.replay import decoder_for, events_of
 from projections.rewind import At
 from projections.topology import Topology
-from schemas.codec import UndecodableRecord
 from schemas.events import Bound, Unbound
 
 if TYPE_CHECKING:
@@ -39,20 +38,13 @@ def bindings_then(
     """Of this incarnation of the queue, in the order of binding. `log`: the queue's partition, of which `at` is a
     moment."""
     until_ms = at.time_ms if at.offset is None else _time_of(log, at.offset)
-    topology, decode = Topology(), decoder_for(metadata).decode
-    for block in metadata.read():
-        for index, record in enumerate(block.records):
-            try:
-                timestamp_ms, actor, event = decode(record)
-            except UndecodableRecord:
-                continue
-            if block.timestamps_ms is not None:
-                timestamp_ms = block.timestamps_ms[index]
-            if until_ms is not None and timestamp_ms > until_ms:
-                return _of(topology, vhost, queue, queue_id)
-            ours = isinstance(event, Unbound) and (event.vhost, event.destination) == (vhost, queue)
-            if not (ours and at.offset is not None and timestamp_ms == until_ms):
-                topology.apply(block.first_offset + index, timestamp_ms, actor, event)
+    topology = Topology()
+    for offset, timestamp_ms, actor, event in events_of(metadata):
+        if until_ms is not None and timestamp_ms > until_ms:
+            break
+        ours = isinstance(event, Unbound) and (event.vhost, event.destination) == (vhost, queue)
+        if not (ours and at.offset is not None and timestamp_ms == until_ms):
+            topology.apply(offset, timestamp_ms, actor, event)
     return _of(topology, vhost, queue, queue_id)
 
 

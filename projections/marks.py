@@ -9,10 +9,9 @@ partition stands where the last of it left it.
 
 from collections.abc import Callable, Mapping
 
-from projections.replay import PartitionLog, blocks_of, decoder_for
+from projections.replay import PartitionLog, events_of
 from projections.rewind import At, RewindError, parse_time
 from projections.topology import Topology
-from schemas.codec import UndecodableRecord
 from schemas.events import MarkSet
 
 PREFIX = "mark:"
@@ -54,14 +53,7 @@ def marks_of(metadata: PartitionLog) -> Marks:
 
 def topology_of(metadata: PartitionLog) -> Topology:
     """From the metadata log, as it is now. CorruptLog, LogError."""
-    topology, decode = Topology(), decoder_for(metadata).decode
-    for first, records, timestamps_ms in blocks_of(metadata, metadata.start_offset, None):
-        for index, record in enumerate(records):
-            try:
-                timestamp_ms, actor, event = decode(record)
-            except UndecodableRecord:
-                continue
-            if timestamps_ms is not None:
-                timestamp_ms = timestamps_ms[index]  # the log's own time
-            topology.apply(first + index, timestamp_ms, actor, event)
+    topology = Topology()
+    for offset, timestamp_ms, actor, event in events_of(metadata):
+        topology.apply(offset, timestamp_ms, actor, event)
     return topology

@@ -116,6 +116,19 @@ def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[Run]:
         yield block.first_offset, block.records, block.timestamps_ms
 
 
+def events_of(log: PartitionLog) -> Iterator[tuple[int, int, Actor, Event]]:
+    """(offset, time in milliseconds, actor, event) of all that can be decoded, by the log's own times where it has any.
+    CorruptLog, LogError."""
+    decode = decoder_for(log).decode
+    for first, records, timestamps_ms in blocks_of(log, log.start_offset, None):
+        for index, record in enumerate(records):
+            try:
+                timestamp_ms, actor, event = decode(record)
+            except UndecodableRecord:
+                continue
+            yield first + index, timestamp_ms if timestamps_ms is None else timestamps_ms[index], actor, event
+
+
 @dataclass(slots=True)
 class Recovery:
     """A partition ready to go on. `replayed`: how many events were folded on top of what was stored. `quarantined`:
