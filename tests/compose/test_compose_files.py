@@ -11,6 +11,7 @@ import click
 import pytest
 import yaml
 
+from engine.cli.client import HTTP_PORT
 from engine.cli.main import rewindmq
 from spark_replay.__main__ import main as spark_replay
 from tests.running import ROOT
@@ -88,7 +89,7 @@ def test_the_nodes_start_with_options_that_there_are() -> None:
         assert (options["node"], options["host"]) == (name, "0.0.0.0")
         [volume] = service["volumes"]
         assert volume == f"{name}:{options['data']}"
-        listening = {str(options["amqp_port"]), str(options["http_port"])}
+        listening = {str(options["amqp_port"]), str(options["http_port"] or HTTP_PORT)}
         assert {port.split(":")[-1] for port in service["ports"]} == listening
         kinds = {option.envvar for option in start.params if isinstance(option, click.Option) and option.envvar}
         assert set(service["environment"]) <= kinds

@@ -55,6 +55,8 @@ class Publisher(threading.Thread):
         channel.confirm_delivery(self.answered, lambda _: self.publish())
 
     def publish(self) -> None:
+        if not self.channel.is_open:  # the broker has closed it, which `closed` hears next
+            return
         if self.stopping and self.confirmed == self.published:
             self.connection.close()
             return

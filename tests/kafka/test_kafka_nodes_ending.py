@@ -147,6 +147,7 @@ def test_a_node_that_stood_still_delivers_nothing_that_others_had(kafka: KafkaCl
         late: list[bytes] = []
         connection = connect(north)
         channel = connection.channel()
+        channel.basic_qos(prefetch_count=4 * EACH)
         for queue in QUEUES:
             channel.queue_declare(queue, durable=True)
             channel.basic_consume(queue, lambda _c, _m, _p, body: late.append(body))

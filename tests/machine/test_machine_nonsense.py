@@ -41,6 +41,7 @@ STRATEGIES: dict[object, st.SearchStrategy[object]] = {
     Encryption | None: st.none(),
     tuple[Argument, ...]: arguments,
     tuple[tuple[int, int], ...]: ranges,
+    tuple[tuple[str, int], ...]: st.lists(st.tuples(texts, numbers), max_size=2).map(tuple),
     tuple[str, ...]: st.lists(texts, max_size=2).map(tuple),
 }
 
