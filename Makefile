@@ -32,7 +32,9 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-# PYTEST_OPTIONS="-n 3 --dist loadgroup": in three processes, where there are more cores than two.
+# In two processes (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
+PYTEST_OPTIONS ?= -n 2 --dist loadgroup
+
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
 

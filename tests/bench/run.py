@@ -8,7 +8,7 @@ HERE = Path(__file__).parent
 
 SCRIPTS = (
     "bench_throughput.py", "bench_queues.py", "bench_latency.py", "bench_memory.py", "bench_spark_fold.py",
-    "bench_kafka_log.py", "bench_kafka.py",
+    "bench_spark_native.py", "bench_kafka_log.py", "bench_kafka.py",
 )  # fmt: skip
 
 for script in SCRIPTS:
