@@ -9,7 +9,6 @@ Rules of this file
 from collections.abc import Iterator
 
 from engine.config import Config
-from engine.declarations import QUEUE_ARGUMENTS
 from engine.errors import NotFound, PreconditionFailed
 from engine.limits import canonical
 from engine.parameters import OPERATOR_POLICY, check_parameter
@@ -20,6 +19,7 @@ from engine.subjects import Subjects
 from engine.users import Users
 from projections.hidden import is_hidden
 from projections.machine.queue import Queue
+from projections.queue_arguments import QUEUE_ARGUMENTS
 from projections.topology import VHOST_LIMITS
 from schemas.events import (
     Actor,

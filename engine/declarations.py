@@ -1,74 +1,39 @@
 """What a declaration must be: arguments of queues and consumers, and equality with what is declared already.
 
 Rules of this file
-- Codes and texts are RabbitMQ 3.13's, word for word (rabbit_amqqueue.erl `declare_args/0`, rabbit_misc.erl
-  `equivalence_fail/4`, rabbit_queue_type_util.erl); values print as Erlang terms, as clients of RabbitMQ see them.
+- Codes and texts are RabbitMQ 3.13's, word for word (rabbit_misc.erl `equivalence_fail/4`, rabbit_queue_type_util.erl);
+  values print as Erlang terms, as clients of RabbitMQ see them. What a value may be: projections/queue_arguments.py.
 - An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
 - What a node of an older version on the same Kafka would not know is refused, never ignored.
 - Pure functions: raise an `AmqpError` or return.
 """
 
-from collections.abc import Callable
-
 from engine.errors import AccessRefused, AmqpError, NotImplementedByBroker, PreconditionFailed, ResourceLocked
+from projections.erlang_terms import erlang_term
 from projections.machine.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
 from projections.machine.queue import Queue
-from projections.machine.settings import age_ms
+from projections.queue_arguments import (
+    ALL_ARGUMENTS,
+    CHECKED,
+    OF_RABBITMQ_4_3,
+    QUEUE_ARGUMENTS,
+    integer,
+    not_negative,
+    one_of,
+    value_problem,
+)
 from schemas.events import Argument, ExchangeDeclared, LeaseRenewed, QueueDeclared
 
-MAX_EXPIRY_MS = 315_360_000_000  # ten years, rabbit_misc.erl `check_expiry/1` (S-036)
-INTEGER_TYPES = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
 TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
 
-# Declaration arguments by queue type, in the order in which equality is checked (`capabilities/0` of each type).
-QUEUE_ARGUMENTS = {
-    "classic": (
-        "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
-        "x-max-length-bytes", "x-max-priority", "x-overflow", "x-queue-mode", "x-queue-version",
-        "x-single-active-consumer", "x-queue-type", "x-queue-master-locator",
-    ),
-    "quorum": (
-        "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires", "x-max-length",
-        "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-overflow",
-        "x-single-active-consumer", "x-queue-type", "x-quorum-initial-group-size", "x-delivery-limit",
-        "x-message-ttl", "x-queue-leader-locator",
-    ),
-    "stream": (
-        "x-max-length-bytes", "x-queue-type", "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
-        "x-queue-leader-locator",
-    ),
-}  # fmt: skip
-ALL_ARGUMENTS = frozenset(name for names in QUEUE_ARGUMENTS.values() for name in names)
-# Of profile rabbitmq-4.3 (rabbit_quorum_queue.erl capabilities/0, 4.3).
-OF_RABBITMQ_4_3 = (
-    "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout",
-    "x-consumer-disconnected-timeout",
-)  # fmt: skip
 SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall not be the node's
 SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
 
-Problem = str | None  # the Erlang term that says what is wrong with an argument
-Arguments = dict[str, Argument]
 
 
 def resource(kind: str, name: str, vhost: str) -> str:
     """A queue or exchange as RabbitMQ's texts name it."""
     return f"{kind} '{name}' in vhost '{vhost}'"
-
-
-def erlang_term(value: object) -> str:
-    """A value as Erlang's `~tp` prints it: strings as binaries, tables as maps."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    if isinstance(value, str):
-        return f'<<"{value}">>' if value else "<<>>"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(erlang_term(item) for item in value) + "]"
-    if isinstance(value, dict):
-        return "#{" + ",".join(f"{erlang_term(key)} => {erlang_term(item)}" for key, item in value.items()) + "}"
-    return str(value)
 
 
 # -- arguments of a queue ---------------------------------------------------------------------------------------------
@@ -102,7 +67,7 @@ def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default
     argument = argument_of(arguments, SEMANTICS_ARGUMENT)
     if argument is None:
         return default
-    problem = _one_of("\"unsupported semantics 'VALUE'\"", *PROFILES)(argument, {})
+    problem = one_of("\"unsupported semantics 'VALUE'\"", *PROFILES)(argument, {})
     if problem is not None:
         raise _invalid(vhost, name, argument, problem)
     return str(argument.value)
@@ -111,14 +76,13 @@ def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default
 def check_queue_arguments(
     vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], semantics: str = RABBITMQ_3_13.name
 ) -> None:
-    """Each argument's type and value, then keys that belong to another queue type. RabbitMQ 4.3 takes whatever a
-    delivery limit or delayed retry is said to be; what is no number is none."""
+    """Each argument's type and value (projections/queue_arguments.py), then keys that belong to another queue type."""
     given = {argument.name: argument for argument in arguments}
     later = semantics == RABBITMQ_4_3.name
     known = (*QUEUE_ARGUMENTS[kind], *OF_RABBITMQ_4_3) if later and kind == "quorum" else QUEUE_ARGUMENTS[kind]
-    for key, check in _CHECKS:
-        if key in given and key in known and not (later and key == "x-delivery-limit"):
-            problem = check(given[key], given)
+    for key in CHECKED:
+        if key in given and key in known:
+            problem = value_problem(given[key], given, semantics)
             if problem is not None:
                 raise _invalid(vhost, name, given[key], problem)
     for argument in arguments:
@@ -185,11 +149,11 @@ def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
 def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:
     for argument in arguments:
         if argument.name == "x-priority":
-            problem = _integer(argument, {})
+            problem = integer(argument, {})
         elif argument.name == "x-cancel-on-ha-failover" and queue.type == "classic":
             problem = None if argument.type == "bool" else f"{{unacceptable_type,{argument.type}}}"
         elif argument.name == "x-consumer-timeout" and queue.quorum and queue.profile.overdue_returns:
-            problem = _not_negative(argument, {})
+            problem = not_negative(argument, {})
         else:
             problem = None
         if problem is not None:
@@ -212,110 +176,6 @@ def exchange_named_by(kind: str, name: str, vhost: str, arguments: tuple[Argumen
 
 def _invalid(vhost: str, name: str, argument: Argument, problem: str) -> AmqpError:
     return PreconditionFailed(f"invalid arg '{argument.name}' for {resource('queue', name, vhost)}: {problem}")
-
-
-def _integer(argument: Argument, _given: Arguments) -> Problem:
-    return None if argument.type in INTEGER_TYPES else f'"expected integer, got {argument.type}"'
-
-
-def _number(argument: Argument) -> int:
-    assert isinstance(argument.value, int)
-    return argument.value
-
-
-def _not_negative(argument: Argument, given: Arguments) -> Problem:
-    problem = _integer(argument, given)
-    if problem is None and _number(argument) < 0:
-        problem = f"{{value_negative,{_number(argument)}}}"
-    return problem
-
-
-def _positive(argument: Argument, given: Arguments) -> Problem:
-    problem = _not_negative(argument, given)
-    return "{value_zero,0}" if problem is None and argument.value == 0 else problem
-
-
-def _message_ttl(argument: Argument, given: Arguments) -> Problem:
-    problem = _not_negative(argument, given)
-    if problem is None and _number(argument) > MAX_EXPIRY_MS:
-        problem = f"{{value_too_large,{_number(argument)}}}"
-    return problem
-
-
-def _expires(argument: Argument, given: Arguments) -> Problem:
-    problem = _message_ttl(argument, given)
-    return "{value_zero,0}" if problem is None and argument.value == 0 else problem
-
-
-def _max_priority(argument: Argument, given: Arguments) -> Problem:
-    problem = _not_negative(argument, given)
-    if problem is None and _number(argument) > 255:
-        problem = f"{{max_value_exceeded,{_number(argument)}}}"
-    return problem
-
-
-def _string(argument: Argument, _given: Arguments) -> Problem:
-    return None if argument.type == "longstr" else f"{{unacceptable_type,{argument.type}}}"
-
-
-def _boolean(argument: Argument, _given: Arguments) -> Problem:
-    return None if argument.type == "bool" else f"{{unacceptable_type,{argument.type}}}"
-
-
-def _dead_letter_routing_key(argument: Argument, given: Arguments) -> Problem:
-    problem = _string(argument, given)
-    if problem is None and "x-dead-letter-exchange" not in given:
-        problem = "routing_key_but_no_dlx_defined"
-    return problem
-
-
-def _queue_version(argument: Argument, given: Arguments) -> Problem:
-    problem = _not_negative(argument, given)
-    if problem is None and argument.value not in (1, 2):
-        problem = f"\"unsupported queue version '{_number(argument)}'\""
-    return problem
-
-
-def _max_age(argument: Argument, given: Arguments) -> Problem:
-    problem = _string(argument, given)
-    return "invalid_max_age" if problem is None and age_ms(str(argument.value)) is None else problem
-
-
-def _one_of(problem: str, *values: str) -> "Callable[[Argument, Arguments], Problem]":
-    def check(argument: Argument, given: Arguments) -> Problem:
-        wrong_type = _string(argument, given)
-        if wrong_type is not None or argument.value in values:
-            return wrong_type
-        return problem.replace("VALUE", str(argument.value))
-
-    return check
-
-
-_CHECKS: tuple[tuple[str, Callable[[Argument, Arguments], Problem]], ...] = (
-    ("x-expires", _expires),
-    ("x-message-ttl", _message_ttl),
-    ("x-dead-letter-exchange", _string),
-    ("x-dead-letter-routing-key", _dead_letter_routing_key),
-    ("x-dead-letter-strategy", _one_of("invalid_dlx_strategy", "at-most-once", "at-least-once")),
-    ("x-max-length", _not_negative),
-    ("x-max-length-bytes", _not_negative),
-    ("x-max-in-memory-length", _not_negative),
-    ("x-max-in-memory-bytes", _not_negative),
-    ("x-max-priority", _max_priority),
-    ("x-overflow", _one_of("invalid_overflow", "drop-head", "reject-publish", "reject-publish-dlx")),
-    ("x-queue-mode", _one_of("\"unsupported queue mode 'VALUE'\"", "default", "lazy")),
-    ("x-queue-version", _queue_version),
-    ("x-single-active-consumer", _boolean),
-    ("x-consumer-timeout", _not_negative),
-    ("x-consumer-disconnected-timeout", _not_negative),
-    ("x-quorum-initial-group-size", _positive),
-    ("x-delivery-limit", _not_negative),
-    ("x-max-age", _max_age),
-    ("x-stream-max-segment-size-bytes", _not_negative),
-    ("x-initial-cluster-size", _positive),
-    ("x-queue-leader-locator",
-     _one_of("invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders")),
-)  # fmt: skip
 
 
 # -- equality with what is declared already (S-067) -------------------------------------------------------------------

@@ -6,10 +6,11 @@ Rules of this file
 - Pure functions: raise an `AmqpError` or return.
 """
 
-from engine.declarations import argument_of, erlang_term, resource
+from engine.declarations import argument_of, resource
 from engine.delays import DELAYED_EXCHANGE
 from engine.errors import PreconditionFailed
 from engine.matching import HASH_PROPERTIES, type_of, weight
+from projections.erlang_terms import erlang_term
 from schemas.events import Argument, ExchangeDeclared
 
 EXCHANGE_TYPES = {

@@ -18,13 +18,14 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from engine import declarations, exchange_types, limits
-from engine.declarations import QUEUE_ARGUMENTS, resource
+from engine.declarations import resource
 from engine.errors import AmqpError, PreconditionFailed
 from engine.http.arguments import arguments_from
 from engine.http.call import Json
 from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.policies import checked_definition
 from engine.users import check_patterns, hash_of_user, tags_from, tags_of_user
+from projections.queue_arguments import QUEUE_ARGUMENTS
 from projections.topology import SYSTEM_EXCHANGES, VHOST_LIMITS
 from schemas.events import Argument, ExchangeDeclared
 

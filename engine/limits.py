@@ -11,10 +11,10 @@ Rules of this file
 import json
 from collections.abc import Iterable, Mapping
 
-from engine.declarations import erlang_term
 from engine.errors import NotAllowed, PreconditionFailed
 from engine.partition import Partition
 from engine.sessions import Session
+from projections.erlang_terms import erlang_term
 from projections.hidden import is_hidden
 from projections.topology import Limits, Topology
 

@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from engine.amqp import tables
 from engine.amqp.properties import parse
 from engine.declarations import (
-    INTEGER_TYPES,
     TYPE_MODULES,
     argument_of,
     check_consumer_arguments,
-    erlang_term,
     resource,
 )
 from engine.errors import NotImplementedByBroker, PreconditionFailed
+from projections.erlang_terms import erlang_term
 from projections.machine.queue import Queue
 from projections.machine.settings import age_ms
 from projections.marks import Marks, moment
+from projections.queue_arguments import INTEGER_TYPES
 from projections.rewind import At, RewindError
 from schemas.events import Argument, Published
 

@@ -138,7 +138,7 @@ def diff(
     from spark_replay.output import write_frame
 
     _needs_out(form, out)
-    moments = plan_moment(place, start), plan_moment(place, end)
+    moments = plan_moment(place, start, future=False), plan_moment(place, end)
     stretches_between(*moments)
     frame = diff_frame(_spark(place), *moments, queue)
     if summary:
@@ -192,14 +192,16 @@ def what_if(
     every: float, form: str, out: Path | None,
 ) -> None:  # fmt: skip
     """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
+    from spark_replay.candidates import candidate_without, check, parse_candidate
     from spark_replay.output import write_frame
-    from spark_replay.what_if import candidate_without, check, parse_candidate
     from spark_replay.what_if import what_if as what_if_of
+    from spark_replay.without import require_messages
 
     _needs_out(form, out)
     candidates = [parse_candidate(text) for text in texts] + ([candidate_without(left_out)] if left_out else [])
     every_ms = max(1, round(every * 1000))
     check(candidates, start, every_ms)
+    require_messages(place, [rule for each in candidates if each.without for rule in each.without.rules])
     tried = what_if_of(_spark(place), place, candidates, start, end, every_ms)
     write_frame(getattr(tried, show), form, out)
 
@@ -222,22 +224,25 @@ def restore(
 ) -> None:  # fmt: skip
     """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
     --without something into another one."""
-    from spark_replay.bring_back import Broker, bring_back, find, without
+    from spark_replay.bring_back import Broker, bring_back, check_broker, find, without
     from spark_replay.output import print_json
-    from spark_replay.without import parse_rule
+    from spark_replay.without import parse_rule, require_messages
 
     if (condition is None) == (not left_out) or (time is not None and not left_out):
         raise BadRequest("give --where, or --without (and --time, if you like)")
-    for text in left_out:
-        parse_rule(text)
+    rules = [parse_rule(text) for text in left_out]
+    if rules and (queue is None or to is None or to == queue):
+        raise BadRequest("--without: say of which --queue, and into which other queue with --to")
+    require_messages(place, rules)
+    broker = Broker(url, user, password)
+    check_broker(broker)
     if condition is not None:
         found = find(_spark(place), place, condition, queue)
     else:
-        if queue is None or to is None or to == queue:
-            raise BadRequest("--without: say of which --queue, and into which other queue with --to")
+        assert queue is not None
         found = without(_spark(place), place, left_out, queue, time)
         name = name or f"{queue} without {', '.join(left_out)}"
-    print_json(bring_back(found, Broker(url, user, password), to, name, dry_run), sys.stdout)
+    print_json(bring_back(found, broker, to, name, dry_run), sys.stdout)
 
 
 @main.command()

@@ -15,16 +15,18 @@ from urllib.parse import quote
 
 import httpx
 
+from spark_replay.candidates import candidate_without
 from spark_replay.history import history_frame, plan_history
 from spark_replay.history_log import Place
 from spark_replay.ranges import BadRequest
-from spark_replay.what_if import candidate_without, what_if
+from spark_replay.what_if import what_if
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 PAGE = 5_000  # messages in one request
 SECONDS = 600.0
+CONNECT_SECONDS = 10.0
 COUNTS = ("messages", "message_bytes", "restored", "duplicates", "refused")
 
 
@@ -50,6 +52,12 @@ class Broker:
     password: str
 
 
+def check_broker(broker: Broker) -> None:
+    """Refused when it is not there, or does not know the user. Needs no Spark."""
+    with _client(broker) as client:
+        _answer(client, "GET", "/api/whoami", "")
+
+
 def find(spark: "SparkSession", place: Place, condition: str, queue: str | None = None) -> list[Found]:
     """The messages that rows of HISTORY fulfilling `condition` (SQL) are about, by queue. BadRequest."""
     from pyspark.errors import AnalysisException, ParseException
@@ -69,9 +77,7 @@ def bring_back(
     found: Sequence[Found], broker: Broker, to: str | None = None, name: str | None = None, dry_run: bool = False
 ) -> Iterator[dict[str, Any]]:
     """What was done for each queue: name of the restoration, and how many messages. Refused."""
-    with httpx.Client(
-        base_url=broker.url, auth=(broker.user, broker.password), timeout=SECONDS, trust_env=False
-    ) as client:
+    with _client(broker) as client:
         for each in found:
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
             for ids in pages(each.ids):
@@ -105,16 +111,31 @@ def pages(ids: Sequence[int]) -> Iterator[list[int]]:
         yield page
 
 
+def _client(broker: Broker) -> httpx.Client:
+    try:
+        return httpx.Client(
+            base_url=broker.url, auth=(broker.user, broker.password), trust_env=False,
+            timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
+        )  # fmt: skip
+    except httpx.InvalidURL as error:
+        raise Refused(f"{broker.url}: {error}") from None
+
+
 def _ask(client: httpx.Client, found: Found, asked: dict[str, Any]) -> Any:
     path = f"/api/queues/{quote(found.vhost, safe='')}/{quote(found.queue, safe='')}/restore"
+    return _answer(client, "POST", path, f" queue '{found.queue}' in vhost '{found.vhost}':", asked)
+
+
+def _answer(client: httpx.Client, method: str, path: str, about: str, asked: dict[str, Any] | None = None) -> Any:
     try:
-        answer = client.post(path, json=asked)
+        answer = client.request(method, path, json=asked)
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise Refused(f"{client.base_url}: {error}") from None
-    if answer.is_success:
-        return answer.json()
     try:
-        reason = answer.json()["reason"]
-    except (ValueError, KeyError, TypeError):
-        reason = f"answered {answer.status_code}"
-    raise Refused(f"{client.base_url}: queue '{found.queue}' in vhost '{found.vhost}': {reason}")
+        said = answer.json()
+    except ValueError:
+        said = None
+    if answer.is_success and isinstance(said, dict):
+        return said
+    reason = said.get("reason") if isinstance(said, dict) else None
+    raise Refused(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")

@@ -124,5 +124,6 @@ WHAT_IF = table(
     fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)),
     standing=pa.struct(list(STANDING)),
 )  # fmt: skip
-# without: a message that is left out (`source` is null), or one that came of message `message_id` of another partition
-LEFT_OUT = table(partition=TEXT, offset=LONG, source=TEXT, message_id=LONG)
+# without: a message that is left out (`source` is null), one that came of message `message_id` of another partition, or
+# (no offset) a user of a rule who did something
+LEFT_OUT = table(partition=TEXT, offset=LONG, source=TEXT, message_id=LONG, user=TEXT)

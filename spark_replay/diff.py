@@ -17,7 +17,7 @@ from spark_replay import columns
 from spark_replay.fold import Feed, fold_events, fold_log, fold_quietly
 from spark_replay.history_log import Place
 from spark_replay.outcomes import PUBLISHED, HistoryProduct
-from spark_replay.ranges import BadRequest, Range
+from spark_replay.ranges import BadRequest, Range, ending_time_ms
 from spark_replay.state import StatePlan, plan_state
 
 if TYPE_CHECKING:
@@ -31,14 +31,17 @@ def diff(
     """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now), each an ISO 8601 time, epoch
     milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a name in "/"): only that one.
     BadRequest, OutsideHistory, CorruptLog."""
-    return diff_frame(spark, plan_moment(place, start), plan_moment(place, end), queue)
+    return diff_frame(spark, plan_moment(place, start, future=False), plan_moment(place, end), queue)
 
 
-def plan_moment(place: Place, moment: str | None) -> StatePlan:
-    """Needs no Spark."""
+def plan_moment(place: Place, moment: str | None, future: bool = True) -> StatePlan:
+    """`future`: it may lie after now, when what is due by then has expired. Needs no Spark."""
     if moment is not None and moment.lstrip().startswith("{"):
         return plan_state(place, offsets=moment)
-    return plan_state(place, time=moment)
+    plan = plan_state(place, time=moment)
+    if not future and plan.clock_ms is not None:
+        ending_time_ms(str(plan.clock_ms), plan.clock_ms)
+    return plan
 
 
 def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: str | None) -> "DataFrame":

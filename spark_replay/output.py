@@ -132,13 +132,12 @@ def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
 
 
 def print_json(objects: Iterable[Any], target: TextIO) -> None:
-    """A JSON array, one object a line, written as they come."""
-    target.write("[")
-    separator = "\n"
+    """A JSON array, one object a line, written as they come: nothing before the first is there."""
+    separator = "[\n"
     for item in objects:
         target.write(separator + json.dumps(item, ensure_ascii=False))
         separator = ",\n"
-    target.write("\n]\n" if separator != "\n" else "]\n")
+    target.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
 def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, page: int = 10_000) -> None:

@@ -8,8 +8,6 @@ the same events with the candidate in the place of what the queues had (`worlds.
 ended otherwise there. What consumers did is held as recorded, and `assumptions` counts where that had to be stretched.
 """
 
-import json
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 from projections.machine.effects import Effect
 from schemas.codec import UndecodableRecord
 from spark_replay import columns
+from spark_replay.candidates import check
 from spark_replay.fold import Feed, fold_log, fold_quietly
 from spark_replay.history_log import Place, first_event_ms, open_log, selected
 from spark_replay.moments import by_offsets
-from spark_replay.ranges import BadRequest, resolve
-from spark_replay.without import Without, closed, parse_rule
+from spark_replay.ranges import resolve
+from spark_replay.without import closed
 from spark_replay.worlds import Candidate, Depths, Fates, World, standing
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _BATCH_ROWS = 10_000
-_ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,52 +84,6 @@ def what_if(
     return WhatIf(fold_log(
         spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=tried, every_ms=every_ms, queue=queue
     ))  # fmt: skip
-
-
-def candidate_without(texts: Sequence[str]) -> Candidate:
-    """All that `--without` says together. BadRequest."""
-    return Candidate(f"without {', '.join(texts)}", ".", without=Without(tuple(parse_rule(text) for text in texts)))
-
-
-def parse_candidate(text: str) -> Candidate:
-    """{"name": "longer", "pattern": "^orders$", "definition": {"max-length": 10000}, "arguments": {"x-...": null},
-    "semantics": "rabbitmq-4.3"}: a pattern, and at least one of what follows it. BadRequest."""
-    try:
-        given = json.loads(text)
-    except ValueError:
-        given = None
-    if not isinstance(given, dict):
-        raise BadRequest(f'candidate {text!r} is not an object such as {{"pattern": "^q$", "definition": {{}}}}')
-    unknown = given.keys() - {"name", "pattern", "definition", "arguments", "semantics"}
-    if unknown:
-        raise BadRequest(f"candidate {text!r} has the unknown key {min(unknown)!r}")
-    return Candidate(
-        str(given.get("name", text)), given.get("pattern", ""), given.get("definition"), given.get("arguments") or {},
-        given.get("semantics"),
-    )  # fmt: skip
-
-
-def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> None:
-    """BadRequest when they make no sense."""
-    if not candidates or every_ms < 1:
-        raise BadRequest("what if what? At least one candidate, and a time between depths")
-    if len({candidate.name for candidate in candidates}) < len(candidates):
-        raise BadRequest("two candidates of the same name")
-    for candidate in candidates:
-        where = f"candidate {candidate.name!r}"
-        try:
-            re.compile(candidate.pattern)
-        except (re.error, TypeError) as error:
-            raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {error}") from None
-        says = candidate.definition is not None or candidate.arguments or candidate.semantics is not None
-        if not says and candidate.without is None:
-            raise BadRequest(f"{where} says neither definition nor arguments nor semantics")
-        if candidate.definition is not None and not isinstance(candidate.definition, dict):
-            raise BadRequest(f"{where}: the definition is no object")
-        if not isinstance(candidate.arguments, dict) or any(name in _ARGUMENT_ONLY for name in candidate.arguments):
-            raise BadRequest(f"{where}: arguments are an object, without {' and '.join(_ARGUMENT_ONLY)}")
-        if start is not None and (candidate.arguments or candidate.semantics is not None):
-            raise BadRequest(f"{where}: arguments and semantics hold from a queue's declaration on, not from a time")
 
 
 def fold_worlds(

@@ -19,12 +19,14 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.log.placement import partition_of
+from projections.marks import topology_of
+from projections.replay import decoder_for, events_of
 from projections.rewind import parse_time
 from schemas.codec import UndecodableRecord
 from schemas.events import Actor, Published
 from spark_replay import columns
 from spark_replay.fold import Feed, fold_log
-from spark_replay.history_log import Place
+from spark_replay.history_log import HistoryLog, Place, groups_in, open_log
 from spark_replay.outcomes import batch_of
 from spark_replay.ranges import BadRequest, Range
 
@@ -93,21 +95,55 @@ def parse_rule(text: str) -> Rule:
     )  # fmt: skip
 
 
+def require_messages(place: Place, rules: Sequence[Rule]) -> None:
+    """BadRequest when a message that is to be left out is none of the history's. Needs no Spark."""
+    for rule in rules:
+        if rule.message is not None and not _is_published(open_log(place), *rule.message):
+            raise BadRequest(f"no message {rule.message[0]}:{rule.message[1]} in the history")
+
+
+def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
+    found = next((each for each in log.queues if each.name == partition), None)
+    if found is None or not found.start_offset <= offset < found.next_offset:
+        return False
+    decoder = decoder_for(found)
+    for _, records, _ in groups_in(found, offset, offset + 1, 1, 1):
+        try:
+            return isinstance(decoder.decode(records[0], False)[2], Published)
+        except UndecodableRecord:
+            return False
+    return False
+
+
 def closed(spark: "SparkSession", place: Place, without: Without, stretches: Sequence[Range]) -> Without:
     """With what came of the messages that are left out. The driver holds the letters of the whole history, some 100
-    bytes each."""
+    bytes each. BadRequest when the history does not know the message or the user."""
+    require_messages(place, without.rules)
     whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
     frame = fold_log(
         spark, place, whole, find_letters, columns.LEFT_OUT, without=without,
         partitions=[stretch.partition for stretch in stretches],
     ).persist()  # fmt: skip
+    _require_users(place, without, {row.user for row in frame.where("user is not null").distinct().collect()})
     letters = frame.where("source is not null")
-    left = frame.where("source is null").selectExpr("partition as source", "offset as message_id", "true as left")
+    left = frame.where("source is null and offset is not null").selectExpr(
+        "partition as source", "offset as message_id", "true as left"
+    )
     rows = letters.join(left, ["source", "message_id"], "left").collect()
     frame.unpersist()
     return replace(without, also=closure([
         (row.partition, row.offset, row.source, row.message_id, bool(row.left)) for row in rows
     ]))  # fmt: skip
+
+
+def _require_users(place: Place, without: Without, seen: set[str]) -> None:
+    """`seen`: who of them did something to queues. Whoever did something else, or never did anything, is known too."""
+    missing = {rule.user for rule in without.rules if rule.user is not None} - seen
+    if missing:
+        log = open_log(place).metadata
+        missing -= {actor.user for _, _, actor, _ in events_of(log)} | topology_of(log).users.keys()
+    if missing:
+        raise BadRequest(f"nobody named {min(missing)!r} in the history")
 
 
 def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
@@ -125,8 +161,10 @@ def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, fro
 
 
 def find_letters(feed: Feed, without: Without, partitions: list[str]) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, and for each that came of another."""
+    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, each that came of another, and each
+    user of a rule who did something."""
     partition, decode = feed.stretch.partition, feed.decoder.decode
+    unseen = {rule.user for rule in without.rules if rule.user is not None}
     rows: list[tuple[Any, ...]] = []
     for offsets, records, times in feed.groups:
         for index, offset in enumerate(offsets):
@@ -134,13 +172,16 @@ def find_letters(feed: Feed, without: Without, partitions: list[str]) -> "Iterat
                 timestamp_ms, actor, event = decode(records[index], False)
             except UndecodableRecord:
                 continue
+            if actor.user in unseen:
+                unseen.remove(actor.user)
+                rows.append((partition, None, None, None, actor.user))
             if not isinstance(event, Published):
                 continue
             if without.leaves_out(partition, offset, timestamp_ms if times is None else times[index], actor):
-                rows.append((partition, offset, None, None))
+                rows.append((partition, offset, None, None, None))
             if event.origin is not None:
                 source = partitions[partition_of(event.origin.vhost, event.origin.queue, len(partitions))]
-                rows.append((partition, offset, source, event.origin.message_id))
+                rows.append((partition, offset, source, event.origin.message_id, None))
         if rows:
             yield batch_of(rows, columns.LEFT_OUT)
             rows = []

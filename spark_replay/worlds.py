@@ -86,12 +86,12 @@ class Candidate:
             event = replace(event, policy=self.policy)
         if isinstance(event, PolicyApplied):
             return event
-        kept = tuple(argument for argument in event.arguments if argument.name not in self.arguments)
-        given = tuple(_argument(name, value) for name, value in self.arguments.items() if value is not None)
+        kept = tuple(each for each in event.arguments if each.name not in self.arguments)
+        given = tuple(argument(name, value) for name, value in self.arguments.items() if value is not None)
         return replace(event, arguments=kept + given, semantics=self.semantics or event.semantics)
 
 
-def _argument(name: str, value: ArgumentValue) -> Argument:
+def argument(name: str, value: ArgumentValue) -> Argument:
     kind = {bool: "bool", int: "long", float: "double"}.get(type(value), "longstr")
     return Argument(name, kind, value if kind != "longstr" else str(value))
 

@@ -9,9 +9,10 @@ import pytest
 from histories import START_MS, Recorder
 
 from spark_replay import __main__ as cli
+from spark_replay.candidates import parse_candidate
 from spark_replay.ranges import BadRequest
 from spark_replay.state import state_at
-from spark_replay.what_if import WhatIf, parse_candidate, what_if
+from spark_replay.what_if import WhatIf, what_if
 from spark_replay.worlds import Candidate
 
 
@@ -25,7 +26,7 @@ def fates(tried: WhatIf) -> Counter[tuple[str, str, str]]:
 
 def test_b04_a_candidate_that_changes_nothing_changes_nothing(spark, busy: Path) -> None:
     """Over a history in which everything happens: every ack finds its message, every queue is as long at any time."""
-    tried = try_out(spark, busy, Candidate("same", ".", arguments={"x-nothing": None}), every_ms=20)
+    tried = try_out(spark, busy, Candidate("same", ".", arguments={"x-queue-master-locator": None}), every_ms=20)
     assert tried.fates.count() == 0
     depths = tried.depth.collect()
     assert len({row.at for row in depths}) > 10

@@ -12,8 +12,9 @@ from histories import START_MS, Recorder
 from schemas.events import BROKER, Actor, Published, Purged, Route
 from spark_replay import __main__ as cli
 from spark_replay.bring_back import pages
+from spark_replay.candidates import candidate_without
 from spark_replay.ranges import BadRequest
-from spark_replay.what_if import candidate_without, what_if
+from spark_replay.what_if import what_if
 from spark_replay.without import Rule, closure, parse_rule
 from tests.running import RunningBroker
 
@@ -57,6 +58,8 @@ def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark
     assert differences(spark, tmp_path, f"user=eve,from={late},to={late}") == only_the_purge
     both = (f"message=queues-0:{poison}", f"from={late},to={late}")
     assert differences(spark, tmp_path, *both) == found | only_the_purge
+    with pytest.raises(BadRequest, match="nobody named 'nobody' in the history"):
+        differences(spark, tmp_path, "user=eve", "user=nobody")
 
 
 def test_what_was_settled_by_who_is_left_out_goes_to_the_next_and_is_a_guess(spark, tmp_path: Path) -> None:
