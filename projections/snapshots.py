@@ -68,7 +68,7 @@ class Snapshots:
 
     def take(self, machine: Machine) -> Path:
         """Write the machine's state as it is now; the file. OSError when the disk will not have it."""
-        path = self._path(machine.partition, machine.next_offset)
+        path = self.path(machine.partition, machine.next_offset)
         folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}.part")
@@ -94,16 +94,17 @@ class Snapshots:
         """Remove the snapshots of states after offset `end`."""
         for offset in self.offsets(partition):
             if offset > end:
-                path = self._path(partition, offset)
+                path = self.path(partition, offset)
                 logger.error("%s: removed, the log of %s ends at offset %d", path, partition, end)
                 path.unlink()
 
     def nearest(self, partition: str, offset: int) -> Path | None:
         """The newest snapshot at or before `offset`."""
         at = max((each for each in self.offsets(partition) if each <= offset), default=None)
-        return None if at is None else self._path(partition, at)
+        return None if at is None else self.path(partition, at)
 
-    def _path(self, partition: str, offset: int) -> Path:
+    def path(self, partition: str, offset: int) -> Path:
+        """Of the snapshot at `offset`, whether there is one or not."""
         return self.directory / partition / f"{offset:020d}{SUFFIX}"
 
 

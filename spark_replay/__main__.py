@@ -1,4 +1,4 @@
-"""`python -m spark_replay`: state-at, history, biography, diff, slo, what-if, restore, audit and watch.
+"""`python -m spark_replay`: state-at, history, biography, diff, slo, what-if, restore, audit, verify, cut and watch.
 
 Only the result is on stdout. Exit status: 0 done; 1 an audit found something; 64 a wrong argument; 65 the data cannot
 be used (a corrupt log, a newer version's, a time outside the history); 69 Spark does not start; 70 a defect of ours. An
@@ -9,6 +9,7 @@ The checks that need no Spark come before Spark is started, so that a typo costs
 import functools
 import signal
 import sys
+from json import dumps
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,10 @@ _without = click.option(
     help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME; with commas: all of"
     " them at once. May be given again.",
 )  # fmt: skip
+_snapshots = click.option(
+    "--snapshots", type=click.Path(path_type=Path),
+    help="Snapshots to begin from (of `cut`, or a node's), and not those beside the log.",
+)  # fmt: skip
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -51,18 +56,20 @@ def main() -> None:
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
 @_queue
+@_snapshots
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
 @click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
 def state_at(
-    place: Place, time: str | None, offsets: str | None, mark: str | None, queue: str | None, messages: bool, form: str
-) -> None:
+    place: Place, time: str | None, offsets: str | None, mark: str | None, queue: str | None, snapshots: Path | None,
+    messages: bool, form: str,
+) -> None:  # fmt: skip
     """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
     from spark_replay.output import print_state
     from spark_replay.state import plan_state, state_frame
 
     if mark is not None and (time is not None or offsets is not None):
         raise BadRequest("give one of --time, --offsets and --mark")
-    plan = plan_state(place, time if mark is None else f"mark:{mark}", offsets)
+    plan = plan_state(place, time if mark is None else f"mark:{mark}", offsets, snapshots)
     print_state(state_frame(_spark(place), plan, queue, messages), messages, form)
 
 
@@ -71,19 +78,21 @@ def state_at(
 @click.option("--from", "start", help="From this time, or mark:NAME, on.")
 @click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @_queue
+@_snapshots
 @_format
 @_out
 def history(
-    place: Place, start: str | None, end: str | None, queue: str | None, form: str, out: Path | None
-) -> None:
+    place: Place, start: str | None, end: str | None, queue: str | None, snapshots: Path | None, form: str,
+    out: Path | None,
+) -> None:  # fmt: skip
     """What came of every event: one row an outcome."""
     from spark_replay.history import history_frame, plan_history
     from spark_replay.output import write_frame
 
     _needs_out(form, out)
     options = {"startingTimestamp": start, "endingTimestamp": end}
-    stretches = plan_history(place, {name: value for name, value in options.items() if value is not None})
-    write_frame(history_frame(_spark(place), place, stretches, queue), form, out)
+    stretches = plan_history(place, {name: value for name, value in options.items() if value is not None}, snapshots)
+    write_frame(history_frame(_spark(place), place, stretches, queue, snapshots), form, out)
 
 
 @main.command("keep-history")
@@ -94,7 +103,6 @@ def history(
 def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
     """Add what is new since the last run to a history that is kept in files, or as a Delta table."""
     from dataclasses import asdict
-    from json import dumps
 
     from spark_replay.kept_history import keep_history as keep
     from spark_replay.kept_history import read_progress
@@ -252,24 +260,61 @@ def restore(
 @click.option("--public-key", "public_keys", multiple=True, type=click.Path(path_type=Path),
               help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.")
 @click.option("--copies", type=click.Path(path_type=Path),
-              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
-def audit(place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None) -> int:
+              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")
+@_snapshots
+def audit(
+    place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None,
+    snapshots: Path | None,
+) -> int:  # fmt: skip
     """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
     from engine.log.seals import public_keys as read_keys
     from engine.log.seals import read_copies
     from spark_replay.audit import audit as audit_of
     from spark_replay.audit_seals import check_seals
+    from spark_replay.own_snapshots import own_snapshots
     from spark_replay.report import print_report
     from spark_replay.report_html import report_html
 
     keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
-    findings = check_seals(_spark(place), place, keys or None, kept) + audit_of(_spark(place), place)
+    own_snapshots(place, snapshots)
+    findings = check_seals(_spark(place), place, keys or None, kept) + audit_of(_spark(place), place, snapshots)
     print_report(findings, form)
     if page is not None:
         page.write_text(report_html(findings, str(place)), encoding="utf-8")
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
     return 0 if all(finding.ok for finding in findings) else 1
+
+
+@main.command()
+@with_place
+@_snapshots
+@click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
+def verify(place: Place, snapshots: Path | None, form: str) -> int:
+    """Fold the chunks between snapshots all at once: does each give the next snapshot, and the last one RocksDB?"""
+    from spark_replay.chunks import verify as verify_chunks
+    from spark_replay.own_snapshots import own_snapshots
+    from spark_replay.report import print_report
+
+    own_snapshots(place, snapshots)
+    findings = verify_chunks(_spark(place), place, snapshots)
+    print_report(findings, form, "verify")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+@main.command()
+@with_place
+@click.option("--every", default=1_000_000, type=click.IntRange(1), show_default=True, help="Events.")
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
+def cut(place: Place, every: int, out: Path) -> None:
+    """Make snapshots of a history that has few or none, or of what came since the last time."""
+    from dataclasses import asdict
+
+    from spark_replay.cutting import cut as cut_log
+    from spark_replay.cutting import prepare
+
+    prepare(place, every, out)
+    click.echo(dumps(asdict(cut_log(_spark(place), place, every, out))))
 
 
 @main.command("watch")

@@ -4,6 +4,7 @@
 
     chain     every block's bytes against the hash chain, also of the metadata log           engine.log
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
+    snapshots (where there are some) each is what the events lead to from the one before      chunks.py, a task each
     ...       the checks of audit_fold.py, at every offset                                    a Spark task a partition
     arrivals  dead letters, joined across partitions: none that was not sent, none that was forwarded and is not there
     policies  every policy that decided was set in the metadata log, and those set are applied
@@ -25,6 +26,7 @@ from projections.verify import verify_partition
 from spark_replay import columns
 from spark_replay.audit_fold import LISTED, AuditProduct
 from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
+from spark_replay.chunks import verify_snapshots
 from spark_replay.findings import Finding, of_row
 from spark_replay.fold import Feed, fold_feed, fold_log, for_each
 from spark_replay.history_log import HistoryLog, InKafka, Place, open_log, partition_of
@@ -43,8 +45,9 @@ LETTERS = "letters"
 FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, LETTERS)
 
 
-def audit(spark: "SparkSession", place: Place) -> list[Finding]:
-    """Everything that was checked, in the order of checks and partitions. LogError when there is no log."""
+def audit(spark: "SparkSession", place: Place, snapshots: Path | None = None) -> list[Finding]:
+    """Everything that was checked, in the order of checks and partitions. `snapshots`: a directory of an auditor's own
+    (cutting.py), in place of those beside the log. LogError when there is no log."""
     log = open_log(place)
     reach = ends_of(log)
     ends = [Range(name, 0, end) for name, end in ends_of(open_log(place)).items()]  # later than `reach` (letters.py)
@@ -52,6 +55,7 @@ def audit(spark: "SparkSession", place: Place) -> list[Finding]:
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
     if stretches:
+        findings += verify_snapshots(spark, place, {stretch.partition for stretch in stretches}, snapshots)
         store = None if isinstance(place, InKafka) else place
         frame = fold_log(
             spark, place, stretches, fold_audit, columns.AUDITED, fresh=True, store=store, reach=reach

@@ -53,6 +53,7 @@ from schemas.events import (
 )  # fmt: skip
 from spark_replay import columns
 from spark_replay.attached import Attached
+from spark_replay.claims import Claims
 from spark_replay.ledger import CONSERVATION, DEAD_LETTERS, DELIVERIES, LIMITS, ORDER, SETTLEMENT, TTL, Account
 from spark_replay.letters import Post
 from spark_replay.outcomes import batch_of, targets
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LISTED = 100
-ASKED = 256  # of so many CheckpointAsked the digest is kept, for claims still to come
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
 CLAIMS, RECORDS, PREFETCH, CONSUMERS = "claims", "records", "prefetch", "consumers"
 CHECKS = {
@@ -99,11 +99,7 @@ class AuditProduct:
         self.now_ms = 0
         self.least_ms = 0
         self.events = 0
-        self.claims = 0
-        self.held_at = -1  # offset about which the last claim was right
-        self.claimants: dict[str, None] = {}  # nodes, in the order of their first claims
-        self.asked: dict[int, str] = {}  # offset of a CheckpointAsked -> the digest after it
-        self.passed_by = 0
+        self.claims = Claims()
         self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
@@ -148,27 +144,10 @@ class AuditProduct:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
     def before(self, offset: int, event: Checkpointed) -> None:
-        """The claim is about the state behind `event.offset`. A broker alone appends it at once; among nodes that share
-        the log others' events come between, so that their claims are about an offset where they were asked for."""
         self.offset = offset
-        self.claims += 1
-        if event.node:
-            self.claimants[event.node] = None
-        digest = self.asked.get(event.offset)
-        if digest is None and event.offset == self.machine.next_offset - 1:
-            digest = self.machine.digest()
-        if digest is None and not event.node:
-            detail = f"the broker claims what was after offset {event.offset}; it says so right behind it, and not here"
-            self.fail(CLAIMS, None, None, detail)
-        elif digest is None:
-            self.passed_by += 1  # other events came between, the state is no longer that of the claim
-        elif event.digest == digest:
-            self.held_at = event.offset
-        else:
-            who = f"node {event.node}" if event.node else "the broker"
-            since = "no claim before it held" if self.held_at < 0 else f"the last that held is of offset {self.held_at}"
-            detail = f"{who} claimed {event.digest} after offset {event.offset}, the fold has {digest}; {since}"
-            self.fail(CLAIMS, None, None, detail)
+        wrong = self.claims.compare(self.machine, event)
+        if wrong is not None:
+            self.fail(CLAIMS, None, None, wrong)
 
     def undecodable(self, offset: int, why: str) -> None:
         self.offset = offset
@@ -223,9 +202,7 @@ class AuditProduct:
             self.prefetches.lost(event.epoch)
             self.lost[event.epoch] = None
         elif isinstance(event, CheckpointAsked):
-            self.asked[self.offset] = self.machine.digest()
-            if len(self.asked) > ASKED:
-                del self.asked[next(iter(self.asked))]
+            self.claims.was_asked(self.offset, self.machine)
         elif isinstance(event, BrokerStarted):
             self.prefetches = Prefetches()
             if event.after_crash:
@@ -454,8 +431,7 @@ class AuditProduct:
 
     def _looked_at(self, check: str) -> str:
         if check == CLAIMS:
-            by = f" by {', '.join(sorted(self.claimants))}" if self.claimants else ""
-            return f"{self.claims} claims{by}" + (f", {self.passed_by} not comparable" if self.passed_by else "")
+            return str(self.claims)
         if check == RECORDS:
             since = f", the first at offset {self.first_quarantined}" if self.quarantined else ""
             return f"{self.events} events, {self.quarantined} skipped as making no sense{since}"

@@ -22,9 +22,10 @@ from projections.machine.machine import Machine
 from spark_replay.audit_fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 3
+FORMAT = 4
 _CLASSES = {
     ("spark_replay.attached", "Attached"),
+    ("spark_replay.claims", "Claims"),
     ("spark_replay.levels", "Levels"),
     ("spark_replay.limits", "Limits"),
     ("spark_replay.prefetch", "Prefetches"),

@@ -1,13 +1,14 @@
 """The machine folded in Spark tasks: a stretch of one log partition a task, in order, without a shuffle.
 
-    over a data directory   spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
+    over a log              spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
     over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (kafka_frame.py)
     over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from wherever
 
-The same `projections.machine` runs here that runs in the broker. Over a data directory no record travels between
-Python and the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long
-partition with snapshots can be cut into stretches that are folded at the same time. Memory is the machine's state and
-one group of records.
+The same `projections.machine` runs here that runs in the broker. In the first way no record travels between Python and
+the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long partition with
+snapshots can be cut into stretches that are folded at the same time. A data directory is read so, and Kafka where an
+auditor has made snapshots of it (`cutting.py`): Spark's source reads one stretch of a partition at a time, and not from
+where a snapshot is. Memory is the machine's state and one group of records.
 
 What a fold makes of each event is a `Product`: it sees the event and its effects while the machine stands right behind
 the event. A record that cannot be decoded is skipped, as by every fold (DESIGN section 1), and shown to the product.
@@ -24,12 +25,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 from engine.log.base import LogError
 from projections.machine.effects import Effect
 from projections.machine.machine import Machine
+from projections.replay import PartitionLog, decoder_for
 from projections.snapshots import SnapshotError, Snapshots, load
 from schemas.codec import Decoder, UndecodableRecord
-from schemas.events import Actor, Checkpointed, Event
+from schemas.events import Actor, CheckpointAsked, Checkpointed, Event
 from schemas.single_object import FramedDecoder
 from spark_replay import columns
-from spark_replay.history_log import Group, InKafka, Place, open_log, read_groups
+from spark_replay.history_log import Group, InKafka, Place, groups_in, open_log, partition_of
 from spark_replay.ranges import Range
 
 if TYPE_CHECKING:
@@ -104,9 +106,11 @@ def fold_events(
 
 
 def fold_quietly(
-    machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, until: int | None = None
-) -> Iterator[Group]:
-    """Only the state at offset `until` (None: at the end) matters. What lies behind it is given back."""
+    machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, until: int | None = None,
+    watched: Callable[[int, Event], None] | None = None,
+) -> Iterator[Group]:  # fmt: skip
+    """Only the state at offset `until` (None: at the end) matters. What lies behind it is given back. `watched` is
+    shown claims that are about to be applied, and where they were asked for, right behind it."""
     decode = (decoder or Decoder()).decode
     apply = machine.apply
     effects: list[Effect] = []
@@ -119,9 +123,13 @@ def fold_quietly(
             except UndecodableRecord:
                 machine.skip(offsets[index])
                 continue
+            if watched is not None and type(event) is Checkpointed:
+                watched(offsets[index], event)
             apply(offsets[index], timestamp_ms if times is None else times[index], actor, event, effects)
             if effects:
                 effects.clear()
+            if watched is not None and type(event) is CheckpointAsked:
+                watched(offsets[index], event)
         if take < len(offsets):
             rest: Group = (offsets[take:], records[take:], None if times is None else times[take:])
             return chain((rest,), remaining)
@@ -130,13 +138,15 @@ def fold_quietly(
 
 def fold_log(
     spark: "SparkSession", place: Place, stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
-    schema: "pa.Schema", fresh: bool = False, **settings: Any,
+    schema: "pa.Schema", fresh: bool = False, snapshots: Snapshots | None = None, **settings: Any,
 ) -> "DataFrame":  # fmt: skip
     """What `task(feed, **settings)` yields for each stretch, in their order. `fresh`: each from the beginning of its
-    partition, trusting no snapshot. LogError when the beginning is gone."""
-    if isinstance(place, InKafka):
+    partition, trusting no snapshot. `snapshots`: these, and not those beside the log. LogError when the beginning is
+    gone."""
+    used = None if fresh else snapshots or beside(place)
+    if used is None and isinstance(place, InKafka):
         return _fold_topics(spark, place, stretches, partial(_topic_task, list(stretches), task, settings), schema)
-    return for_each(spark, stretches, directory_task, schema, data=place, fold=task, fresh=fresh, settings=settings)
+    return for_each(spark, stretches, log_task, schema, place=place, snapshots=used, fold=task, settings=settings)
 
 
 def for_each(
@@ -156,45 +166,60 @@ def _tasks(stretches: list[Range], task: Any, settings: dict[str, Any], batches:
             yield from task(stretches[number], **settings)
 
 
-# -- over a data directory -----------------------------------------------------------------------------------------
+# -- over a log ----------------------------------------------------------------------------------------------------
 
 
-def directory_task(
-    stretch: Range, data: str, fold: Any, fresh: bool, settings: dict[str, Any]
+def log_task(
+    stretch: Range, place: Place, snapshots: Snapshots | None, fold: Any, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task. CorruptLog."""
-    machine = Machine(stretch.partition) if fresh else from_snapshot(data, stretch.partition, stretch.start)
-    groups = log_groups(data, stretch.partition, machine.next_offset, stretch.end)
-    yield from fold(Feed(stretch, machine, groups, Decoder()), **settings)
+    """In a Spark task. Without snapshots from the beginning. CorruptLog, LogError."""
+    log = partition_of(place, stretch.partition)
+    machine = from_snapshot(snapshots, log, stretch.start)
+    groups = groups_up_to(log, machine.next_offset, stretch.end)
+    yield from fold(Feed(stretch, machine, groups, decoder_for(log)), **settings)
+
+
+def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[Group]:
+    """The records of a stretch, in portions that a task has room for. CorruptLog, LogError."""
+    if start < end:
+        yield from groups_in(log, start, end, GROUP_ROWS, GROUP_BYTES)
 
 
 def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Group]:
     """A stretch of the log of a data directory. CorruptLog."""
-    return read_groups(data, Range(partition, start, end), GROUP_ROWS, GROUP_BYTES)
+    return groups_up_to(partition_of(data, partition), start, end)
 
 
-def from_snapshot(data: str, partition: str, offset: int) -> Machine:
+def beside(place: Place) -> Snapshots | None:
+    """The snapshots that a broker keeps beside its log. Of topics there are none."""
+    return None if isinstance(place, InKafka) else Snapshots(Path(place) / "snapshots")
+
+
+def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -> Machine:
     """The machine as the nearest sound snapshot at or before `offset` has it. A snapshot saves time and decides
-    nothing: a damaged one is passed over."""
-    snapshots = Snapshots(Path(data) / "snapshots")
-    path = snapshots.nearest(partition, offset)
-    while path is not None:
+    nothing: a damaged one is passed over. LogError when the log no longer has what comes behind it."""
+    path = None if snapshots is None else snapshots.nearest(log.name, offset)
+    machine = Machine(log.name)
+    while path is not None and snapshots is not None:
         try:
-            return load(path)
+            machine = load(path)
+            break
         except SnapshotError:
-            path = snapshots.nearest(partition, int(path.stem) - 1)
-    return Machine(partition)
+            path = snapshots.nearest(log.name, int(path.stem) - 1)
+    if machine.next_offset < min(log.start_offset, offset):
+        raise LogError(f"{log.name} begins at offset {log.start_offset}: what lies before it is gone")
+    return machine
 
 
-def cut_at_snapshots(place: Place, stretches: Iterable[Range]) -> list[Range]:
-    """The same stretches, in as many pieces as can be folded at the same time. Of a Kafka partition there is one: it
-    has no snapshots here."""
-    if isinstance(place, InKafka):
+def cut_at_snapshots(place: Place, stretches: Iterable[Range], snapshots: Snapshots | None = None) -> list[Range]:
+    """The same stretches, in as many pieces as can be folded at the same time. Of a Kafka partition without snapshots
+    there is one."""
+    used = snapshots or beside(place)
+    if used is None:
         return list(stretches)
-    snapshots = Snapshots(Path(place) / "snapshots")
     pieces = []
     for stretch in stretches:
-        inside = [at for at in sorted(snapshots.offsets(stretch.partition)) if stretch.start < at < stretch.end]
+        inside = [at for at in used.offsets(stretch.partition) if stretch.start < at < stretch.end]
         bounds = [stretch.start, *inside, stretch.end]
         pieces += [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]
     return pieces
@@ -206,7 +231,7 @@ def cut_at_snapshots(place: Place, stretches: Iterable[Range]) -> list[Range]:
 def _fold_topics(
     spark: "SparkSession", topics: InKafka, stretches: Sequence[Range], tasks: Any, schema: "pa.Schema"
 ) -> "DataFrame":
-    """Each partition from its beginning, as there is no snapshot of it here."""
+    """Each partition from its beginning."""
     from spark_replay.kafka_frame import records_frame
 
     named = [stretch.partition for stretch in stretches]

@@ -6,6 +6,7 @@ Rows come in log order within a partition; (partition, offset, ordinal) orders a
 """
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_replay import columns
@@ -13,6 +14,7 @@ from spark_replay.fold import Feed, cut_at_snapshots, fold_feed, fold_frame, fol
 from spark_replay.history_log import Place, first_event_ms, open_log, selected
 from spark_replay.moments import by_offsets
 from spark_replay.outcomes import HistoryProduct, is_queue
+from spark_replay.own_snapshots import own_snapshots
 from spark_replay.ranges import BadRequest, Range, resolve
 
 if TYPE_CHECKING:
@@ -21,23 +23,29 @@ if TYPE_CHECKING:
 
 
 def history(
-    spark: "SparkSession", place: Place, options: Mapping[str, str] | None = None, queue: str | None = None
-) -> "DataFrame":
+    spark: "SparkSession", place: Place, options: Mapping[str, str] | None = None, queue: str | None = None,
+    snapshots: Path | None = None,
+) -> "DataFrame":  # fmt: skip
     """The table HISTORY (columns.py) of the queue log at a place. `options` choose the stretch (ranges.py);
-    `queue` ("vhost/name", or a name in "/") only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
-    return history_frame(spark, place, plan_history(place, options or {}), queue)
+    `queue` ("vhost/name", or a name in "/") only that queue; `snapshots`: a directory of an auditor's own (cutting.py).
+    Raises BadRequest, OutsideHistory, CorruptLog."""
+    return history_frame(spark, place, plan_history(place, options or {}, snapshots), queue, snapshots)
 
 
-def plan_history(place: Place, options: Mapping[str, str]) -> list[Range]:
+def plan_history(place: Place, options: Mapping[str, str], snapshots: Path | None = None) -> list[Range]:
     """The stretches to fold, in order. Needs no Spark."""
     log = open_log(place)
     stretch = by_offsets(log, options)
     wanted = resolve(selected(log, "queues", options.get("partitions")), stretch, first_event_ms(log))
-    return cut_at_snapshots(place, wanted)
+    return cut_at_snapshots(place, wanted, own_snapshots(place, snapshots))
 
 
-def history_frame(spark: "SparkSession", place: Place, stretches: list[Range], queue: str | None = None) -> "DataFrame":
-    return fold_log(spark, place, stretches, fold_history, columns.HISTORY, queue=queue)
+def history_frame(
+    spark: "SparkSession", place: Place, stretches: list[Range], queue: str | None = None,
+    snapshots: Path | None = None,
+) -> "DataFrame":  # fmt: skip
+    own = own_snapshots(place, snapshots)
+    return fold_log(spark, place, stretches, fold_history, columns.HISTORY, snapshots=own, queue=queue)
 
 
 def history_of(records: "DataFrame") -> "DataFrame":

@@ -12,6 +12,7 @@ from spark_replay.audit import CHAIN, STORE
 from spark_replay.audit_fold import CHECKS
 from spark_replay.audit_policies import POLICIES
 from spark_replay.audit_seals import SEALS
+from spark_replay.chunks import SNAPSHOTS, STATE
 from spark_replay.findings import Finding
 from spark_replay.kept import KEPT
 from spark_replay.letters import ARRIVALS
@@ -25,11 +26,13 @@ MEANING = CHECKS | {
     ARRIVALS: "no dead letter came that was not sent, and none that was forwarded is missing, across partitions",
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
     STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",
+    SNAPSHOTS: "each snapshot is what the events lead to from the one before, the first from nothing",
+    STATE: "the state in the broker's RocksDB, without bodies, is what the events lead to from the snapshot before",
 }
 
 
-def print_report(findings: Sequence[Finding], form: str) -> None:
-    """On stdout: one line a check, then every finding with its place."""
+def print_report(findings: Sequence[Finding], form: str, what: str = "audit") -> None:
+    """On stdout: one line a check, then every finding with its place, and whether `what` passed."""
     if form == "json":
         print_json((asdict(finding) for finding in findings), sys.stdout)
         return
@@ -47,7 +50,7 @@ def print_report(findings: Sequence[Finding], form: str) -> None:
     bad = [finding for finding in findings if not finding.ok]
     for finding in bad:
         console.print(_line(finding), markup=False, soft_wrap=True)
-    console.print("audit passed" if not bad else f"audit FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
+    console.print(f"{what} passed" if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
 
 
 def print_batch(report: BatchReport, form: str) -> None:

@@ -52,7 +52,7 @@ class FoldReader(DataSourceReader):
         return [FoldStretch(Range(end.partition, end.end, end.end), plan.clock_ms) for end in plan.ends]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        from spark_replay.fold import directory_task
+        from spark_replay.fold import beside, log_task
         from spark_replay.history import fold_history
         from spark_replay.state import StatePlan, fold_state
 
@@ -60,10 +60,10 @@ class FoldReader(DataSourceReader):
             return iter(())
         stretch, clock_ms = partition.value
         if self.view == "history":
-            return directory_task(stretch, self.data, fold_history, False, {"queue": self.queue})
+            return log_task(stretch, self.data, beside(self.data), fold_history, {"queue": self.queue})
         plan = StatePlan(self.data, (stretch,), clock_ms)
         settings = {"plan": plan, "queue": self.queue, "messages": self.view == "messages"}
-        rows = directory_task(stretch, self.data, fold_state, False, settings)
+        rows = log_task(stretch, self.data, beside(self.data), fold_state, settings)
         return _of(self.view.removesuffix("s"), rows)
 
 

@@ -13,9 +13,11 @@ One fold makes both tables: a queue's row, then its messages, come out of the sa
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projections.machine.queue import MessageView, Queue
+from projections.snapshots import Snapshots
 from schemas.events import Argument
 from spark_replay import columns
 from spark_replay.events import canonical_json
@@ -23,6 +25,7 @@ from spark_replay.fold import Feed, fold_log, fold_quietly
 from spark_replay.history_log import Place, first_event_ms, open_log, read_messages, selected
 from spark_replay.moments import offsets_of
 from spark_replay.outcomes import is_queue
+from spark_replay.own_snapshots import own_snapshots
 from spark_replay.ranges import BadRequest, Range, ending_time_ms, parse_offsets, resolve
 
 if TYPE_CHECKING:
@@ -55,23 +58,30 @@ def state_at(
     offsets: str | None = None,
     queue: str | None = None,
     messages: bool = True,
+    snapshots: Path | None = None,
 ) -> State:
     """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets). `queue`: only that
-    one ("vhost/name", or a name in "/"). Raises BadRequest, CorruptLog."""
-    return state_frame(spark, plan_state(place, time, offsets), queue, messages)
+    one ("vhost/name", or a name in "/"). `snapshots`: a directory of an auditor's own (cutting.py). Raises BadRequest,
+    CorruptLog."""
+    return state_frame(spark, plan_state(place, time, offsets, snapshots), queue, messages)
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None."""
+    """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None;
+    `snapshots`: others than those beside the log."""
 
     place: Place
     ends: tuple[Range, ...]
     clock_ms: int | None
+    snapshots: Snapshots | None = None
 
 
-def plan_state(place: Place, time: str | None = None, offsets: str | None = None) -> StatePlan:
+def plan_state(
+    place: Place, time: str | None = None, offsets: str | None = None, snapshots: Path | None = None
+) -> StatePlan:
     """How far to fold each partition. Needs no Spark."""
+    own = own_snapshots(place, snapshots)
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
     log = open_log(place)
@@ -88,14 +98,15 @@ def plan_state(place: Place, time: str | None = None, offsets: str | None = None
         ends = resolve([p for p in partitions if p.name in named], {"endingOffsets": canonical_json(named)}, first_ms)
     else:
         ends = resolve(partitions, {}, first_ms)
-    return StatePlan(place, tuple(ends), clock_ms)
+    return StatePlan(place, tuple(ends), clock_ms, own)
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
     ends = [Range(end.partition, end.end, end.end) for end in plan.ends]  # nothing is shown, all is folded
-    return State(
-        fold_log(spark, plan.place, ends, fold_state, columns.STATE, plan=plan, queue=queue, messages=messages)
-    )
+    return State(fold_log(
+        spark, plan.place, ends, fold_state, columns.STATE, snapshots=plan.snapshots, plan=plan, queue=queue,
+        messages=messages,
+    ))  # fmt: skip
 
 
 def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":

@@ -1,15 +1,15 @@
 """A history of any length, for measuring: `write_history(data, events, seed)`, the same each time from the same seed.
 
 Written through the real log (`EmbeddedLog`: Avro blocks, chain, index, fsync) by the real encoder, into one partition,
-without a broker. What consumers hold is followed by plain counting, so that every ack and nack makes sense in the fold;
-`events` such as a broker would have written, in bursts of one queue (of 100 events):
+without a broker. What consumers hold is followed by plain counting, so that every ack and nack makes sense in the fold.
+The events are such as a broker would have written, in turns of 100 events of one queue:
 
-    hot      classic     publishes of 20 bytes in bursts of 1 to 20, acks of up to 30 messages in ranges; prefetch 100
+    hot      classic     publishes of 20 bytes in bursts of 1 to 20, acks of 1 to 7 messages in ranges; prefetch 100
     steps    quorum      the same slower; one ack in eight is a nack that requeues, one in forty one that does not
     bounded  classic     nobody consumes, x-max-length 1000: every publish drops the oldest
     brief    classic     nobody consumes, x-message-ttl 2000: they expire, by the next event or by a Tick
 
-A millisecond passes for every 20 events. The queues are as long at the end as near the beginning (about 5,000 messages
+A millisecond passes for every 20 events. The queues are as long at the end as near the beginning (about 3,000 messages
 in all), so what an event costs can be compared between sizes.
 """
 
@@ -39,7 +39,7 @@ GROUP = 2_000  # events in a block
 PREFETCH = 100
 _SERVICE = Actor("service", 1 << 24)
 _PROPERTIES = bytes.fromhex("9000") + bytes([16]) + b"application/json" + b"\x02"
-# Of a hundred events: to which queue they belong, and whether messages come in
+# Of a hundred turns: whose they are
 _SHARES = (("hot", 76), ("steps", 16), ("bounded", 4), ("brief", 4))
 
 
@@ -88,7 +88,7 @@ class Writer:
     def settle(self, queue: str, consumer: int) -> None:
         """The consumer settles some of what it holds: the oldest, at most its prefetch."""
         waiting = self.queues[queue]
-        some = min(self.chance.randrange(1, 31), len(waiting), PREFETCH)
+        some = min(self.chance.randrange(1, 8), len(waiting), PREFETCH)
         ranges = _ranges(waiting, some)
         how = self.chance.randrange(40) if queue == "steps" else -1
         if how >= 0 and how % 8 == 1:  # they come back, and go to the same consumer at once
@@ -141,7 +141,7 @@ def write_history(data: Path, events: int, seed: int = 1) -> None:
     while writer.partition.next_offset < events:
         queue = writer.chance.choice(day)
         writer.burst(queue, consumers.get(queue, 0), min(100, events - writer.partition.next_offset))
-        if writer.partition.next_offset % 700 == 0 and writer.partition.next_offset < events:
+        if writer.chance.random() < 0.1 and writer.partition.next_offset < events:
             writer.append(Tick(), BROKER)
     log.commit_and_wait()
     log.close()

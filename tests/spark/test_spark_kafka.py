@@ -12,8 +12,11 @@ from projections.replay import fold
 from schemas.events import Acked, Argument, ConsumerAttached, Published, QueueDeclared, Route
 from spark_replay import __main__ as cli
 from spark_replay.audit import audit
+from spark_replay.chunks import verify
+from spark_replay.cutting import cut
 from spark_replay.history import biography, history
 from spark_replay.history_log import InKafka
+from spark_replay.ranges import BadRequest
 from spark_replay.state import state_at
 from tests.kafka.cluster import KafkaCluster
 
@@ -54,6 +57,23 @@ def test_audit_from_kafka_finds_what_the_embedded_one_finds(spark, busy: Path, c
     assert [(f.partition, f.ok) for f in there if f.check == "kept"] == [
         ("metadata-0", True), ("queues-0", True), ("queues-1", True),
     ]  # fmt: skip
+
+
+def test_a_history_in_kafka_is_cut_and_then_read_chunk_by_chunk(
+    spark, busy: Path, copied: InKafka, tmp_path: Path
+) -> None:
+    done = cut(spark, copied, 150, tmp_path / "own")
+    assert done.in_all == done.snapshots == sum(end // 150 for end in done.up_to.values())
+    findings = verify(spark, copied, tmp_path / "own")
+    assert all(finding.ok for finding in findings), findings
+    pieces = history(spark, copied, snapshots=tmp_path / "own")
+    assert pieces.rdd.getNumPartitions() == 2 + done.in_all
+    assert pieces.collect() == history(spark, str(busy)).collect()
+    when = {"time": str(START_MS + 7_000)}
+    there = state_at(spark, copied, snapshots=tmp_path / "own", **when).rows.collect()
+    assert there == state_at(spark, str(busy), **when).rows.collect()
+    with pytest.raises(BadRequest, match="another log"):
+        verify(spark, str(busy), tmp_path / "own")
 
 
 # -- what only Kafka has ------------------------------------------------------------------------------------------

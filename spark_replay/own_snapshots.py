@@ -1,0 +1,100 @@
+"""A directory of an auditor's own snapshots: of which log they are, and how it is told later that they are those.
+
+    OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}
+    OWN/queues-0/...     snapshots, as projections/snapshots.py has them
+    OWN/SHA256SUMS       a line for each of the files above: `sha256sum --check SHA256SUMS` compares them
+
+The SHA-256 of SHA256SUMS stands for all of it: kept elsewhere, it shows that nobody changed the directory since.
+A directory without `cut.json` is taken as it is: that of a broker or a node.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from projections.replay import PartitionLog
+from projections.snapshots import Snapshots
+from spark_replay.history_log import Place, open_log
+from spark_replay.ranges import BadRequest
+
+CUT, SUMS = "cut.json", "SHA256SUMS"
+
+
+def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
+    """The snapshots in `directory`; None for none. BadRequest when it is not there, or is of another log."""
+    if directory is None:
+        return None
+    if not directory.is_dir():
+        raise BadRequest(f"{directory}: no such directory")
+    about = read_about(directory)
+    if about is not None:
+        require_same_log(place, directory, about)
+    return Snapshots(directory.resolve())
+
+
+def read_about(directory: Path) -> dict[str, Any] | None:
+    """What `cut.json` says; None when there is none. BadRequest when it is not ours."""
+    try:
+        found: Any = json.loads((directory / CUT).read_text())
+        return {"every": int(found["every"]), "begins": dict(found["begins"])}
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        raise BadRequest(f"{directory / CUT}: not as `cut` writes it") from None
+
+
+def require_same_log(place: Place, directory: Path, about: dict[str, Any]) -> None:
+    for name, begins in begins_of(place).items():
+        if about["begins"].get(name, begins) != begins:
+            raise BadRequest(f"{directory} has snapshots of another log: its {name} does not begin as the one there")
+
+
+def begins_of(place: Place) -> dict[str, str]:
+    """SHA-256 of the first record of each partition that has one: of two logs it is hardly the same."""
+    found = {}
+    for partition in open_log(place).queues:
+        record = _first_record(partition)
+        if record is not None:
+            found[partition.name] = hashlib.sha256(record).hexdigest()
+    return found
+
+
+def _first_record(partition: PartitionLog) -> bytes | None:
+    for block in partition.read(0, 1):
+        return block.records[0] if block.first_offset == 0 else None
+    return None
+
+
+def write_about(directory: Path, about: dict[str, Any]) -> None:
+    _write(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
+
+
+def write_sums(directory: Path, written: set[Path]) -> str:
+    """Bring SHA256SUMS up to date, `written` being files that are new; its own SHA-256."""
+    known: dict[str, str] = {}
+    if (directory / SUMS).exists():
+        for line in (directory / SUMS).read_text().splitlines():
+            digest, _, name = line.partition("  ")
+            known[name] = digest
+    lines = []
+    for path in sorted([directory / CUT, *directory.glob("*/*.snapshot")]):
+        name = str(path.relative_to(directory))
+        if name not in known or path in written or path.name == CUT:
+            with path.open("rb") as file:
+                known[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        lines.append(f"{known[name]}  {name}\n")
+    text = "".join(lines)
+    _write(directory / SUMS, text)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _write(path: Path, text: str) -> None:
+    """Whole or not at all."""
+    new = path.with_name(f"{path.name}.new")
+    with new.open("w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    new.replace(path)
