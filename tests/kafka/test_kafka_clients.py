@@ -21,7 +21,7 @@ from tests.running import RunningBroker
 worker, jars = celery.worker, perftest.jars
 _NONE = SimpleNamespace(params={})
 # What these ask for within a millisecond (an expiry, a count), a node on Kafka knows after a round trip.
-LATER = ("arguments, classic", "closed channel again", "exclusive ends with its connection")
+LATER = ("arguments, classic", "arguments, quorum", "closed channel again", "exclusive ends with its connection")
 
 
 @pytest.fixture(scope="module")
