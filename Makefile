@@ -33,7 +33,7 @@ lint: setup
 	$(BIN)/mypy
 
 # In two processes (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
-PYTEST_OPTIONS ?= -n 2 --dist loadgroup
+PYTEST_OPTIONS ?= -n 2 --dist loadscope
 
 test: lint
 	$(BIN)/python -m pytest $(PYTEST_OPTIONS)

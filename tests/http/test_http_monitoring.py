@@ -106,7 +106,7 @@ def test_metrics_tell_of_the_log(api: httpx.Client, broker: RunningBroker, name:
     assert "rewindmq_log_read_back_seconds" not in found
 
 
-def test_every_metric_is_described_once(broker: RunningBroker) -> None:
+def test_every_metric_is_described_once(broker: RunningBroker, queue: str) -> None:
     answer = httpx.get(f"{broker.http_url}/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     types = re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", answer.text, re.MULTILINE)
