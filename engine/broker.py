@@ -47,6 +47,7 @@ from engine.errors import (
     ResourceLocked,
 )
 from engine.exchanges import Exchanges, strip_cr_lf
+from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
@@ -495,6 +496,11 @@ class Broker(Exchanges):
     def blocked(self) -> str | None:
         """Why publishing is held back (the disk is full ...), in words for connection.blocked; None: it is not."""
         return self.turns.blocked
+
+    @property
+    def flow(self) -> Flow | None:
+        """What holds publishers up for a moment on a log that is read back (Kafka)."""
+        return self.turns.flow
 
     @property
     def on_blocked(self) -> list[Callable[[], None]]:

@@ -24,6 +24,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.config import VERSION, Config
+from engine.flow import Flow
 from engine.keeping import Members
 from engine.log.base import LogError
 from engine.log.shared import Arrived, SharedLog
@@ -74,6 +75,7 @@ class Node:
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0
         self._was_under_way = 0.0  # seconds, the last one
+        self._flow = Flow(list(partitions))
         self._config = config
         self._metadata = metadata
         self._partitions = partitions
@@ -97,6 +99,7 @@ class Node:
         """From here on this broker's life is kept."""
         self._broker = broker
         broker.turns.kick = self.log.flush
+        broker.turns.flow = self._flow
         for partition in self._partitions:
             partition.on_lost = self._read_of_loss
             partition.on_checkpoint = self._checkpoint
@@ -235,6 +238,7 @@ class Node:
                 if event.epoch == self.epoch:
                     self._beating = False
                     self._was_under_way = self._loop.time() - self._beat_at
+                    self._flow.learn(self._was_under_way)
                     self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
                 self.missed[event.epoch] = 0
 

@@ -37,10 +37,17 @@ class Link:
     channel_max: int = 0
     frame_max: int = 0
     heartbeat_seconds: int = 0
+    blocked: bool = False  # it published while publishing is held back
+    in_flow: bool = False  # it publishes, and waits for its turn (engine/flow.py)
     received_octets: int = 0
     received_count: int = 0
     sent_octets: int = 0
     sent_count: int = 0
+
+    @property
+    def state(self) -> str:
+        """As RabbitMQ names it."""
+        return "blocked" if self.blocked else "flow" if self.in_flow else "running"
 
 
 @dataclass(slots=True, eq=False)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from engine.dead_letters import ROUND, Forwarder
+from engine.flow import Flow
 from engine.metadata import Metadata
 from engine.partition import Partition
 
@@ -40,6 +41,7 @@ class Turns:
         self.forwarder = forwarder
         self.clock = clock
         self.blocked: str | None = None
+        self.flow: Flow | None = None  # set by the keeper, on a log that is read back
         self.on_blocked: list[Callable[[], None]] = []
         self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
@@ -116,6 +118,8 @@ class Turns:
                 logger.exception("an answer that waited for the disk was not given")
         self._project()
         self.end()
+        if self.flow is not None:
+            self.flow.landed()
         self.readers()
 
     def _project(self) -> None:

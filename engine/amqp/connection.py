@@ -251,6 +251,20 @@ class Connection(FrameReader):
         self.waiting = True
         asyncio.get_running_loop().call_soon(self.have_turn)
 
+    def held_back(self) -> bool:
+        """Flow control, of connections that publish (engine/flow.py)."""
+        flow = self.broker.flow
+        if flow is None or not flow.full or not any(channel.publishings for channel in self.channels.values()):
+            return False
+        self.waiting = self.link.in_flow = True
+        self.throttle()
+        flow.wait(self.let_on)
+        return True
+
+    def let_on(self) -> None:
+        self.link.in_flow = False
+        self.have_turn()
+
     def have_turn(self) -> None:
         self.waiting = False
         if self.discarding:
@@ -510,7 +524,7 @@ class Connection(FrameReader):
         """A publish came. While the broker holds publishing back the client is told once, and not read from."""
         if self.broker.blocked is None or self.throttled:
             return
-        self.throttled = True
+        self.throttled = self.link.blocked = True
         if self.capabilities.get("connection.blocked") is True:
             self.told_blocked = True
             self.say("Connection.Blocked", reason=short_reply_text(self.broker.blocked))
@@ -522,10 +536,12 @@ class Connection(FrameReader):
             for channel in self.channels.values():
                 channel.publishings.clear()
             self.repeat = None  # with both gone, the next publish passes by `throttle`
+            if self.link.in_flow:  # its next publish is here already
+                self.throttle()
             return
         if not self.throttled:
             return
-        self.throttled = False
+        self.throttled = self.link.blocked = False
         if self.told_blocked:
             self.told_blocked = False
             self.say("Connection.Unblocked")

@@ -38,6 +38,7 @@ unpack_ack = struct.Struct(">QB").unpack_from
 PADDING = b"\x00\x00\x00"
 # So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand.
 FANNED_OUT = 2_000
+LOOK_BYTES = 8_192  # of a read, between two looks at what is on its way into the log
 
 
 class Repeat:
@@ -72,6 +73,10 @@ class FrameReader(ABC):
         """Others have their turn (`waiting`) before more of what came is parsed."""
 
     @abstractmethod
+    def held_back(self) -> bool:
+        """Whether no more is parsed for now (`waiting`): enough that was published is still on its way into the log."""
+
+    @abstractmethod
     def frame(self, kind: int, number: int, payload: bytes) -> None:
         """A frame that `parse` did not take. Must not raise AmqpError."""
 
@@ -88,7 +93,12 @@ class FrameReader(ABC):
         size = len(data)
         repeat = self.repeat
         self.fanned_out = 0
+        look_at = 0
         while size - pos >= FRAME_OVERHEAD:
+            if pos >= look_at:
+                if self.held_back():
+                    break
+                look_at = pos + LOOK_BYTES
             if repeat is not None and data.startswith(repeat.prefix, pos):
                 body = pos + repeat.length
                 end = body + repeat.size

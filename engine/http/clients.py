@@ -121,7 +121,7 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
     config, link = broker.config, session.link
     over_tls = config.tls if link is not None and link.tls is not None else None
     item = peer_details(broker, session) | tls_item(link) | {
-        "user": session.user, "vhost": session.vhost, "node": config.node, "state": "running",
+        "user": session.user, "vhost": session.vhost, "node": config.node, "state": link.state if link else "running",
         "type": "network" if link else "direct", "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
         "channels": len(session.channels), "host": config.host,
         "port": config.amqp_port if over_tls is None else over_tls.port,

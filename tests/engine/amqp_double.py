@@ -132,6 +132,7 @@ class DoubleBroker:
         self.routing_version = 0
         self.refuse_next = 0
         self.blocked: str | None = None
+        self.flow: Any = None
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})

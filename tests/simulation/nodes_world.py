@@ -111,6 +111,9 @@ class World:
         self.sizes = {
             "engine.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
             "engine.turns.ROUND": dice.choice((1, 3, 100)),
+            # with dice of its own: seeds keep the histories that they had before there was flow control
+            "engine.flow.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
+            "engine.flow.EVENTS_A_SECOND": 0,
             "engine.broker.CREDIT_WINDOW": dice.choice((1, 3, 10)),
             "engine.broker.EPOCH_IDS": dice.choice((30, 1 << 24, 1 << 24)),
             "projections.projector.PERSIST_EVENTS": dice.choice((5, 60, 10_000)),
