@@ -67,9 +67,8 @@ def content(path: Path) -> dict[bytes, bytes]:
 def test_what_is_received_is_what_was_sent(data: Path, store: StateStore, tmp_path: Path, size: int) -> None:
     node, files = receive(pieces_of(sent(data, store), size), tmp_path / "new")
     assert node == "north"
-    assert {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()} == (
-        files.keys()
-    )
+    laid_down = [path for path in (tmp_path / "new").rglob("*") if path.is_file()]
+    assert {path.relative_to(tmp_path / "new").as_posix() for path in laid_down} == files.keys()
     assert {name.partition("/")[0] for name in files} == {"kafka", "snapshots", "state"}
     assert (tmp_path / "new" / "kafka").read_text() == "cluster a, topic b\n"
     assert Snapshots(tmp_path / "new" / "snapshots").offsets("queues-0") == [0]

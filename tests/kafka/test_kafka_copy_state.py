@@ -1,6 +1,7 @@
 """A new node begins with the state of one that runs (S-122), and folds only what came since.
 
-What is sent and what is taken: tests/engine/test_state_copy.py; how the command fails: tests/cli/test_cli_copy_state.py.
+What is sent and what is taken is in tests/engine/test_state_copy.py, how the command fails in
+tests/cli/test_cli_copy_state.py.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""A checkpoint of a state store that is being written to: whole batches, also what is in memory only (there is no WAL)."""
+"""A checkpoint of a state store that is written to: whole batches, also what is in memory only (there is no WAL)."""
 
 import threading
 from pathlib import Path
