@@ -17,6 +17,7 @@ from engine.log.shared import SharedLog
 from engine.metadata import ReadBackMetadata
 from engine.node import Node, state_belongs_to
 from engine.read_back import ReadBackPartition
+from engine.state_copy import remove_leftovers
 from engine.users import first_user
 from projections.replay import recover
 from projections.store import StateStore
@@ -39,6 +40,7 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
         config = replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
         store = StateStore.open(config.data / "state")
         try:
+            remove_leftovers(config.data)
             metadata = ReadBackMetadata(log.metadata, clock)
             offsets = {metadata.name: metadata.fold()}
             partitions = []

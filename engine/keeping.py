@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from projections.machine.queue import Queue
+from projections.store import StateStore
 
 if TYPE_CHECKING:
     from engine.partition import Partition
@@ -38,6 +39,10 @@ class Keeper(Protocol):
 
     def behind(self, partition: "Partition") -> int:
         """How many offsets of the log are still to be folded, as far as is known."""
+
+    def written_state(self) -> StateStore | None:
+        """The state store, now that all is written to it that is folded, for a copy of it; None where a copy is of no
+        use without the log. StoreError when it can't be written."""
 
     def stop(self) -> None:
         """Everything durable, told and persisted. LogError when that can't be; what is confirmed is safe."""

@@ -34,7 +34,7 @@ from engine.read_back import ReadBackPartition
 from projections.machine.machine import MACHINE_VERSION, NewerHistory
 from projections.machine.queue import Queue
 from projections.snapshots import Snapshots
-from projections.store import StateStore
+from projections.store import StateStore, StoreError
 from schemas.codec import UndecodableRecord
 from schemas.events import (
     BROKER,
@@ -362,6 +362,17 @@ class Node:
             if found.partition == partition.name:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
+
+    def written_state(self) -> StateStore:
+        self._broker.end_of_turn()
+        if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
+            raise StoreError("the node is stopping")
+        try:
+            for partition in self._partitions:
+                partition.write_all()
+        except Exception as error:  # rocksdict knows no narrower class
+            raise StoreError(f"the state can't be written: {error}") from error
+        return self._store
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

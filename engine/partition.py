@@ -440,27 +440,36 @@ class Partition(ABC):
     def project(self) -> None:
         """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does;
         the batch is kept, and written by a later call."""
-        projector = self.projector
         if self._batch is None:
             changed = self.machine.next_offset - self._prepared_offset
-            if not self.effects and (changed >= PREPARE_EVENTS or projector.wants_write):
-                self._batch = projector.prepare()
-                self._prepared_offset = self._batch.offset
+            if not self.effects and (changed >= PREPARE_EVENTS or self.projector.wants_write):
+                self._prepare()
         if self._batch is not None and self._batch.offset <= self.durable_offset:
-            projector.write(self._batch)
-            self._batch = None
+            self._write()
+
+    def _prepare(self) -> None:
+        self._batch = self.projector.prepare()
+        self._prepared_offset = self._batch.offset
+
+    def _write(self) -> None:
+        assert self._batch is not None
+        self.projector.write(self._batch)
+        self._batch = None
 
     @property
     def at_rest(self) -> bool:
         """Nothing is to be carried out, and everything is durable."""
         return not self.effects and not self.fresh and self.durable_offset >= self.machine.next_offset
 
-    def persist_all(self) -> None:
-        """Everything folded so far into RocksDB, flushed. The log must be durable up to it already."""
+    def write_all(self) -> None:
+        """Everything folded so far into RocksDB. The log must be durable up to it already. Fails as `project`."""
         assert self.at_rest
         if self._batch is not None:
-            self.projector.write(self._batch)
-            self._batch = None
-        self.projector.write(self.projector.prepare())
+            self._write()
+        self._prepare()
+        self._write()
+
+    def persist_all(self) -> None:
+        """The same, flushed."""
+        self.write_all()
         self.projector.persist()
-        self._prepared_offset = self.machine.next_offset

@@ -91,6 +91,9 @@ class Alone:
     def behind(self, partition: Partition) -> int:
         return 0
 
+    def written_state(self) -> None:
+        """The log is here, too, and a backup is of the log."""
+
     def _durable(self) -> None:
         """A group commit landed."""
         self._broker.turns.problem("log", None)

@@ -22,11 +22,12 @@ The store is a cache of the log: losing it costs the time of a replay and nothin
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import Checkpoint, Rdict, WriteBatch
 
 from projections import keys, rocks
 from projections.machine.machine import Machine, NewerHistory
@@ -49,6 +50,7 @@ class StateStore:
         self._db = db
         self._scratch = scratch
         self._projectors: list[Projector] = []
+        self._copying = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "StateStore":
@@ -155,9 +157,21 @@ class StateStore:
         """Everything whose key begins with `prefix`, in the order of the keys."""
         return rocks.scan(self._db, prefix)
 
+    def checkpoint(self, path: Path) -> None:
+        """Another store at `path`, where nothing may be yet: what was written by now, whole batches only. RocksDB's
+        files are linked where the file system can, not copied. Any thread may do it while another writes. StoreError
+        when it can't be done."""
+        with self._copying:
+            try:
+                self._db.flush(True)  # first: `create_checkpoint` would do it too, but lets no other thread run
+                Checkpoint(self._db).create_checkpoint(str(path))
+            except Exception as error:  # rocksdict knows no narrower class
+                raise StoreError(f"{self.path}: cannot be copied: {error}") from error
+
     def close(self) -> None:
         """Flush what was written, and close. What was prepared and not written is the log's to tell again."""
-        self._db.close()
+        with self._copying:
+            self._db.close()
         if self._scratch is not None:
             shutil.rmtree(self._scratch)
 

@@ -1,7 +1,8 @@
 """The management API, asked by the command line. What the API refuses becomes one line and an exit code."""
 
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
@@ -89,14 +90,36 @@ class Client:
     def ask(self, method: str, url: str, **options: object) -> httpx.Response:
         try:
             response = self.http.request(method, url, **options)  # type: ignore[arg-type]
-        except httpx.TimeoutException:
-            raise CliError(TIMEOUT, f"operation on {self.address} timed out. Timeout value used: {self.timeout_seconds}"
-                           " seconds (--timeout)") from None  # fmt: skip
         except httpx.HTTPError as error:
-            raise CliError(UNAVAILABLE, f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq"
-                           " start --data DIR', or say where it is with --url or REWINDMQ_URL") from None  # fmt: skip
+            raise self._without_answer(error) from None
         if response.is_success:
             return response
+        raise self._refusal(method, url, response)
+
+    @contextmanager
+    def download(self, *segments: str) -> Iterator[Iterator[bytes]]:
+        """An answer piece by piece, however long. CliError also within, when it breaks off."""
+        url, begun = path(*segments), False
+        try:
+            with self.http.stream("GET", url) as response:
+                if not response.is_success:
+                    response.read()
+                    raise self._refusal("GET", url, response)
+                begun = True
+                yield response.iter_bytes()
+        except httpx.HTTPError as error:
+            if begun and not isinstance(error, httpx.TimeoutException):
+                raise CliError(UNAVAILABLE, f"{self.address} broke off: {error}") from None
+            raise self._without_answer(error) from None
+
+    def _without_answer(self, error: httpx.HTTPError) -> CliError:
+        if isinstance(error, httpx.TimeoutException):
+            return CliError(TIMEOUT, f"operation on {self.address} timed out. Timeout value used:"
+                            f" {self.timeout_seconds} seconds (--timeout)")  # fmt: skip
+        return CliError(UNAVAILABLE, f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq"
+                        " start --data DIR', or say where it is with --url or REWINDMQ_URL")  # fmt: skip
+
+    def _refusal(self, method: str, url: str, response: httpx.Response) -> CliError:
         answer: Json = {}
         try:
             answer = response.json()
@@ -104,5 +127,5 @@ class Client:
         except (ValueError, KeyError, TypeError):
             reason = f"{self.address} answered {response.status_code} to {method} {url}: is that a RewindMQ broker?"
         if response.status_code == 401 and reason == "Login failed":
-            raise CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
-        raise Refused(response.status_code, reason, answer)
+            return CliError(DATA, f"login failed at {self.address}: give the right --user and --password")
+        return Refused(response.status_code, reason, answer)

@@ -12,6 +12,7 @@ import click
 from engine.cli import (
     access,
     connections,
+    copying,
     definitions,
     diagnostics,
     erasures,
@@ -31,7 +32,7 @@ from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": node.COMMANDS, "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
+    "Node": (*node.COMMANDS, *copying.COMMANDS), "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (*history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS), "Policies": policies.COMMANDS,
     "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,

@@ -44,6 +44,7 @@ from engine.http import (
     queues,
     quorum,
     restore,
+    state,
     vhosts,
     web,
 )
@@ -153,6 +154,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/subjects/{subject}": {"DELETE": erasures.erase},
     "/erasures": {"GET": erasures.list_erasures},
     "/quarantine": {"GET": quarantine.list_quarantined},
+    "/state": {"GET": state.copy},
     "/exchanges": {"GET": exchanges.list_all},
     "/exchanges/{vhost}": {"GET": exchanges.list_vhost},
     "/exchanges/{vhost}/{exchange}": {
@@ -186,9 +188,10 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }  # fmt: skip
 
 
-# These may take longer than the log does for one answer: they look at history, ask Kafka, or ask again and again.
+# These may take longer than the log does for one answer: they look at history, ask Kafka, wait for the disk, or ask
+# again and again.
 PATIENT = {
-    definitions.import_all, definitions.import_vhost, past.at, restore.post, queues.get, quorum.status,
+    definitions.import_all, definitions.import_vhost, past.at, restore.post, queues.get, state.copy, quorum.status,
     quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow, quorum.shrink, quorum.rebalance,
 }  # fmt: skip
 
