@@ -3,7 +3,7 @@
     python -m engine --data DIR [--host H] [--amqp-port N] [--http-port M] ...      the same as `rewindmq start`
 
 Rules of this file
-- One line on stdout when clients may come; everything else goes to the log on stderr.
+- One line on stdout when clients may come; everything else goes to the log on stderr (logs.py).
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
 - What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
   taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used, or its history is
@@ -30,6 +30,7 @@ from engine.errors import AmqpError
 from engine.http.app import Listener, listen, make_app, serve
 from engine.joining import open_node
 from engine.log.base import CorruptLog, LogError
+from engine.logs import log_to_stderr
 from engine.server import AmqpServer
 from projections.machine.machine import NewerHistory
 from projections.store import StoreError
@@ -50,6 +51,7 @@ class Failure(Exception):
 
 def run(config: Config) -> int:
     """Run a broker in the foreground until SIGTERM or SIGINT; the exit code."""
+    log_to_stderr(config.log_level)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config))

@@ -47,6 +47,7 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
 
+    log_level: str = "info"  # of what is logged to stderr (logs.py)
     prometheus_port: int | None = None  # /metrics there, too (RabbitMQ's is 15692); None: with the API only
 
     @property

@@ -11,6 +11,7 @@ from engine.cli.settings import Settings, common
 from engine.cli.tls import with_tls
 from engine.cli.values import Value
 from engine.config import MAX_MESSAGE_SIZE, VERSION, Config
+from engine.logs import LEVELS
 from engine.tls import TlsListener
 from projections.machine.profile import PROFILES, RABBITMQ_3_13
 
@@ -56,6 +57,8 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
               help="Bytes; larger messages are refused.")  # fmt: skip
 @click.option("--loopback-users", metavar="NAME,...", default="guest", show_default=True,
               help="Users who may connect from this machine only; empty: nobody.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+              help="What is logged to stderr: this and worse.")  # fmt: skip
 @with_tls
 @with_kafka
 @click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
@@ -66,7 +69,7 @@ def start(
     node: str, https_port: int | None,
     load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
     kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
-    semantics: str, subject_header: str, keys: Path | None,
+    semantics: str, subject_header: str, keys: Path | None, log_level: str,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.__main__ import run
@@ -82,7 +85,7 @@ def start(
         load_definitions=load_definitions, kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
         max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,
         consumer_timeout_ms=consumer_timeout, semantics=semantics, subject_header=subject_header,
-        keys=None if keys is None else keys.absolute(),
+        keys=None if keys is None else keys.absolute(), log_level=log_level,
     )  # fmt: skip
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
