@@ -97,7 +97,7 @@ class Subjects:
 
     def sealed(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
         """What is logged instead of the body. ResourceError (506) when there is no key, and none can be made."""
-        self._let_go()
+        self._look_again()
         found = self._current.get(subject)
         if found is None:
             found = self._key_of(subject)
@@ -118,12 +118,15 @@ class Subjects:
         self._current[subject] = found
         return found
 
+    def _look_again(self) -> None:
+        if time.monotonic() >= self._let_go_at:
+            self._let_go()
+
     def _let_go(self) -> None:
-        now = time.monotonic()
-        if now >= self._let_go_at:
-            self._let_go_at = now + LOOK_AGAIN_SECONDS
-            self._current.clear()
-            self._ciphers.clear()
+        """Of all: keys may be there no more that nobody named, since an erasure ends a whole generation."""
+        self._let_go_at = time.monotonic() + LOOK_AGAIN_SECONDS
+        self._current.clear()
+        self._ciphers.clear()
 
     def _nonce(self) -> bytes:
         count = next(self._counts, None)
@@ -140,7 +143,7 @@ class Subjects:
         encryption = message.encryption
         if encryption is None:
             return message
-        self._let_go()
+        self._look_again()
         key_id = encryption.key_id
         cipher = self._ciphers.get(key_id)
         try:
@@ -184,19 +187,15 @@ class Subjects:
         key_ids = tuple(
             key_id for key_id in self.keys.known(subject) if key_id not in self._erased or self.keys.is_there(key_id)
         )
-        self._current.pop(subject, None)
+        self._let_go()
         for key_id in key_ids:
-            self._ciphers.pop(key_id, None)
             self.keys.destroy(key_id)
         return key_ids
 
     def erased(self, key_ids: Iterable[str]) -> None:
         """The history says that these are destroyed. Never fails: the log says what could not be done here."""
-        gone = set(key_ids)
-        for subject in [subject for subject, (key_id, _) in self._current.items() if key_id in gone]:
-            del self._current[subject]
+        self._let_go()
         for key_id in key_ids:
-            self._ciphers.pop(key_id, None)
             try:
                 self._destroy_again(key_id)
             except OSError as error:
@@ -204,9 +203,8 @@ class Subjects:
 
     def destroy_what_came_back(self) -> None:
         """Keys that were erased, and are there. OSError."""
-        for key_id in self.keys.files():
-            if key_id in self._erased:
-                self._destroy_again(key_id)
+        for key_id in self.keys.came_back():
+            self._destroy_again(key_id)
 
     def _destroy_again(self, key_id: str) -> None:
         if self.keys.is_there(key_id):
