@@ -14,7 +14,7 @@ A nonce is 8 random bytes of this process and a count of 4: it comes once in a p
 Rules of this file
 - Everything that decrypts does it here. Nothing that is decrypted is kept.
 - The loop waits for no sync of the disk: keys are made and destroyed in threads. A message is logged when its key is on
-  the disk.
+  the disk, and under none that is marked: what is published after an erasure, at any node, has a new one.
 - Keys in memory do not outlive the erasure: `erase` at this node, `erased` when the event is folded, here or elsewhere.
   Nor for long one that another node destroyed and ended before it said so: all are read again now and then.
 - A key that comes back after its erasure (from a backup, or in a directory of a node's own) is destroyed again: at the
@@ -115,7 +115,7 @@ class Subjects:
         """What is logged instead of the body. NoKeyYet. ResourceError (506): keys can't be read."""
         self._look_again()
         found = self._current.get(subject)
-        if found is None:
+        if found is None or self.keys.is_marked(found[0]):
             found = self._key_of(subject)
         key_id, cipher = found
         nonce = self._nonce()
