@@ -421,10 +421,11 @@ class Broker(Exchanges):
         self.readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool
+        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
-        """basic.get: `consumer.fetched(...)` is called with the answer when its effects are carried out, at the latest
-        at `end_of_turn`. Returns the partition, the queue and the holder's id, under which the message is acked."""
+        """basic.get, `count` of them at once: `consumer.fetched(...)` is called with each answer when its effects are
+        carried out, at the latest at `end_of_turn`. Returns the partition, the queue and the holder's id, under which
+        the messages are acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._usable(session, queue)
         declarations.check_fetch(found)
@@ -434,7 +435,10 @@ class Broker(Exchanges):
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
         partition.attach(holder_id, consumer)
-        await self._ask(session, partition, Fetched(session.vhost, queue, holder_id, channel, no_ack))
+        get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
+        for _ in range(count - 1):
+            partition.append(session.actor, get)
+        await self._ask(session, partition, get)
         _check_not_gone(found)
         return partition, found, holder_id
 
