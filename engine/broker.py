@@ -118,7 +118,7 @@ class Broker(Exchanges):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.readings = Readings(config, clock, self._ask, self._check_open, self.topology.marks)
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys
@@ -227,9 +227,9 @@ class Broker(Exchanges):
 
     async def _catch_up(self, session: Session, partition: Partition) -> None:
         await partition.catch_up()
-        self._check_open(session)  # else its end is in the log by now: nothing may follow that
+        self.check_open(session)  # else its end is in the log by now: nothing may follow that
 
-    def _check_open(self, session: Session) -> None:
+    def check_open(self, session: Session) -> None:
         """What has to wait may outlive its connection."""
         if session.session_id not in self.sessions:
             raise ConnectionForced("the connection is gone")
@@ -238,7 +238,7 @@ class Broker(Exchanges):
         self, session: Session, partition: Partition, event: Event, folded: Callable[[], None] | None = None
     ) -> list[Effect]:
         effects = await partition.ask(session.actor, event, folded)
-        self._check_open(session)  # else it may not have been done: the node was lost
+        self.check_open(session)  # else it may not have been done: the node was lost
         return effects
 
     async def declare_queue(

@@ -11,7 +11,7 @@ from engine.amqp.properties import parse
 from engine.amqp.publishing import Publishing, message, route_by_content
 from engine.counters import Tally
 from engine.delays import DELAYED_EXCHANGE
-from engine.errors import AmqpError, ConnectionForced, PreconditionFailed
+from engine.errors import AmqpError, PreconditionFailed
 from engine.http.arguments import arguments_from, table_of, types_of
 from engine.http.call import Call, bad_request, boolean, done, not_found, reply, short, text
 from engine.http.listing import Item, listed
@@ -143,8 +143,7 @@ async def send(
     logged, encryption = body, None
     if parsed.subject is not None and destinations:
         logged, encryption = await broker.subjects.seal(parsed.subject, body)
-        if session.session_id not in broker.sessions:
-            raise ConnectionForced("the connection is gone")
+        broker.check_open(session)
         destinations = route_by_content(publishing, parsed, broker, session)  # as it is after the wait
     tally = Tally()
     tally.another_size(len(body))

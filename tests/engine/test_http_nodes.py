@@ -8,10 +8,13 @@ import httpx
 import pytest
 from broker_harness import Client
 
+from engine.errors import ConnectionForced
 from engine.http.app import make_app
 from engine.read_back import ReadBackPartition
-from schemas.events import Actor, Event, Fetched
-from tests.engine.test_read_back import Nodes, publish, run, session, settled
+from engine.restoring import Plan, Wanted, restore
+from schemas.events import BROKER, Actor, Event, Fetched, NodeLost, Published, Route
+from schemas.single_object import FramedEncoder
+from tests.engine.test_read_back import START_MS, Nodes, declare, publish, run, session, settled
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -91,5 +94,37 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
             nodes.log("a").cut(False)
             assert [each["payload"] for each in (await asking).json()] == ["4", "5", "6", "7", "8", "9"]
             assert here.queue("/", "q").messages_ready == 0
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it appended is ignored by the fold."""
+    was = Wanted(7, 1, 0, False, None)
+    plan = Plan("/", "q", 1, "queues-0", 8, START_MS, ("classic", True, False, ()), (was,), {})
+    bodies = {7: Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1)}
+
+    class Past:
+        async def ask(self, _question: object) -> dict[int, Published]:
+            return bodies
+
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        await declare(broker, who)
+        await settled()
+        nodes.log("a").cut(True)
+        asking = asyncio.ensure_future(restore(broker, who, Past(), None, plan, "q", "name"))  # type: ignore[arg-type]
+        await settled()
+        lost = FramedEncoder()
+        record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", nodes.node("a").epoch, "lapsed"))
+        for partition in (nodes.history.metadata, *nodes.history.queues):
+            partition.put(b"", record)
+        nodes.log("a").cut(False)
+        with pytest.raises(ConnectionForced):
+            await asking
+        assert broker.queue("/", "q").messages_ready == 0
 
     run(test, tmp_path, monkeypatch)
