@@ -188,7 +188,7 @@ class Administration(Users):
     async def erase_subject(self, user: str, subject: str, reason: str) -> None:
         """Destroy the keys of a subject, then say so in the history. What a crash left of it is finished by asking
         again. NotFound: it has no keys. OSError: they can't be destroyed."""
-        key_ids = self.subjects.erase(subject)
+        key_ids = await self.subjects.erase(subject)
         if not key_ids:
             raise NotFound(f"subject '{subject}' has no keys")
         await self.metadata.ask(Actor(user, 0), SubjectErased(subject, key_ids, reason))

@@ -119,7 +119,7 @@ class Broker(Exchanges):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.readings = Readings(config, clock, self._ask, self._check_open, self.topology.marks)
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys
@@ -228,9 +228,9 @@ class Broker(Exchanges):
 
     async def _catch_up(self, session: Session, partition: Partition) -> None:
         await partition.catch_up()
-        self._check_open(session)  # else its end is in the log by now: nothing may follow that
+        self.check_open(session)  # else its end is in the log by now: nothing may follow that
 
-    def _check_open(self, session: Session) -> None:
+    def check_open(self, session: Session) -> None:
         """What has to wait may outlive its connection."""
         if session.session_id not in self.sessions:
             raise ConnectionForced("the connection is gone")
@@ -239,7 +239,7 @@ class Broker(Exchanges):
         self, session: Session, partition: Partition, event: Event, folded: Callable[[], None] | None = None
     ) -> list[Effect]:
         effects = await partition.ask(session.actor, event, folded)
-        self._check_open(session)  # else it may not have been done: the node was lost
+        self.check_open(session)  # else it may not have been done: the node was lost
         return effects
 
     async def declare_queue(
@@ -422,10 +422,11 @@ class Broker(Exchanges):
         self.readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool
+        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
-        """basic.get: `consumer.fetched(...)` is called with the answer when its effects are carried out, at the latest
-        at `end_of_turn`. Returns the partition, the queue and the holder's id, under which the message is acked."""
+        """basic.get, `count` of them at once: `consumer.fetched(...)` is called with each answer when its effects are
+        carried out, at the latest at `end_of_turn`. Returns the partition, the queue and the holder's id, under which
+        the messages are acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._usable(session, queue)
         declarations.check_fetch(found)
@@ -435,7 +436,10 @@ class Broker(Exchanges):
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
         partition.attach(holder_id, consumer)
-        await self._ask(session, partition, Fetched(session.vhost, queue, holder_id, channel, no_ack))
+        get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
+        for _ in range(count - 1):
+            partition.append(session.actor, get)
+        await self._ask(session, partition, get)
         _check_not_gone(found)
         return partition, found, holder_id
 

@@ -4,7 +4,7 @@
     destroyed      the history says that it was erased, and the directory that it was destroyed
     unlogged       it was destroyed, and the history does not say so: a broker ended between the two. Ask once more
     STILL THERE    the history says that it was erased, and it is there
-    unknown        neither it nor its mark is in the directory: is that the right one?
+    unknown        neither it nor its mark is in the directory: is that the right one, or was the key lost before?
 
 The history is read as it is; whether it is whole is for `verify` and `verify_seals` to say, which an erasure does not
 disturb, since no byte of the log changes.
@@ -13,7 +13,7 @@ disturb, since no byte of the log changes.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from engine.keys import KeyStore
+from engine.keys import KeyStore, by_generation, ends
 from engine.log.history import HistoryReader
 from projections.marks import topology_of
 from projections.replay import PartitionLog, blocks_of, decoder_for
@@ -51,17 +51,17 @@ class Proof:
 
 def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
     """LogError when the history can't be read."""
-    erasures = {
-        key_id: erasure
+    erasures = [
+        (key_id, erasure)
         for erasure in topology_of(reader.metadata).erasures if erasure.subject == subject
         for key_id in erasure.key_ids
-    }  # fmt: skip
-    reports = {key_id: KeyReport(key_id) for key_id in (*keys.known(subject), *erasures)}
+    ]  # fmt: skip
+    reports = {key_id: KeyReport(key_id) for key_id in (*keys.known(subject), *(key_id for key_id, _ in erasures))}
     plain = _count(reader.queues, subject, reports)
     for report in reports.values():
-        report.erasure = erasures.get(report.key_id)
+        report.erasure = next((each for erased, each in erasures if ends(erased, report.key_id)), None)
         report.state = _state(keys, report)
-    return Proof(sorted(reports.values(), key=lambda each: (len(each.key_id), each.key_id)), plain)
+    return Proof(sorted(reports.values(), key=lambda each: by_generation(each.key_id)), plain)
 
 
 def _state(keys: KeyStore, report: KeyReport) -> str:

@@ -6,13 +6,14 @@ here: up to its time, without what unbound this queue at that very time, since t
 (Of several Kafka brokers whose clocks differ, the unbinding may bear a time before the deletion's; then it counts.)
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from engine.errors import AmqpError
+from engine.errors import AmqpError, ConnectionForced
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
 from engine.metadata import NOT_RECORDED
+from projections.machine.queue import Queue
 from projections.replay import decoder_for, events_of
 from projections.rewind import At
 from projections.topology import Topology
@@ -63,6 +64,15 @@ def _time_of(log: LogPartition, offset: int) -> int | None:
     return None
 
 
+def missing(broker: "Broker", queue: Queue, bindings: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """Those that the queue, another incarnation, does not have; none where it has others: somebody bound it anew."""
+    then = [replace(each, queue_id=queue.queue_id) for each in bindings]
+    now = broker.topology.bindings_to(queue.vhost, "queue", queue.name)
+    if not set(now) <= set(then):
+        return ()
+    return tuple(each for each, again in zip(bindings, then, strict=True) if again not in now)
+
+
 def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], list[Lost]]:
     """Those that can be made again now, and those whose exchange is gone."""
     there = [each for each in bindings if (each.vhost, each.source) in broker.topology.exchanges]
@@ -73,13 +83,16 @@ def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], l
 async def bind_again(
     broker: "Broker", session: "Session", queue: str, bindings: tuple[Bound, ...]
 ) -> tuple[list[Bound], list[Lost]]:
-    """Those that were made, and those that were not: a user who may not bind gets the queue without them."""
+    """Those that were made, and those that were not: a user who may not bind gets the queue without them.
+    ConnectionForced: the node was lost meanwhile."""
     there, lost = split(broker, bindings)
     made = []
     for each in there:
         try:
             await broker.bind(session, each.source, "queue", queue, each.routing_key, each.arguments)
             made.append(each)
+        except ConnectionForced:
+            raise
         except AmqpError as refusal:
             lost.append(Lost(each, refusal.text))
     return made, lost

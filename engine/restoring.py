@@ -6,7 +6,8 @@
 A restored message is a `Published` with an origin (reason `restored`): a new message behind those in the queue, in the
 order in which they were, with its routing key, properties and body, its delivery count, and the time that it had left.
 The history says by it who brought what back. The fold takes each message once under a restoration's name, so a
-restoration may be repeated, and one that was cut short is finished by asking again.
+restoration may be repeated, and one that was cut short is finished by asking again: a deleted queue is declared, then
+bound, then filled, and each step is durable before the next.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ from engine.log.history import History
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
 from engine.past import NoSuchQueue, log_of, published_at, queue_then
-from engine.past_bindings import Lost, bind_again, bindings_then
+from engine.past_bindings import Lost, bind_again, bindings_then, missing
 from engine.past_process import PastProcess
 from projections.hidden import is_hidden
 from projections.machine.effects import (
@@ -236,11 +237,9 @@ async def restore(
 ) -> Restored:
     """Publish what the plan wants into `target`, in the session's vhost. A target that is gone and is the queue itself
     is declared and bound as it was; the broker's own queues are none. NotFound, AccessRefused, ResourceLocked as for
-    any declaration; ProcessEnded."""
+    any declaration; ConnectionForced: the node was lost meanwhile; ProcessEnded."""
     broker.access.check(session.user, session.vhost, "write", "queue", target)
     declared = False
-    bound: list[Bound] = []
-    lost: list[Lost] = []
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
     if broker.queue(session.vhost, target) is None:
@@ -249,7 +248,9 @@ async def restore(
         _, durable, auto_delete, arguments = plan.declared
         await broker.declare_queue(session, target, False, durable, False, auto_delete, arguments)
         declared = True
-        bound, lost = await bind_again(broker, session, target, plan.bindings)
+        await until_durable(broker)
+    bound, lost = await bind_again(broker, session, target, to_bind(broker, session.vhost, plan, target, name))
+    await until_durable(broker)
     partition = broker.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.wanted):
@@ -258,8 +259,26 @@ async def restore(
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)
         ]
+        broker.check_open(session)
         came.update(await publish(broker, session, partition, events))
+        broker.check_open(session)  # else they may not be in the queue
     return Restored(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
+
+
+def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) -> tuple[Bound, ...]:
+    """The bindings that are made: all where the queue itself is gone. Where it is there again as it was declared, and
+    nothing came back under this name yet, the restoration was cut short before: those that are missing."""
+    if (vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
+        return ()
+    queue = broker.queue(vhost, target)
+    if queue is None:
+        return plan.bindings
+    declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
+    if queue.queue_id == plan.queue_id or declared != plan.declared:
+        return ()
+    if (name, plan.vhost, plan.queue, plan.queue_id) in queue.restored:
+        return ()
+    return missing(broker, queue, plan.bindings)
 
 
 async def publish(
@@ -267,11 +286,16 @@ async def publish(
 ) -> list[str]:
     """What became of each, when all are durable."""
     answers = await asyncio.gather(*(partition.ask(session.actor, event) for event in events))
-    durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    broker.when_durable(lambda: None if durable.done() else durable.set_result(None))
-    broker.end_of_turn()
-    await durable
+    await until_durable(broker)
     return [outcome(effects) for effects in answers]
+
+
+async def until_durable(broker: "Broker") -> None:
+    """Wait until all that was done so far is."""
+    done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    broker.when_durable(lambda: None if done.done() else done.set_result(None))
+    broker.end_of_turn()
+    await done
 
 
 def outcome(effects: list[Effect]) -> str:

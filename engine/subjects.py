@@ -1,6 +1,7 @@
 """Bodies that are encrypted under a key of the subject that a header names, until somebody erases the subject (B-15).
 
     publish   -> look_at -> sealed -> the log, RocksDB, dead letters: ciphertext, with its `Encryption`
+                            NoKeyYet: the subject's first message waits (`make_key`), and its connection with it
     delivery  -> opened  -> plain while the key lives; without it an empty body, and the header
 
         x-erased = true         the key was destroyed
@@ -12,16 +13,20 @@ A nonce is 8 random bytes of this process and a count of 4: it comes once in a p
 
 Rules of this file
 - Everything that decrypts does it here. Nothing that is decrypted is kept.
+- The loop waits for no sync of the disk: keys are made and destroyed in threads. A message is logged when its key is on
+  the disk, and under none that is marked: what is published after an erasure, at any node, has a new one.
 - Keys in memory do not outlive the erasure: `erase` at this node, `erased` when the event is folded, here or elsewhere.
   Nor for long one that another node destroyed and ended before it said so: all are read again now and then.
 - A key that comes back after its erasure (from a backup, or in a directory of a node's own) is destroyed again: at the
   start, and when the subject is erased once more.
 """
 
+import asyncio
 import logging
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from cryptography.exceptions import InvalidTag
@@ -40,6 +45,7 @@ CONTEXT = b"rewindmq body 1"
 MAX_SUBJECT_BYTES = 255  # what fits into a path of the management API
 KEPT = 10_000  # keys at hand
 LOOK_AGAIN_SECONDS = 10.0  # how long a key is at hand before it is looked for again
+THREADS = 4  # that wait for the disk: keys of so many subjects are made at the same time
 TOLD = 1_000  # keys of which it was said that they are missing
 COUNTS = 1 << 32
 ERASED, UNREADABLE = b"x-erased", b"x-unreadable"
@@ -62,6 +68,14 @@ def why_no_subject_header(name: str) -> str | None:
     return None
 
 
+class NoKeyYet(Exception):
+    """The subject has no key: `make_key` makes one. Nothing was done."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(subject)
+        self.subject = subject
+
+
 class Subjects:
     """`header`: which one names the subject of a message; "": none does, and nothing is encrypted. `erased`: ids of
     keys that the history says are destroyed."""
@@ -72,6 +86,8 @@ class Subjects:
         self._erased = erased
         self._current: dict[str, tuple[str, AESGCM]] = {}  # by subject
         self._ciphers: dict[str, AESGCM] = {}  # by key id
+        self._threads = ThreadPoolExecutor(THREADS, "keys")
+        self._making: dict[str, asyncio.Future[tuple[str, bytes]]] = {}  # by subject: keys that threads make
         self._let_go_at = 0.0  # of all of these
         self._told: dict[tuple[str, str], None] = {}
         self._prefix = b""
@@ -96,10 +112,10 @@ class Subjects:
             parsed.by_hand = True
 
     def sealed(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
-        """What is logged instead of the body. ResourceError (506) when there is no key, and none can be made."""
-        self._let_go()
+        """What is logged instead of the body. NoKeyYet. ResourceError (506): keys can't be read."""
+        self._look_again()
         found = self._current.get(subject)
-        if found is None:
+        if found is None or self.keys.is_marked(found[0]):
             found = self._key_of(subject)
         key_id, cipher = found
         nonce = self._nonce()
@@ -108,22 +124,49 @@ class Subjects:
 
     def _key_of(self, subject: str) -> tuple[str, AESGCM]:
         try:
-            key_id, key = self.keys.current(subject)
+            known = self.keys.find(subject)
         except OSError as error:
-            logger.error("no key for a subject: %s", error)
-            raise ResourceError(f"no key for the message's subject: {error.strerror or error}") from None
+            raise no_key(error) from None
+        if known is None:
+            raise NoKeyYet(subject)
+        key_id, key = known
         found = key_id, AESGCM(key)
         if len(self._current) >= KEPT:
             self._current.clear()
         self._current[subject] = found
         return found
 
+    async def make_key(self, subject: str) -> None:
+        """Wait until the subject has a key; one is made, however many wait for it. ResourceError (506): none can be."""
+        making = self._making.get(subject)
+        if making is None:
+            making = asyncio.get_running_loop().run_in_executor(self._threads, self.keys.current, subject)
+            self._making[subject] = making
+            making.add_done_callback(lambda _: self._making.pop(subject))
+        await asyncio.wait((making,))
+        error = making.exception()
+        if isinstance(error, OSError):
+            raise no_key(error)
+        if error is not None:
+            raise error
+
+    async def seal(self, subject: str, body: bytes) -> tuple[bytes, Encryption]:
+        """`sealed`, for who can wait. ResourceError (506)."""
+        while True:
+            try:
+                return self.sealed(subject, body)
+            except NoKeyYet:
+                await self.make_key(subject)
+
+    def _look_again(self) -> None:
+        if time.monotonic() >= self._let_go_at:
+            self._let_go()
+
     def _let_go(self) -> None:
-        now = time.monotonic()
-        if now >= self._let_go_at:
-            self._let_go_at = now + LOOK_AGAIN_SECONDS
-            self._current.clear()
-            self._ciphers.clear()
+        """Of all: keys may be there no more that nobody named, since an erasure ends a whole generation."""
+        self._let_go_at = time.monotonic() + LOOK_AGAIN_SECONDS
+        self._current.clear()
+        self._ciphers.clear()
 
     def _nonce(self) -> bytes:
         count = next(self._counts, None)
@@ -140,7 +183,7 @@ class Subjects:
         encryption = message.encryption
         if encryption is None:
             return message
-        self._let_go()
+        self._look_again()
         key_id = encryption.key_id
         cipher = self._ciphers.get(key_id)
         try:
@@ -178,25 +221,26 @@ class Subjects:
 
     # -- erasing ------------------------------------------------------------------------------------------------------
 
-    def erase(self, subject: str) -> tuple[str, ...]:
+    async def erase(self, subject: str) -> tuple[str, ...]:
         """Destroy the keys of a subject. The ids of those of which the history has to say it: also of such that were
         destroyed before a crash, or came back; none: there is nothing to erase. OSError: ask again."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._destroy_all, subject)
+        finally:
+            self._let_go()
+
+    def _destroy_all(self, subject: str) -> tuple[str, ...]:
         key_ids = tuple(
             key_id for key_id in self.keys.known(subject) if key_id not in self._erased or self.keys.is_there(key_id)
         )
-        self._current.pop(subject, None)
         for key_id in key_ids:
-            self._ciphers.pop(key_id, None)
             self.keys.destroy(key_id)
         return key_ids
 
     def erased(self, key_ids: Iterable[str]) -> None:
         """The history says that these are destroyed. Never fails: the log says what could not be done here."""
-        gone = set(key_ids)
-        for subject in [subject for subject, (key_id, _) in self._current.items() if key_id in gone]:
-            del self._current[subject]
+        self._let_go()
         for key_id in key_ids:
-            self._ciphers.pop(key_id, None)
             try:
                 self._destroy_again(key_id)
             except OSError as error:
@@ -204,14 +248,18 @@ class Subjects:
 
     def destroy_what_came_back(self) -> None:
         """Keys that were erased, and are there. OSError."""
-        for key_id in self.keys.files():
-            if key_id in self._erased:
-                self._destroy_again(key_id)
+        for key_id in self.keys.came_back():
+            self._destroy_again(key_id)
 
     def _destroy_again(self, key_id: str) -> None:
         if self.keys.is_there(key_id):
             logger.warning("key %s was erased, and is in %s: destroyed", key_id, self.keys.directory)
             self.keys.destroy(key_id)
+
+
+def no_key(error: OSError) -> ResourceError:
+    logger.error("no key for a subject: %s", error)
+    return ResourceError(f"no key for the message's subject: {error.strerror or error}")
 
 
 def bound(key_id: str, subject: str) -> bytes:

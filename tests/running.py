@@ -50,6 +50,8 @@ def free_port() -> int:
 class RunningBroker:
     """A broker process that is ready. What it writes to stderr is kept in `errors`."""
 
+    program: tuple[str, ...] = ("-m", "engine")
+
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data
         self.host = "127.0.0.1"
@@ -57,7 +59,7 @@ class RunningBroker:
         self.http_port = free_port()
         self.errors: list[str] = []
         self.process = start_process(
-            [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
+            [sys.executable, *self.program, "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
              str(self.http_port), *options],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip

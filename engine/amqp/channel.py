@@ -15,7 +15,7 @@ from engine.amqp.consumer import Consumer, content
 from engine.amqp.output import ChannelOutput
 from engine.amqp.overdue import Looks
 from engine.amqp.properties import Parsed, parse, with_reply_queue
-from engine.amqp.publishing import Publishing, message, route_by_content
+from engine.amqp.publishing import Publishing, PutOff, message, route_by_content
 from engine.amqp.publishing import decode as decode_publish
 from engine.amqp.settlement import Settlement, Verdict
 from engine.amqp.transactions import Transaction
@@ -23,6 +23,7 @@ from engine.broker import Broker, ChannelStatus, Destination, Session
 from engine.config import MAX_MESSAGE_SIZE
 from engine.counters import Tally
 from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
+from engine.subjects import NoKeyYet
 from schemas.events import Encryption, Published
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
@@ -82,7 +83,7 @@ class Channel:
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
-        """A complete basic.publish (hot)."""
+        """A complete basic.publish (hot). PutOff: `publish_later`, before anything else of this connection."""
         if publishing.version != self.broker.routing_version:
             publishing.resolve(self.broker, self.session)
         parsed = self.parsed.get(raw)
@@ -116,6 +117,12 @@ class Channel:
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
         """A publish to several partitions, to none, one that is routed by its content, or whose body is encrypted."""
         destinations = self.destinations(publishing, parsed)
+        logged, encryption = body, None
+        if destinations:
+            try:
+                logged, encryption = self.logged(parsed, body)
+            except NoKeyYet as missing:
+                raise PutOff(missing.subject, publishing, parsed.raw, body) from None
         tally = self.tally
         tally.received += 1
         sequence = 0
@@ -130,13 +137,24 @@ class Channel:
             return
         if sequence and len(destinations) > 1:
             self.confirms.expect(sequence, len(destinations))
-        logged, encryption = self.logged(parsed, body)
         for destination in destinations:
             mark = self.publish_to(destination, parsed, logged, encryption)
             if sequence:
                 destination.partition.await_durable(mark, self.confirms, sequence)
         if publishing.returned:
             self.return_message(publishing, parsed.raw, body)
+
+    async def publish_later(self, put_off: PutOff) -> None:
+        """What was put off, once its subject has a key. ResourceError (506) when none can be made."""
+        while True:
+            await self.broker.subjects.make_key(put_off.subject)
+            if self.closing:  # with its connection: nothing may follow its end
+                return
+            try:
+                self.publish(put_off.publishing, put_off.properties, put_off.body)
+            except PutOff:  # erased just now
+                continue
+            return
 
     def destinations(self, publishing: Publishing, parsed: Parsed) -> tuple[Destination, ...]:
         if publishing.needs_content or parsed.sender_selected:
@@ -151,7 +169,7 @@ class Channel:
             self.tally.unroutable_dropped += 1
 
     def logged(self, parsed: Parsed, body: bytes) -> tuple[bytes, Encryption | None]:
-        """The body as it gets into the log. ResourceError (506) when it is to be encrypted, and there is no key."""
+        """The body as it gets into the log. When it is to be encrypted: NoKeyYet, ResourceError (506)."""
         return (body, None) if parsed.subject is None else self.broker.subjects.sealed(parsed.subject, body)
 
     def publish_to(self, to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None) -> int:

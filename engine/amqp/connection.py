@@ -32,6 +32,7 @@ from engine.amqp.frames import (
 )  # fmt: skip
 from engine.amqp.methods import Method, short_reply_text
 from engine.amqp.output import ChannelOutput, Output, do_nothing
+from engine.amqp.publishing import PutOff
 from engine.broker import Broker, Session
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.eager import begin
@@ -163,6 +164,9 @@ class Connection(FrameReader):
                 self.close(UnexpectedFrame(describe(kind, payload)))
         except AmqpError as error:
             self.refuse(number, PUBLISH if publishing else index, error)
+        except PutOff as put_off:
+            assert channel is not None
+            self.put_off(channel, put_off)
 
     def connection_frame(self, kind: int, index: int, payload: bytes) -> None:
         if self.state == "closing" and kind != METHOD:
@@ -227,10 +231,13 @@ class Connection(FrameReader):
 
     def wait_for(self, task: "asyncio.Task[None] | None", number: int, index: int) -> None:
         """Nothing more is read from this connection until the method is done: what it declares is there for what comes
-        after it. (With an embedded log only a login ever has to wait.)"""
+        after it. (With an embedded log only a login, a commit and a subject's first message ever have to.)"""
         if task is not None:
             self.waiting = True
             task.add_done_callback(lambda done: self.go_on(done, number, index))
+
+    def put_off(self, channel: Channel, put_off: PutOff) -> None:
+        self.wait_for(begin(channel.publish_later(put_off)), channel.number, PUBLISH)
 
     def go_on(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
         self.waiting = False

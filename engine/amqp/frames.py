@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 
 from engine.amqp.channel import Channel
 from engine.amqp.erlang import describe
-from engine.amqp.publishing import Publishing
+from engine.amqp.publishing import Publishing, PutOff
 from engine.errors import AmqpError, FrameError
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
@@ -77,6 +77,10 @@ class FrameReader(ABC):
         """Whether no more is parsed for now (`waiting`): enough that was published is still on its way into the log."""
 
     @abstractmethod
+    def put_off(self, channel: Channel, put_off: PutOff) -> None:
+        """A publish waits for the key of its subject (`waiting`), and what comes after it for that."""
+
+    @abstractmethod
     def frame(self, kind: int, number: int, payload: bytes) -> None:
         """A frame that `parse` did not take. Must not raise AmqpError."""
 
@@ -109,6 +113,9 @@ class FrameReader(ABC):
                         channel.publish(repeat.publishing, repeat.properties, data[body:end])
                     except AmqpError as error:
                         self.refuse(channel.number, PUBLISH, error)
+                    except PutOff as put_off:
+                        self.put_off(channel, put_off)
+                        break
                     if repeat.publishing.fan_out:
                         self.fanned_out += repeat.publishing.fan_out
                         if self.fanned_out >= FANNED_OUT:
@@ -137,7 +144,8 @@ class FrameReader(ABC):
                             pos = after
                             repeat = self.repeat
                             if self.fanned_out >= FANNED_OUT:
-                                self.give_way()
+                                if not self.waiting:
+                                    self.give_way()
                                 break
                             continue
                     elif length == 13:
@@ -204,6 +212,9 @@ class FrameReader(ABC):
             channel.publish(publishing, properties, body)
         except AmqpError as error:
             self.refuse(number, PUBLISH, error)
+        except PutOff as put_off:
+            self.put_off(channel, put_off)
+            self.fanned_out = FANNED_OUT  # the turn is over, and messages that are not put off need not be asked
         self.fanned_out += publishing.fan_out
         return end + 1
 

@@ -16,6 +16,17 @@ from schemas.events import Encryption, Published, Route
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted
 
 
+class PutOff(Exception):
+    """A complete publish that has to wait for the key of its subject. Nothing was done."""
+
+    def __init__(self, subject: str, publishing: "Publishing", properties: bytes, body: bytes) -> None:
+        super().__init__(subject)
+        self.subject = subject
+        self.publishing = publishing
+        self.properties = properties
+        self.body = body
+
+
 class Publishing:
     """What a method frame said. `partition` and `route` are set when there is exactly one destination."""
 

@@ -2,8 +2,9 @@
 
     publish   permissions, routing and properties are looked at when it comes; it is logged at commit, and returned then
     settle    its delivery tags are taken at once, so a second ack is refused; logged at commit, put back by rollback
-    commit    publishes in their order, then settlements in theirs; commit-ok when all of it is durable. When a queue
-              refused one of them (reject-publish) the channel closes instead: 406 "partial tx completion"
+    commit    publishes in their order (keys of their subjects are made before), then settlements in theirs; commit-ok
+              when all of it is durable. When a queue refused one of them (reject-publish) the channel closes instead:
+              406 "partial tx completion"
     the end   of the channel forgets what was kept: nothing is published, and what it held returns to the queues
 
 A transactional channel is never `ready`: what frames.py takes out of the stream in one piece knows no transactions, so
@@ -19,8 +20,9 @@ from engine.amqp.properties import Parsed
 from engine.amqp.publishing import Publishing
 from engine.amqp.settlement import Holder, Verdict
 from engine.broker import Destination
-from engine.errors import PreconditionFailed, ResourceError
+from engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from engine.routing import Router
+from schemas.events import Encryption
 
 if TYPE_CHECKING:
     from engine.amqp.channel import Channel
@@ -96,18 +98,30 @@ class Transaction:
         """PreconditionFailed (406) when a queue would not take a message; the others have theirs."""
         publishes, settled = self.publishes, self.settled
         self.forget()
+        logged = [await self.logged(kept) for kept in publishes]
+        if self.channel.closing:
+            raise ConnectionForced("the connection is gone")
         commit = Commit()
-        for kept in publishes:
-            self.deliver(kept, commit)
+        for kept, (body, encryption) in zip(publishes, logged, strict=True):
+            self.deliver(kept, body, encryption, commit)
         for verdict, taken in settled:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
         self.channel.broker.when_durable(commit.step)
+        if any(encryption is not None for _, encryption in logged):  # after a wait nobody else ends this turn
+            asyncio.get_running_loop().call_soon(self.channel.broker.end_of_turn)
         await commit.done
         if commit.refused:
             raise PreconditionFailed("partial tx completion")
 
-    def deliver(self, kept: Kept, commit: Commit) -> None:
+    async def logged(self, kept: Kept) -> tuple[bytes, Encryption | None]:
+        """Its body as it gets into the log. Where that waits for a key nothing of the commit is logged yet."""
+        subject = kept.parsed.subject
+        if subject is None or not kept.destinations:
+            return kept.body, None
+        return await self.channel.broker.subjects.seal(subject, kept.body)
+
+    def deliver(self, kept: Kept, body: bytes, encryption: Encryption | None, commit: Commit) -> None:
         channel = self.channel
         destinations = kept.destinations
         if self.version != channel.broker.routing_version:
@@ -115,7 +129,6 @@ class Transaction:
         if not destinations:
             channel.unroutable(kept.publishing, kept.parsed.raw, kept.body)
             return
-        body, encryption = channel.logged(kept.parsed, kept.body)
         for destination in destinations:
             mark = channel.publish_to(destination, kept.parsed, body, encryption)
             commit.waiting += 1

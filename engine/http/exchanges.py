@@ -112,7 +112,7 @@ async def publish(call: Call) -> Response:
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
     try:
         async with call.session(vhost) as session:
-            outcome = send(call.broker, session, call.exchange, routing_key, properties, body)
+            outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
     except AmqpError as error:
         raise bad_request(f"{error.reply_code} {error.reply_text}") from None
     await call.durable()
@@ -123,7 +123,7 @@ async def publish(call: Call) -> Response:
     return reply({"routed": outcome is not None})
 
 
-def send(
+async def send(
     broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
 ) -> Outcome | None:
     """Publish; None when it was not routed anywhere."""
@@ -140,17 +140,19 @@ def send(
     publishing = Publishing(exchange, routing_key, mandatory=True)
     publishing.needs_content = broker.needs_content(session.vhost, exchange)
     destinations = route_by_content(publishing, parsed, broker, session)
+    logged, encryption = body, None
+    if parsed.subject is not None and destinations:
+        logged, encryption = await broker.subjects.seal(parsed.subject, body)
+        broker.check_open(session)
+        destinations = route_by_content(publishing, parsed, broker, session)  # as it is after the wait
     tally = Tally()
     tally.another_size(len(body))
     tally.received = tally.received_confirm = 1
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     tally.unroutable_returned = tally.confirmed = int(not destinations)
     outcome = Outcome(len(destinations), broker.counters) if destinations else None
-    encryption = None
-    if parsed.subject is not None and destinations:
-        body, encryption = broker.subjects.sealed(parsed.subject, body)
     for destination in destinations:
-        offset = destination.partition.publish(session.actor, message(destination, parsed, body, encryption))
+        offset = destination.partition.publish(session.actor, message(destination, parsed, logged, encryption))
         assert outcome is not None
         destination.partition.await_durable(offset, outcome, 1)
     tally.settle(broker.counters)

@@ -135,6 +135,6 @@ async def aliveness(call: Call) -> Response:
         await broker.fetch(session, 1, taken, ALIVENESS, True)
         broker.end_of_turn()
     await call.durable()
-    if taken.message is None:
+    if not taken.messages:
         return failed("aliveness-test queue is empty")
     return ok()

@@ -4,6 +4,7 @@ them: it is an AMQP basic.get by the HTTP user, and stands in history as one).
 
 import base64
 import json
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
 GET_CHANNEL = 1  # the HTTP session's only channel
 MAX_GET = 100_000  # messages in one answer
+WAVE = 1_000  # that are asked for at once: others have their turn between
 PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
 
 
@@ -214,21 +216,26 @@ async def purge(call: Call) -> Response:
     return response
 
 
+@dataclass(frozen=True, slots=True)
+class Got:
+    message_id: int
+    message: Published
+    redelivered: bool
+    messages_ready: int
+
+
 class Taken:
-    """The consumer of one basic.get: keeps what it was given."""
+    """The consumer of basic.gets: keeps what it was given."""
 
     def __init__(self) -> None:
-        self.message: Published | None = None
-        self.message_id = -1
-        self.redelivered = False
-        self.messages_ready = 0
+        self.messages: list[Got] = []
 
     def fetched(
         self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
         delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
     ) -> None:  # fmt: skip
-        self.message_id, self.message = message_id, None if message is None else partition.opened(message)
-        self.redelivered, self.messages_ready = redelivered, messages_ready
+        if message is not None:
+            self.messages.append(Got(message_id, partition.opened(message), redelivered, messages_ready))
 
     def deliver(
         self, partition: "Partition", queue: "Queue", message_id: int, message: Published, redelivered: bool,
@@ -241,7 +248,8 @@ class Taken:
 
 
 async def get(call: Call) -> Response:
-    """POST .../get. What is not acked goes back (or is rejected) once all were taken, so that none is taken twice."""
+    """POST .../get. What is not acked goes back (or is rejected) once all were taken, so that none is taken twice. As
+    many are asked for at once as seem to be there: on a log that is read back each wait is a round trip."""
     queue = call.queue()
     content = await call.body("count", "ackmode", "encoding")
     mode, encoding = text(content, "ackmode", ""), text(content, "encoding", "")
@@ -254,35 +262,34 @@ async def get(call: Call) -> Response:
     if not 0 <= count <= MAX_GET or (truncate is not None and truncate < 0):
         raise bad_request(f"count is a number from 0 to {MAX_GET}, truncate is not negative")
     no_ack = mode == "ack_requeue_false"
-    items: list[Item] = []
+    taken = Taken()
     back: list[tuple[int, int]] = []  # (message id, holder)
     async with call.session(queue.vhost) as session:
         partition = home_of(call.broker, queue)
-        for _ in range(count):
-            taken = Taken()
+        while len(taken.messages) < count:
+            before = len(taken.messages)
+            wave = min(count - before, max(1, queue.messages_ready), WAVE)
             async with in_time():
-                _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack)
+                _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack, wave)
             call.broker.end_of_turn()
-            if taken.message is None:
-                break
-            items.append(message_item(taken, encoding, truncate))
             if not no_ack:
-                back.append((taken.message_id, holder))
+                back += ((got.message_id, holder) for got in taken.messages[before:])
+            if len(taken.messages) < before + wave:  # it is empty, or was for a moment
+                break
         method, requeue = ("reject" if mode.startswith("reject") else "nack"), mode.endswith("true")
         for message_id, holder in sorted(back):
             span = ((message_id, message_id),)
             partition.append(session.actor, Nacked(queue.vhost, queue.name, holder, span, requeue, method))
     await call.durable()
-    return reply(items)
+    return reply([message_item(got, encoding, truncate) for got in taken.messages])
 
 
-def message_item(taken: Taken, encoding: str, truncate: int | None) -> Item:
-    message = taken.message
-    assert message is not None
+def message_item(got: Got, encoding: str, truncate: int | None) -> Item:
+    message = got.message
     payload, payload_encoding = shown(message.body, encoding, truncate)
     return {
-        "payload_bytes": message.body_size, "redelivered": taken.redelivered, "exchange": message.route.exchange,
-        "routing_key": message.route.routing_key, "message_count": taken.messages_ready,
+        "payload_bytes": message.body_size, "redelivered": got.redelivered, "exchange": message.route.exchange,
+        "routing_key": message.route.routing_key, "message_count": got.messages_ready,
         "properties": properties_of(message.properties), "payload": payload, "payload_encoding": payload_encoding,
     }  # fmt: skip
 

@@ -10,8 +10,9 @@
 
 Whoever may read the queue and write to the target may do it. The answer says how many came back (`restored`), had come
 back already under this name (`duplicates`), or were refused by the target's limits (`refused`).
-A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; `bindings_lost` are
-those that can't be made again (their exchange is gone, the user may not), each with the reason.
+A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; asked again after a
+crash, those that are missing. `bindings_lost` are those that can't be made again (their exchange is gone, the user may
+not), each with the reason.
 """
 
 from starlette.responses import Response
@@ -22,7 +23,7 @@ from engine.http.past import partition_name, require_read
 from engine.past import history_of
 from engine.past_bindings import Lost, split
 from engine.past_process import ProcessEnded, past_process
-from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore
+from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore, to_bind
 from projections.marks import moment
 from projections.rewind import At, RewindError, format_time
 from schemas.events import Bound
@@ -47,7 +48,7 @@ async def post(call: Call) -> Response:
         name = text(content, "name", name_of(plan))
         answer = told(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
-            return reply(answer | would_bind(call, plan, target))
+            return reply(answer | shown(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         async with call.session(vhost) as session:
             done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
     except ProcessEnded as error:
@@ -105,12 +106,6 @@ def ids_of(content: dict[str, Json]) -> frozenset[int]:
     if len(ids) > MAX_MESSAGES:
         raise bad_request(f"at most {MAX_MESSAGES} messages at a time")
     return frozenset(each for each in ids if isinstance(each, int))
-
-
-def would_bind(call: Call, plan: Plan, target: str) -> dict[str, object]:
-    """The queue comes back with its bindings where it is gone."""
-    gone = target == plan.queue and plan.declared is not None and call.broker.queue(plan.vhost, target) is None
-    return shown(*split(call.broker, plan.bindings)) if gone else shown([], [])
 
 
 def shown(bound: list[Bound], lost: list[Lost]) -> dict[str, object]:

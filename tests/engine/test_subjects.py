@@ -1,6 +1,9 @@
 """Keys of subjects and what is encrypted under them (B-15): the files, the nonces, what a client gets without a key."""
 
+import asyncio
 import os
+import shutil
+import stat
 import threading
 import time
 from dataclasses import replace
@@ -30,7 +33,7 @@ def headers_of(message: Published) -> dict[str, object]:
 
 
 def published(subjects: Subjects, subject: str, body: bytes) -> Published:
-    sealed, encryption = subjects.sealed(subject, body)
+    sealed, encryption = asyncio.run(subjects.seal(subject, body))
     return Published(
         ROUTE, properties(encode({"who": subject})), None, None, True, None, encryption, sealed, len(body)
     )  # fmt: skip
@@ -63,10 +66,10 @@ def test_a_key_is_made_once_for_all_who_share_the_directory(keys: KeyStore) -> N
     assert len(found) == 8
     assert len(set(found)) == 1
     (key_id, key) = found[0]
-    assert os.listdir(keys.directory) == [key_id]
+    assert sorted(os.listdir(keys.directory)) == [key_id[:42], key_id]
     assert len(key) == 32
     assert "ada" not in key_id
-    assert key_id.endswith("-1")
+    assert key_id[40:43] == "-1-"
     assert (keys.directory / key_id).stat().st_mode & 0o777 == 0o600
     assert keys.directory.stat().st_mode & 0o777 == 0o700
 
@@ -83,7 +86,7 @@ def test_a_key_that_was_destroyed_stays_so_and_the_next_has_another_number(keys:
     assert keys.read(first) is None
     assert keys.is_there(first)
     second, other = keys.current("ada")
-    assert (second, other == key) == (first[:-1] + "2", False)
+    assert (second[:43], other == key) == (first[:41] + "2-", False)
     assert keys.known("ada") == [first, second]
     assert keys.known("bob") == []
 
@@ -92,19 +95,117 @@ def test_the_historys_word_counts_where_the_directory_was_lost(tmp_path: Path) -
     before = KeyStore(tmp_path / "a")
     first, _ = before.current("ada")
     after = KeyStore(tmp_path / "b", {first: 7})
-    assert after.current("ada")[0] == first[:-1] + "2"
-    assert after.known("ada") == [first, first[:-1] + "2"]
+    second, _ = after.current("ada")
+    assert second[:43] == first[:41] + "2-"
+    assert after.known("ada") == [first, second]
+
+
+def test_an_id_never_comes_twice_and_a_lost_directory_may_be_put_back(keys: KeyStore, tmp_path: Path) -> None:
+    """Also into the one that was made in its place meanwhile: nothing that was encrypted under either is lost."""
+    subjects = Subjects("who", keys, {})
+    before = published(subjects, "ada", b"before")
+    keys.directory.rename(tmp_path / "backup")
+    restarted = Subjects("who", keys, {})
+    after = published(restarted, "ada", b"after")
+    assert before.encryption is not None
+    assert after.encryption is not None
+    assert before.encryption.key_id != after.encryption.key_id
+    assert headers_of(restarted.opened(before))["x-unreadable"] == "the key is not here"
+    shutil.copytree(tmp_path / "backup", keys.directory, dirs_exist_ok=True)
+    restarted = Subjects("who", keys, {})
+    assert [restarted.opened(each).body for each in (before, after)] == [b"before", b"after"]
+    assert published(restarted, "ada", b"").encryption.key_id == before.encryption.key_id  # type: ignore[union-attr]
+    found = sorted((before.encryption.key_id, after.encryption.key_id))
+    assert keys.known("ada") == found
+    assert asyncio.run(restarted.erase("ada")) == tuple(found)
+    assert [headers_of(restarted.opened(each)).get("x-erased") for each in (before, after)] == [True, True]
+
+
+def test_a_key_that_was_lost_when_its_subject_was_erased_is_of_no_use_when_it_comes_back(
+    keys: KeyStore, tmp_path: Path
+) -> None:
+    """The history never names it, and its mark was never made."""
+    before = published(Subjects("who", keys, {}), "ada", b"before")
+    assert before.encryption is not None
+    lost = before.encryption.key_id
+    keys.directory.rename(tmp_path / "backup")
+    erased: dict[str, int] = {}
+    subjects = Subjects("who", KeyStore(keys.directory, erased), erased)
+    published(subjects, "ada", b"after")
+    erased.update(dict.fromkeys(asyncio.run(subjects.erase("ada")), 3))
+    assert lost not in erased
+    shutil.rmtree(keys.directory)
+    (tmp_path / "backup").rename(keys.directory)
+    restarted = Subjects("who", KeyStore(keys.directory, erased), erased)
+    assert headers_of(restarted.opened(before))["x-erased"] is True
+    assert published(restarted, "ada", b"she is back").encryption.key_id[:43] == lost[:41] + "2-"  # type: ignore[union-attr]
+    assert keys.is_there(lost)
+    restarted.destroy_what_came_back()
+    assert (keys.is_there(lost), keys.is_marked(lost)) == (False, True)
+
+
+def test_keys_of_older_versions_go_on_working(keys: KeyStore) -> None:
+    """Their ids end with the generation, and the file of that name holds the key."""
+    older = keys.current("ada")[0][:42]
+    shutil.rmtree(keys.directory)
+    keys.prepare()
+    (keys.directory / older).write_bytes(b"k" * 32)
+    assert keys.current("ada") == (older, b"k" * 32)
+    assert keys.known("ada") == [older]
+    keys.destroy(older)
+    assert (keys.read(older), keys.is_there(older)) == (None, False)
+    second, _ = keys.current("ada")  # though the history does not say so yet
+    assert second[:43] == older[:41] + "2-"
+    assert keys.known("ada") == [older, second]
+    keys = KeyStore(keys.directory, {older: 1})
+    assert keys.current("ada")[0] == second
+    assert keys.came_back() == []
+
+
+def test_a_name_whose_key_is_not_here_gives_way_to_a_new_one(keys: KeyStore) -> None:
+    """A backup that was only half put back."""
+    first, key = keys.current("ada")
+    (keys.directory / first).unlink()
+    assert keys.find("ada") is None
+    second, _ = keys.current("ada")
+    assert second != first
+    assert keys.current("ada") == keys.find("ada") == (second, keys.read(second))
+    (keys.directory / first).write_bytes(key)  # the other half
+    assert keys.known("ada") == sorted((first, second))
+    (keys.directory / second[:42]).write_bytes(b"nonsense")
+    with pytest.raises(OSError, match="is no key, it has 8 bytes"):
+        keys.current("ada")
+
+
+def test_a_key_lasts_before_anybody_can_find_it(keys: KeyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the power goes, a message under it may be in the log already."""
+    steps: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        steps.append("directory" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+
+    def linked(source: Path, target: Path) -> None:
+        link(source, target)
+        steps.append("key" if target.name.count("-") == 2 else "current")
+
+    keys.prepare()
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "link", linked)
+    keys.current("ada")
+    assert steps == ["file", "key", "directory", "file", "current"]
 
 
 def test_what_is_no_key_is_refused_and_leftovers_go(keys: KeyStore) -> None:
     key_id, _ = keys.current("ada")
     (keys.directory / ".new-abc").write_bytes(b"x")
     keys.prepare()
-    assert os.listdir(keys.directory) == [key_id]
+    assert sorted(os.listdir(keys.directory)) == [key_id[:42], key_id]
     (keys.directory / key_id).write_bytes(b"short")
     with pytest.raises(OSError, match="is no key, it has 5 bytes"):
         keys.read(key_id)
-    for odd in ("../../etc/passwd", "", key_id + "\n", key_id[:-1] + "0"):
+    for odd in ("../../etc/passwd", "", key_id + "\n", key_id[:41] + "0", key_id[:-1], key_id[:42]):
         assert keys.read(odd) is None
         assert not keys.is_destroyed(odd)
         assert not keys.is_there(odd)
@@ -122,6 +223,8 @@ def test_a_body_comes_back_as_it_was(subjects: Subjects) -> None:
 
 
 def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subjects) -> None:
+    for subject in ("ada", "bob"):
+        subjects.keys.current(subject)
     nonces = [subjects.sealed("ada", b"")[1].nonce for _ in range(1_000)]
     assert len({nonce[:8] for nonce in nonces}) == 1
     subjects._counts = iter((2**32 - 1,))
@@ -134,7 +237,7 @@ def test_no_nonce_comes_twice_also_not_when_the_count_is_used_up(subjects: Subje
 def test_an_erased_message_is_empty_and_says_so(subjects: Subjects, caplog: pytest.LogCaptureFixture) -> None:
     message, other = published(subjects, "ada", b"secret"), published(subjects, "bob", b"plain")
     assert subjects.opened(message).body == b"secret"  # the key is at hand now
-    (key_id,) = subjects.erase("ada")
+    (key_id,) = asyncio.run(subjects.erase("ada"))
     erased = subjects.opened(message)
     assert (erased.body, erased.body_size, erased.encryption) == (b"", 0, None)
     assert headers_of(erased) == {"who": "ada", "x-erased": True}
@@ -143,7 +246,7 @@ def test_an_erased_message_is_empty_and_says_so(subjects: Subjects, caplog: pyte
     assert again.encryption is not None
     assert again.encryption.key_id != key_id
     assert subjects.opened(again).body == b"she is back"
-    assert subjects.erase("nobody") == ()
+    assert asyncio.run(subjects.erase("nobody")) == ()
     assert not caplog.records
 
 
@@ -193,34 +296,35 @@ def test_the_event_takes_the_key_from_memory_and_destroys_what_is_still_there(tm
     assert headers_of(here.opened(message))["x-erased"] is True
     assert not south.is_there(key_id)
     assert south.is_marked(key_id)
-    assert here.sealed("ada", b"")[1].key_id != key_id
+    assert published(here, "ada", b"").encryption.key_id != key_id  # type: ignore[union-attr]
 
 
 def test_b15_a_key_that_came_back_is_destroyed_by_asking_again(tmp_path: Path) -> None:
     erased: dict[str, int] = {}
     subjects = Subjects("who", KeyStore(tmp_path / "keys", erased), erased)
     published(subjects, "ada", b"secret")
-    (key_id,) = subjects.keys.files()
+    (key_id,) = subjects.keys.known("ada")
     key = (subjects.keys.directory / key_id).read_bytes()
-    erased.update(dict.fromkeys(subjects.erase("ada"), 3))
-    assert subjects.erase("ada") == ()
+    erased.update(dict.fromkeys(asyncio.run(subjects.erase("ada")), 3))
+    assert asyncio.run(subjects.erase("ada")) == ()
     (subjects.keys.directory / key_id).write_bytes(key)  # from a backup
-    assert subjects.erase("ada") == (key_id,)  # the history says it once more
+    assert asyncio.run(subjects.erase("ada")) == (key_id,)  # the history says it once more
     assert not subjects.keys.is_there(key_id)
-    assert subjects.erase("ada") == ()
+    assert asyncio.run(subjects.erase("ada")) == ()
 
 
 def test_b15_a_key_that_another_node_destroyed_is_let_go_of_though_the_history_never_says_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That node ended between the two. What is published meanwhile must not be lost with the key."""
+    """That node ended between the two, or its event is still on its way. What is published as soon as the key is marked
+    must not be lost with it."""
     north, south = (Subjects("who", KeyStore(tmp_path / "keys"), {}) for _ in range(2))
     before = published(south, "ada", b"secret")
     assert south.opened(before).body == b"secret"
-    north.erase("ada")
+    asyncio.run(north.erase("ada"))
+    after = published(south, "ada", b"she is back")
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + LOOK_AGAIN_SECONDS)
-    after = published(south, "ada", b"she is back")
     restarted = Subjects("who", KeyStore(tmp_path / "keys"), {})
     assert restarted.opened(after).body == b"she is back"
     assert headers_of(south.opened(before))["x-erased"] is True
@@ -248,7 +352,7 @@ def test_only_the_header_makes_a_subject(subjects: Subjects) -> None:
 def test_without_a_key_nothing_is_published(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ResourceError, match="no key for the message's subject: "):
-        Subjects("who", KeyStore(tmp_path / "file" / "keys"), {}).sealed("ada", b"x")
+        published(Subjects("who", KeyStore(tmp_path / "file" / "keys"), {}), "ada", b"x")
 
 
 def test_headers_that_have_a_meaning_are_no_subjects() -> None:
@@ -263,6 +367,7 @@ def test_a_consumer_gets_each_body_as_it_was_whatever_came_before_it(tmp_path: P
     plain body before it had."""
     broker = DoubleBroker()
     broker.subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})
+    broker.subjects.keys.current("ada")
     wire = Wire(broker)
     wire.ask(1, "Queue.Declare", queue="q")
     wire.send(method(1, "Basic.Consume", queue="q", consumer_tag="c", no_ack=True))
@@ -288,15 +393,4 @@ def test_a_publish_whose_header_names_nobody_closes_the_channel(tmp_path: Path, 
     wire.ask(1, "Queue.Declare", queue="q")
     (said,) = wire.send(publish(1, "", "q", b"secret", raw=wire_properties(headers={"who": value})))
     assert (said.name, said.reply_code) == ("Channel.Close", 406)
-    assert not any(isinstance(event, Published) for event in broker.events)
-
-
-def test_a_publish_that_can_have_no_key_closes_the_connection(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    broker = DoubleBroker()
-    broker.subjects = Subjects("who", KeyStore(tmp_path / "file" / "keys"), {})
-    wire = Wire(broker)
-    wire.ask(1, "Queue.Declare", queue="q")
-    (said,) = wire.send(publish(1, "", "q", b"secret", raw=wire_properties(headers={"who": "ada"})))
-    assert (said.name, said.reply_code) == ("Connection.Close", 506)
     assert not any(isinstance(event, Published) for event in broker.events)

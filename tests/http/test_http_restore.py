@@ -144,6 +144,33 @@ def test_b02_a_deleted_queue_gets_its_bindings_back(
     assert (again["declared"], again["bindings"], again["duplicates"]) == (False, [], 1)
 
 
+def test_a_queue_that_is_there_again_keeps_the_bindings_it_was_given(api: httpx.Client, name: str, channel) -> None:
+    """They come back with a queue that is gone, and with one whose restoration was cut short before a message came."""
+
+    def bound() -> list[str]:
+        return sorted(each["routing_key"] for each in api.get(f"/bindings/%2F/e/amq.direct/q/{name}").json())
+
+    channel.queue_declare(name, durable=True)
+    for key in ("a", "b"):
+        channel.queue_bind(name, "amq.direct", key)
+    publish(channel, name, "x")
+    channel.queue_delete(name)
+    offset = restore(api, name, undo="delete", dry_run=True)["at"]["offset"]  # type: ignore[index]
+    assert len(restore(api, name, offset=offset)["bindings"]) == 2
+    channel.queue_unbind(name, "amq.direct", "a")
+    again = restore(api, name, offset=offset)
+    assert (again["duplicates"], again["bindings"], bound()) == (1, [], ["b"]), "it had been finished"
+    for durable, keys, after in ((False, ["a"], ["a"]), (True, ["a", "new"], ["a", "new"]), (True, ["a"], ["a", "b"])):
+        channel.queue_delete(name)
+        channel.queue_declare(name, durable=durable)
+        for key in keys:
+            channel.queue_bind(name, "amq.direct", key)
+        dry = restore(api, name, offset=offset, dry_run=True)
+        done = restore(api, name, offset=offset)
+        assert dry["bindings"] == done["bindings"]
+        assert (done["declared"], done["restored"], bound()) == (False, 1, after)
+
+
 def test_b02_as_it_was_then_into_another_queue(api: httpx.Client, queue: str, name: str, channel, take) -> None:
     other = f"{name}-copy"
     api.put(f"/queues/%2F/{other}", json={"durable": True})
