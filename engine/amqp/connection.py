@@ -80,7 +80,6 @@ class Connection(FrameReader):
         self.finished = False
         self.error: AmqpError | None = None  # why it was closed from here
         self.session: Session | None = None
-        self.shared: ConnectionState | None = None
         self.user = ""
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}

@@ -15,7 +15,7 @@ nothing after it is read.
 import struct
 from abc import ABC, abstractmethod
 
-from engine.amqp.channel import Channel
+from engine.amqp.channel import Channel, ConnectionState
 from engine.amqp.erlang import describe
 from engine.amqp.publishing import Publishing
 from engine.errors import AmqpError, FrameError
@@ -36,7 +36,8 @@ unpack_frame = struct.Struct(">BHI").unpack_from
 unpack_content = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
 unpack_ack = struct.Struct(">QB").unpack_from
 PADDING = b"\x00\x00\x00"
-# So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand.
+# So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand. The
+# channels count them (`publish_anywhere`), however a publish came.
 FANNED_OUT = 2_000
 
 
@@ -64,7 +65,7 @@ class FrameReader(ABC):
         self.discarding = False  # after a fatal error: whatever comes is ignored
         self.waiting = False  # for the answer to a method: what comes after it is kept until then
         self.repeat: Repeat | None = None
-        self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
+        self.shared: ConnectionState | None = None
         self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
 
     @abstractmethod
@@ -87,7 +88,9 @@ class FrameReader(ABC):
         pos = 0
         size = len(data)
         repeat = self.repeat
-        self.fanned_out = 0
+        shared = self.shared
+        if shared is not None:
+            shared.fanned_out = 0
         while size - pos >= FRAME_OVERHEAD:
             if repeat is not None and data.startswith(repeat.prefix, pos):
                 body = pos + repeat.length
@@ -99,11 +102,9 @@ class FrameReader(ABC):
                         channel.publish(repeat.publishing, repeat.properties, data[body:end])
                     except AmqpError as error:
                         self.refuse(channel.number, PUBLISH, error)
-                    if repeat.publishing.fan_out:
-                        self.fanned_out += repeat.publishing.fan_out
-                        if self.fanned_out >= FANNED_OUT:
-                            self.give_way()
-                            break
+                    if channel.shared.fanned_out >= FANNED_OUT:
+                        self.give_way()
+                        break
                     continue
             kind, number, length, index = unpack_start(data if size - pos >= 11 else data + PADDING, pos)
             end = pos + 7 + length
@@ -126,7 +127,7 @@ class FrameReader(ABC):
                         if after:
                             pos = after
                             repeat = self.repeat
-                            if self.fanned_out >= FANNED_OUT:
+                            if hot.shared.fanned_out >= FANNED_OUT:
                                 self.give_way()
                                 break
                             continue
@@ -141,6 +142,10 @@ class FrameReader(ABC):
             if self.discarding:
                 return
             if self.waiting:
+                break
+            shared = self.shared
+            if shared is not None and shared.fanned_out >= FANNED_OUT:
+                self.give_way()
                 break
             repeat = self.repeat
         self.rest = data[pos:]
@@ -194,7 +199,6 @@ class FrameReader(ABC):
             channel.publish(publishing, properties, body)
         except AmqpError as error:
             self.refuse(number, PUBLISH, error)
-        self.fanned_out += publishing.fan_out
         return end + 1
 
     def lose_place(self, kind: int, number: int, payload: bytes, why: str) -> None:
