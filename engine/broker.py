@@ -25,6 +25,7 @@ A session or consumer id is (epoch << 24) | count, the epoch being the offset of
 metadata log: unique in the whole history.
 """
 
+import asyncio
 import secrets
 import time
 from collections.abc import Callable
@@ -451,6 +452,17 @@ class Broker(Exchanges):
         self.counters["queues_deleted_total"] += 1
         self.queues_changed()
         self.keeper.queue_gone(partition, queue)
+
+    def undelivered(self, partition: Partition, consumer_id: int) -> None:
+        """The client is told by the end of its connection, which gives back what it holds."""
+        for session in self.sessions.values():
+            if any(consumer_id in attached.get(partition, ()) for attached in session.attached.values()):
+                asyncio.get_running_loop().call_soon(self._close_for, session)  # not in the middle of what it does
+
+    def _close_for(self, session: Session) -> None:
+        if session.close is not None and session.session_id in self.sessions:
+            session.close("a message could not be delivered, see the broker's log")
+            self.end_of_turn()
 
     def dead_letter(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
         self.forwarder.take(partition, effect, message)

@@ -203,6 +203,15 @@ class Forwarder:
 
     def _outcome(self, source: Source, letter: Letter) -> int:
         """Send the letter to every target that has not got it, unless that was done: TAKEN, UNKNOWN or TRY_AGAIN."""
+        if letter.message is None:
+            try:
+                letter.message = source.partition.message(source.queue.queue_id, letter.message_id)
+            except KeyError:
+                logger.error("dead letter %d of %s is nowhere any more", letter.message_id, source.queue.name)
+                return TAKEN
+            except LogError as error:
+                logger.error("dead letter %d of %s is forwarded later: %s", letter.message_id, source.queue.name, error)
+                return TRY_AGAIN
         if not letter.asked and not self._send(source, letter):
             return TRY_AGAIN if letter.at_least_once else TAKEN
         while letter.asked:
@@ -221,8 +230,7 @@ class Forwarder:
         queue = source.queue
         vhost = queue.vhost
         message = letter.message
-        if message is None:
-            message = source.partition.message(queue.queue_id, letter.message_id)
+        assert message is not None
         buried, expiration_ms = self._bury(source, letter, message)
         if (vhost, letter.exchange) not in self._router.topology.exchanges:
             return False

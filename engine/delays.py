@@ -128,13 +128,29 @@ class HiddenQueues:
 
     def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:
         """What a crash left of a partition's hidden queues, in words, and what mends it."""
-        for queue in partition.machine.queues():
-            if self._is_orphan(queue):
-                yield f"queue '{queue.name}' in vhost '{queue.vhost}', whose exchange is gone", deletion(queue)
-        for vhost, exchange in self._exchanges:
-            if self._partition_for(vhost, queue_of(exchange)) is partition and self.of(vhost, exchange) is None:
-                missing = f"{resource('exchange', exchange, vhost)}, which has no queue for delayed messages"
-                yield missing, self._declaration(vhost, exchange)
+        there = [(queue.vhost, queue.name) for queue in partition.machine.queues()]
+        due = [name for name in self.names() if self._partition_for(*name) is partition]
+        for name in dict.fromkeys((*there, *due)):
+            found = self.broken_at(partition, *name)
+            if found is not None:
+                yield found
+
+    def names(self) -> list[tuple[str, str]]:
+        """The hidden queues that have to be there, by vhost and name."""
+        return [(vhost, queue_of(exchange)) for vhost, exchange in self._exchanges]
+
+    def broken_at(
+        self, partition: "Partition", vhost: str, name: str
+    ) -> tuple[str, QueueDeclared | QueueDeleted] | None:
+        """As `broken`, of one name of the partition."""
+        queue, exchange = partition.machine.queue(vhost, name), exchange_of(name)
+        if queue is not None:
+            orphan = f"queue '{name}' in vhost '{vhost}', whose exchange is gone"
+            return (orphan, deletion(queue)) if self._is_orphan(queue) else None
+        if is_delay_queue(name) and (vhost, exchange) in self._exchanges:
+            missing = f"{resource('exchange', exchange, vhost)}, which has no queue for delayed messages"
+            return missing, self._declaration(vhost, exchange)
+        return None
 
 
 def deletion(queue: Queue) -> QueueDeleted:

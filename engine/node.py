@@ -14,13 +14,12 @@ Rules of this file
 - A node that reads that it is lost closes all its connections and joins again, under a new epoch.
 - Duties of a partition are its owner's (Kafka's consumer group says who). During a change two may think they are it, or
   nobody: so every duty is harmless when done twice, and is found again from the state when it was not done
-  (`_look_after`).
+  (`_look_after`, mending.py).
 """
 
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from engine.config import VERSION, Config
@@ -28,7 +27,8 @@ from engine.flow import Flow
 from engine.keeping import Members
 from engine.log.base import LogError
 from engine.log.shared import Arrived, SharedLog
-from engine.metadata import ReadBackMetadata, unbound
+from engine.mending import Mending
+from engine.metadata import ReadBackMetadata
 from engine.partition import Partition
 from engine.read_back import ReadBackPartition
 from projections.machine.machine import MACHINE_VERSION, NewerHistory
@@ -43,7 +43,6 @@ from schemas.events import (
     NodeAlive,
     NodeJoined,
     NodeLost,
-    QueueDeleted,
     Tick,
 )
 from schemas.single_object import FramedDecoder, FramedEncoder
@@ -52,9 +51,6 @@ if TYPE_CHECKING:
     from engine.broker import Broker
 
 HEARTBEAT_SECONDS = 1.0
-# What one node does with two events (set a policy and apply it, delete a queue and its bindings) may be half done by a
-# node that died. The owner finishes it, once it has stood so for so many looks.
-LOOKS_BEFORE_MENDING = 3
 
 logger = logging.getLogger(__name__)
 
@@ -90,14 +86,13 @@ class Node:
         self._arrived_at = self._loop.time()
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._broken_looks: dict[str, int] = {}  # half-done things: how often they were seen so
-        self._looked_at = -1  # the routing version of the last look for them
         self._stopped = False
         self._broken = False  # the fold failed: the states are not what the log says
 
     def attend(self, broker: "Broker") -> None:
         """From here on this broker's life is kept."""
         self._broker = broker
+        self._mending = Mending(broker)
         broker.turns.kick = self.log.flush
         broker.turns.flow = self._flow
         for partition in self._partitions:
@@ -260,7 +255,7 @@ class Node:
             if owned and not partition.owned:
                 logger.info("%s: its duties are this node's now", partition.name)
                 partition.owned = True
-                self._looked_at = -1  # nobody may have looked for half-done things since they were
+                self._mending.look_at_everything()
                 for queue in list(partition.machine.outboxes()):
                     self._broker.forwarder.recover(partition, queue)
             elif partition.owned and not owned:
@@ -273,10 +268,6 @@ class Node:
     def _look_after(self) -> None:
         """Once a heartbeat: what an owner has to see to."""
         self._miss()
-        broken: dict[str, Callable[[], object]] = {}
-        version = self._broker.routing_version
-        changed = version != self._looked_at or bool(self._broken_looks)
-        self._looked_at = version
         for partition in self._partitions:
             if partition.owned:
                 self._tell_of_ended(partition)
@@ -284,13 +275,7 @@ class Node:
                 if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
                     self._asked[partition.name] = partition.machine.next_offset
                     partition.append(BROKER, CheckpointAsked())
-                if changed:
-                    self._find_broken(partition, broken)
-        self._broken_looks = {what: self._broken_looks.get(what, 0) + 1 for what in broken}
-        for what, mend in broken.items():
-            if self._broken_looks[what] >= LOOKS_BEFORE_MENDING:
-                logger.warning("%s: mended", what)
-                mend()
+        self._mending.look()
 
     def _miss(self) -> None:
         """Nodes that were not heard of for too long are lost: so says the oldest of those that are heard of."""
@@ -322,28 +307,6 @@ class Node:
         known = min(joined.machine_version for joined in self._metadata.topology.nodes.values())
         if partition.machine.machine_version < known <= MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(known))
-
-    def _find_broken(self, partition: ReadBackPartition, broken: dict[str, Callable[[], object]]) -> None:
-        """What a node began with one event and did not end with another. Not what only looks so because this node has
-        read further in one partition than in the other."""
-        topology = self._metadata.topology
-        for queue in partition.machine.queues():
-            where = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-            if queue.vhost in topology.deleted_vhosts:
-                gone = QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
-                broken[f"{where} of a deleted vhost"] = partial(partition.append, BROKER, gone)
-                continue
-            applied = self._broker.other_policies(queue)
-            newest = max((policy.version for policy in (queue.policy, queue.operator_policy) if policy), default=-1)
-            if applied is not None and queue.vhost in topology.vhosts and newest < topology.next_offset:
-                broken[f"policies of {where}"] = partial(partition.append, BROKER, applied)
-        for what, event in self._broker.hidden.broken(partition):
-            broken[what] = partial(partition.append, BROKER, event)
-        for bound in topology.queue_bindings():
-            home = self._broker.partition_for(bound.vhost, bound.destination)
-            known = bound.queue_id < partition.machine.next_offset
-            if home is partition and known and not self._broker.router.is_live(bound):
-                broken[f"{bound}, whose queue is gone"] = partial(self._metadata.append, BROKER, unbound(bound))
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         if partition.owned:

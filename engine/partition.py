@@ -16,7 +16,8 @@ Rules of this file
   batch; it writes a batch only when the log is durable up to it.
 - A delivery to a consumer that is no longer attached is dropped: its session's end is (or will be) in the log, and
   gives the message back.
-- Messages published in this turn are at hand in `fresh`, all others come from the projector.
+- Messages published in this turn are at hand in `fresh`, all others come from the projector. Only a damaged store lacks
+  one: it is read from the log then, in the loop, one by one. Who can't be given it at all is told (`undelivered`).
 """
 
 import logging
@@ -44,7 +45,7 @@ from projections.machine.queue import Queue
 from projections.machine.state import NODE_LOST
 from projections.replay import PartitionLog as ReadableLog
 from projections.replay import decoder_for
-from projections.store import Batch, Projector
+from projections.store import Batch, Projector, StoreError
 from schemas.codec import Encoder
 from schemas.events import BROKER, Actor, Event, Published, Tick
 
@@ -94,6 +95,9 @@ class Surroundings(Protocol):
     def subjects(self) -> "Subjects": ...
 
     def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
+
+    def undelivered(self, partition: "Partition", consumer_id: int) -> None:
+        """A message is this consumer's, and could not be given to it."""
 
     def dead_letter(self, partition: "Partition", effect: DeadLetter, message: Published | None) -> None:
         """Forward it; `message` is None when the projector has it."""
@@ -285,6 +289,7 @@ class Partition(ABC):
                         )
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
+                        self._undelivered(effect.consumer)
                     delivered += 1
                     if effect.final:
                         finally_delivered += 1
@@ -355,6 +360,7 @@ class Partition(ABC):
                 self._answer(effect, fresh)
             except Exception:  # as with a delivery
                 logger.exception("%s: message %d was not fetched", self.machine.partition, effect.message_id)
+                self._undelivered(effect.consumer)
         elif isinstance(effect, DeadLetter):
             if self.owned:
                 surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
@@ -399,18 +405,32 @@ class Partition(ABC):
             effect.messages_ready, effect.acquired_count,
         )  # fmt: skip
 
+    def _undelivered(self, consumer_id: int) -> None:
+        """It is given nothing more. What it was to get is given back when its connection ends."""
+        self.detach(consumer_id)
+        assert self._surroundings is not None
+        self._surroundings.undelivered(self, consumer_id)
+
     def message(self, queue_id: int, message_id: int) -> Published:
-        """A message that is in a queue or an outbox. The store has it; should it ever not, the log does (KeyError: not
-        even that)."""
+        """A message that is in a queue or an outbox. The store has it; should that be damaged, the log does (KeyError:
+        not even that. LogError: it did not say in time)."""
         try:
             return self.projector.message(queue_id, message_id)
         except KeyError:
             logger.error("%s: message %d is missing in the state store, read from the log", self.name, message_id)
-        for block in self._log.read(message_id, message_id + 1):
-            event = decoder_for(self._log).decode(block.records[message_id - block.first_offset])[2]
-            if isinstance(event, Published):
-                return event
+        except StoreError as error:
+            logger.error("%s: message %d is read from the log: %s", self.name, message_id, error)
+        record = self._record(message_id)
+        event = None if record is None else decoder_for(self._log).decode(record)[2]
+        if isinstance(event, Published):
+            return event
         raise KeyError(message_id)
+
+    def _record(self, offset: int) -> bytes | None:
+        """One record of the log, while everybody waits."""
+        for block in self._log.read(offset, offset + 1):
+            return block.records[offset - block.first_offset]
+        return None
 
     def opened(self, message: Published) -> Published:
         """As a client gets it: what is encrypted is decrypted, or comes without its body (engine/subjects.py)."""

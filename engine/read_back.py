@@ -46,6 +46,7 @@ logger = logging.getLogger(__name__)
 Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
+RECORD_SECONDS = 2.0  # how long everybody waits for a record that the state store has lost
 KEPT_MOST = 67_108_864  # bytes; a backlog beyond it is folded as it comes
 NO_ROUTE = Route("", "", "", ())
 RARE = (CheckpointAsked, NodeLost, QueueDeclared)
@@ -159,6 +160,9 @@ class ReadBackPartition(Partition):
     def _note_refusals(self, mark: int, offset: int, effects: list[Effect]) -> None:
         if mark in self._refusals:  # else nobody wants to know any more
             self._refusals[mark] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
+
+    def _record(self, offset: int) -> bytes | None:
+        return self.log.record(offset, RECORD_SECONDS)
 
     # -- time ---------------------------------------------------------------------------------------------------------
 

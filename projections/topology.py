@@ -197,6 +197,12 @@ class Topology:
             if destination_type == "queue":
                 yield from list(bindings)
 
+    def bound_queues(self) -> Iterator[tuple[str, str]]:
+        """Every queue that has bindings, by vhost and name; whether it is there or not."""
+        for vhost, destination_type, name in list(self._by_destination):
+            if destination_type == "queue":
+                yield vhost, name
+
     def is_bound(self, binding: Bound) -> bool:
         return binding in self._by_source.get((binding.vhost, binding.source), ())
 

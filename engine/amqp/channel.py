@@ -15,7 +15,7 @@ from engine.amqp.consumer import Consumer, content
 from engine.amqp.output import ChannelOutput
 from engine.amqp.overdue import Looks
 from engine.amqp.properties import Parsed, parse, with_reply_queue
-from engine.amqp.publishing import Publishing, PutOff, message, route_by_content
+from engine.amqp.publishing import FAN_OUT, Publishing, PutOff, message, route_by_content
 from engine.amqp.publishing import decode as decode_publish
 from engine.amqp.settlement import Settlement, Verdict
 from engine.amqp.transactions import Transaction
@@ -43,6 +43,7 @@ class ConnectionState:
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[Consumer] = []  # consumers that want credit
         self.settling: list[Channel] = []  # channels whose settlements gather
+        self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
 
 
 class Channel:
@@ -115,7 +116,8 @@ class Channel:
             partition.await_durable(offset, confirms, sequence)
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
-        """A publish to several partitions, to none, one that is routed by its content, or whose body is encrypted."""
+        """A publish to many queues, to several partitions, to none, one that is routed by its content or to carbon
+        copies, or whose body is encrypted."""
         destinations = self.destinations(publishing, parsed)
         logged, encryption = body, None
         if destinations:
@@ -125,6 +127,7 @@ class Channel:
                 raise PutOff(missing.subject, publishing, parsed.raw, body) from None
         tally = self.tally
         tally.received += 1
+        routed = tally.routed
         sequence = 0
         if self.confirming:
             tally.received_confirm += 1
@@ -141,6 +144,8 @@ class Channel:
             mark = self.publish_to(destination, parsed, logged, encryption)
             if sequence:
                 destination.partition.await_durable(mark, self.confirms, sequence)
+        if tally.routed - routed >= FAN_OUT:
+            self.shared.fanned_out += tally.routed - routed
         if publishing.returned:
             self.return_message(publishing, parsed.raw, body)
 

@@ -21,6 +21,7 @@ from engine.amqp.channel import Channel, ConnectionState
 from engine.amqp.erlang import describe
 from engine.amqp.frames import (
     BODY,
+    FANNED_OUT,
     FRAME_MIN_SIZE,
     FRAME_OVERHEAD,
     HEADER,
@@ -81,7 +82,6 @@ class Connection(FrameReader):
         self.finished = False
         self.error: AmqpError | None = None  # why it was closed from here
         self.session: Session | None = None
-        self.shared: ConnectionState | None = None
         self.user = ""
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}
@@ -92,6 +92,7 @@ class Connection(FrameReader):
         self.link = Link(tls)
         self.received = False  # something came since the last look
         self.silent_looks = 0
+        self.overdue_look = False  # for overdue deliveries is due: it waits, too, while `waiting`
         self.told_blocked = False
         self.throttled = False  # a publisher while publishing is held back: the server stops reading from it
         self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
@@ -237,6 +238,7 @@ class Connection(FrameReader):
             task.add_done_callback(lambda done: self.go_on(done, number, index))
 
     def put_off(self, channel: Channel, put_off: PutOff) -> None:
+        channel.shared.fanned_out = FANNED_OUT  # the turn is over, and messages that are not put off need not be asked
         self.wait_for(begin(channel.publish_later(put_off)), channel.number, PUBLISH)
 
     def go_on(self, done: "asyncio.Task[None]", number: int, index: int) -> None:
@@ -250,11 +252,14 @@ class Connection(FrameReader):
             log.error("%s: in a method of channel %d", self.peer, number, exc_info=error)
             self.close(InternalError("an error in the broker, see its log"))
         self.on_throttle()
+        self.waited()
         self.receive(b"")
         self.broker.end_of_turn()
 
     def give_way(self) -> None:
         """So consumers get what was published, and make room, before there is more."""
+        if self.waiting:
+            return
         self.waiting = True
         asyncio.get_running_loop().call_soon(self.have_turn)
 
@@ -276,9 +281,16 @@ class Connection(FrameReader):
         self.waiting = False
         if self.discarding:
             return
+        self.waited()
         self.receive(b"")
         self.on_throttle()
         self.broker.end_of_turn()
+
+    def waited(self) -> None:
+        """Nothing is under way. What stood in line for that comes before what the client has sent meanwhile, or who
+        always waits would never be looked at."""
+        if self.overdue_look:
+            self.look_for_overdue(asyncio.get_running_loop().time())
 
     def closing_channel_method(self, number: int, index: int) -> None:
         name = methods.DEFINITIONS.get(index, ("", ()))[0]
@@ -426,10 +438,12 @@ class Connection(FrameReader):
         return True
 
     def look_for_overdue(self, now: float) -> None:
-        """Now and then: see to deliveries that are unacked for too long. `now`: seconds of any clock that does not
-        jump."""
+        """Now and then: see to deliveries that are unacked for too long. `now`: seconds of the loop's clock. What is
+        under way on a channel must not meet its end: then the look is taken as soon as that is done."""
+        self.overdue_look = False
         for number, channel in list(self.channels.items()):
-            if self.waiting:  # what is under way on a channel must not meet its end
+            if self.waiting:
+                self.overdue_look = True
                 return
             if channel.closing:
                 continue

@@ -15,7 +15,7 @@ nothing after it is read.
 import struct
 from abc import ABC, abstractmethod
 
-from engine.amqp.channel import Channel
+from engine.amqp.channel import Channel, ConnectionState
 from engine.amqp.erlang import describe
 from engine.amqp.publishing import Publishing, PutOff
 from engine.errors import AmqpError, FrameError
@@ -36,7 +36,8 @@ unpack_frame = struct.Struct(">BHI").unpack_from
 unpack_content = struct.Struct(">BHIIQ").unpack_from  # a header frame up to its properties
 unpack_ack = struct.Struct(">QB").unpack_from
 PADDING = b"\x00\x00\x00"
-# So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand.
+# So many messages into queues, by publishes that go to many each, are one turn's work: a read may hold a thousand. The
+# channels count them (`publish_anywhere`), however a publish came.
 FANNED_OUT = 2_000
 LOOK_BYTES = 8_192  # of a read, between two looks at what is on its way into the log
 
@@ -65,7 +66,7 @@ class FrameReader(ABC):
         self.discarding = False  # after a fatal error: whatever comes is ignored
         self.waiting = False  # for the answer to a method: what comes after it is kept until then
         self.repeat: Repeat | None = None
-        self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
+        self.shared: ConnectionState | None = None
         self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
 
     @abstractmethod
@@ -96,7 +97,9 @@ class FrameReader(ABC):
         pos = 0
         size = len(data)
         repeat = self.repeat
-        self.fanned_out = 0
+        shared = self.shared
+        if shared is not None:
+            shared.fanned_out = 0
         look_at = 0
         while size - pos >= FRAME_OVERHEAD:
             if pos >= look_at:
@@ -115,12 +118,9 @@ class FrameReader(ABC):
                         self.refuse(channel.number, PUBLISH, error)
                     except PutOff as put_off:
                         self.put_off(channel, put_off)
+                    if channel.shared.fanned_out >= FANNED_OUT:
+                        self.give_way()
                         break
-                    if repeat.publishing.fan_out:
-                        self.fanned_out += repeat.publishing.fan_out
-                        if self.fanned_out >= FANNED_OUT:
-                            self.give_way()
-                            break
                     continue
             kind, number, length, index = unpack_start(data if size - pos >= 11 else data + PADDING, pos)
             end = pos + 7 + length
@@ -143,9 +143,8 @@ class FrameReader(ABC):
                         if after:
                             pos = after
                             repeat = self.repeat
-                            if self.fanned_out >= FANNED_OUT:
-                                if not self.waiting:
-                                    self.give_way()
+                            if hot.shared.fanned_out >= FANNED_OUT:
+                                self.give_way()
                                 break
                             continue
                     elif length == 13:
@@ -159,6 +158,10 @@ class FrameReader(ABC):
             if self.discarding:
                 return
             if self.waiting:
+                break
+            shared = self.shared
+            if shared is not None and shared.fanned_out >= FANNED_OUT:
+                self.give_way()
                 break
             repeat = self.repeat
         self.rest = data[pos:]
@@ -214,8 +217,6 @@ class FrameReader(ABC):
             self.refuse(number, PUBLISH, error)
         except PutOff as put_off:
             self.put_off(channel, put_off)
-            self.fanned_out = FANNED_OUT  # the turn is over, and messages that are not put off need not be asked
-        self.fanned_out += publishing.fan_out
         return end + 1
 
     def lose_place(self, kind: int, number: int, payload: bytes, why: str) -> None:

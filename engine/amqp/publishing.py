@@ -13,7 +13,7 @@ from engine.partition import Partition
 from projections.hidden import is_reply_queue
 from schemas.events import Encryption, Published, Route
 
-FAN_OUT = 16  # queues that one message goes to, from which on they are counted
+FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
 
 
 class PutOff(Exception):
@@ -28,7 +28,7 @@ class PutOff(Exception):
 
 
 class Publishing:
-    """What a method frame said. `partition` and `route` are set when there is exactly one destination."""
+    """What a method frame said. `partition` and `route` are set when it goes to one partition, and to few queues."""
 
     def __init__(self, exchange: str, routing_key: str, mandatory: bool) -> None:
         self.exchange = exchange
@@ -41,7 +41,6 @@ class Publishing:
         self.partition: Partition | None = None
         self.route: Route | None = None
         self.queues = 0  # in that route
-        self.fan_out = 0  # queues in all routes, where they are many; routed by content: of the last message
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """NotFound, AccessRefused as `Broker.route`."""
@@ -53,18 +52,11 @@ class Publishing:
             self.destinations = broker.route(session, self.exchange, self.routing_key, None)
         self.partition = None
         self.route = None
-        if len(self.destinations) == 1 and not self.returned:
+        if len(self.destinations) == 1 and not self.returned and len(self.destinations[0].route.queues) < FAN_OUT:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
-        self.fan_out = fan_out(self.destinations)
         self.version = broker.routing_version
-
-
-def fan_out(destinations: tuple[Destination, ...]) -> int:
-    """How many queues these are; 0 where they are not many."""
-    queues = sum(len(destination.route.queues) for destination in destinations)
-    return queues if queues >= FAN_OUT else 0
 
 
 def decode(payload: bytes) -> Publishing:
@@ -92,12 +84,8 @@ def route_by_content(
     content = Content(parsed.raw) if publishing.needs_content else NO_CONTENT
     if parsed.sender_selected:
         keys = (publishing.routing_key, *carbon_copies(parsed))
-        found = broker.route_by_keys(session, publishing.exchange, keys, content)
-    else:
-        found = broker.route(session, publishing.exchange, publishing.routing_key, content)
-    if publishing.needs_content:
-        publishing.fan_out = fan_out(found)
-    return found
+        return broker.route_by_keys(session, publishing.exchange, keys, content)
+    return broker.route(session, publishing.exchange, publishing.routing_key, content)
 
 
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:

@@ -3,12 +3,13 @@
     log = KafkaLog.open("host:9092,host:9092")       makes the topics when they are missing, and checks them
 
 What the topics are is in `kafka_topics.py`, reading by offsets in `kafka_reading.py`, reading back in
-`kafka_following.py`, who has which duties in `kafka_owners.py`, how clients are set up in `kafka_clients.py`.
+`kafka_following.py`, when silence is trouble in `kafka_patience.py`, who has which duties in `kafka_owners.py`, how
+clients are set up in `kafka_clients.py`.
 
 - Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
   queue is full, what is appended waits here in order.
-- A message that came back is in the log; deliveries are not reported, only failures. One message at a time of each
-  partition is watched (a probe). When it is not back within `PATIENCE_SECONDS` there is trouble, until it is.
+- A message that came back is in the log; deliveries are not reported, only failures. When nothing comes back for
+  `PATIENCE_SECONDS` there is trouble, until something does.
 """
 
 import asyncio
@@ -25,27 +26,17 @@ from engine.log.base import LogError
 from engine.log.kafka_clients import KafkaClients, text_of
 from engine.log.kafka_following import KafkaFollowing
 from engine.log.kafka_owners import KafkaOwners
+from engine.log.kafka_patience import PATIENCE_SECONDS, Patience, Probe
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.kafka_topics import KafkaTopics, Replicas
 from engine.log.shared import Arrived
 
 logger = logging.getLogger(__name__)
 
-PATIENCE_SECONDS = 1.5
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
 # What Kafka adds to a record's key and value.
 OVERHEAD_BYTES = 512
-
-
-class Probe:
-    """A message on its way there and back, known by its bytes: any other of the same bytes does as well."""
-
-    __slots__ = ("since", "value")
-
-    def __init__(self, value: bytes) -> None:
-        self.value = value
-        self.since = time.monotonic()
 
 
 class SharedKafkaPartition(KafkaPartition):
@@ -72,7 +63,7 @@ class SharedKafkaPartition(KafkaPartition):
         """Whether the producer took it; its queue may be full."""
         probing = self.probe is None
         if probing:
-            self.probe = Probe(value)
+            self.probe = self._log.patience.probe(value)
         try:
             self._produce(self.topic, value, key, self.number)
         except BufferError:
@@ -84,14 +75,9 @@ class SharedKafkaPartition(KafkaPartition):
         return True
 
     def read_back(self, values: list[bytes]) -> None:
-        """Called in the thread that reads back."""
-        probe = self.probe
-        if probe is None:
-            return
-        if probe.value in values:
+        """Called in the thread that reads back, or in the loop while that does."""
+        if self._log.patience.heard(self.probe, values):
             self.probe = None
-        elif not len(self._log.producer):
-            probe.since = time.monotonic()  # Kafka has it; reading is on its way there
 
 
 class KafkaLog:
@@ -103,6 +89,7 @@ class KafkaLog:
         self.on_failure: Callable[[Exception], None] = lambda error: None
         self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
         self.max_record_bytes = most - OVERHEAD_BYTES
+        self.patience = Patience()
         self.identity = topics.identity()
         self.producer: Producer = clients.producer(
             {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._lost}
@@ -129,7 +116,6 @@ class KafkaLog:
         self._closed = False
         self._in_trouble = False
         self._away_since: float | None = None
-        self._unwatched_since: float | None = None
 
     @classmethod
     def open(
@@ -241,29 +227,18 @@ class KafkaLog:
 
     def _trouble(self, following: KafkaFollowing) -> str | None:
         now = time.monotonic()
-        probes = [(each.probe, name) for name, each in self._all.items()]
-        if following.waiting:  # what is not back is here, and the loop is behind
-            for probe, _ in probes:
-                if probe is not None:
-                    probe.since = now
         if not following.away:
             self._away_since = None
         elif self._away_since is None:
             self._away_since = now
         elif now - self._away_since > PATIENCE_SECONDS:
             return "Kafka does not take events: none of its brokers can be reached"
-        watched = [(probe.since, name) for probe, name in probes if probe is not None]
-        # Messages that were appended between one probe's sending and its return, and none after.
-        if watched or not len(self.producer):
-            self._unwatched_since = None
-        elif self._unwatched_since is None:
-            self._unwatched_since = now
-        if self._unwatched_since is not None:
-            watched.append((self._unwatched_since, "the log"))
-        since, name = min(watched, default=(now, ""))
-        if now - since <= PATIENCE_SECONDS:
+        self.patience.look(now, following.waiting)
+        probes = {name: probe for name, each in self._all.items() if (probe := each.probe) is not None}
+        silent = self.patience.silent(probes, len(self.producer))
+        if silent is None:
             return None
-        return f"Kafka does not take events: nothing has come back from {name} for {PATIENCE_SECONDS} seconds"
+        return f"Kafka does not take events: nothing has come back from {silent} for {PATIENCE_SECONDS} seconds"
 
     def _owned(self, numbers: frozenset[int]) -> None:
         names = frozenset(self.queues[number].name for number in numbers if number < len(self.queues))

@@ -67,6 +67,16 @@ class KafkaPartition:
         next, and does not fetch much ahead of it."""
         yield from self._consume(ranges, _JUMPING)
 
+    def record(self, offset: int, seconds: float) -> bytes | None:
+        """The record at an offset below `next_offset`; None: it is a gap. LogError when Kafka does not say within
+        `seconds`."""
+        consumer = self._clients.consumer({"enable.partition.eof": True, **_JUMPING})
+        try:
+            consumer.assign([TopicPartition(self.topic, self.number, offset)])
+            return next((block.records[0] for block in self._blocks(consumer, offset + 1, seconds)), None)
+        finally:
+            consumer.close()
+
     def _consume(self, ranges: Iterable[tuple[int, int]], settings: Mapping[str, Any]) -> Iterator[Block]:
         consumer = self._clients.consumer({"enable.partition.eof": True, **settings})
         try:
@@ -76,12 +86,12 @@ class KafkaPartition:
         finally:
             consumer.close()
 
-    def _blocks(self, consumer: Consumer, end: int) -> Iterator[Block]:
-        deadline = time.monotonic() + TIMEOUT_SECONDS
+    def _blocks(self, consumer: Consumer, end: int, seconds: float = TIMEOUT_SECONDS) -> Iterator[Block]:
+        deadline = time.monotonic() + seconds
         while True:
             if time.monotonic() > deadline:
-                raise LogError(f"Kafka: {self.name} cannot be read: no answer within {TIMEOUT_SECONDS:.0f} seconds")
-            first = consumer.poll(1.0)
+                raise LogError(f"Kafka: {self.name} cannot be read: no answer within {seconds:.0f} seconds")
+            first = consumer.poll(min(1.0, seconds))
             if first is None:
                 continue
             messages = []
@@ -101,7 +111,7 @@ class KafkaPartition:
             if done or (messages and messages[-1].offset() == end - 1):
                 return
             if messages:
-                deadline = time.monotonic() + TIMEOUT_SECONDS
+                deadline = time.monotonic() + seconds
 
     def _runs(self, messages: list[Message]) -> Iterator[Block]:
         records: list[bytes] = []

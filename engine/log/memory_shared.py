@@ -174,6 +174,11 @@ class MemorySharedPartition:
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         return self.history.read(offset, end)
 
+    def record(self, offset: int, seconds: float) -> bytes | None:
+        if self._log.is_cut:
+            raise LogError(f"the log in memory does not say what is at offset {offset} of {self.name}")
+        return next((block.records[0] for block in self.read(offset, offset + 1)), None)
+
     def offset_at(self, timestamp_ms: int) -> int:
         return self.history.offset_at(timestamp_ms)
 

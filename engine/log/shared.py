@@ -56,6 +56,10 @@ class SharedPartition(Protocol):
         """Blocks (runs of consecutive offsets, with `timestamps_ms`) from `offset` up to `end` (exclusive; None: what
         can be read now). Blocks the caller: for start, rewinds and tools. LogError when the log is away too long."""
 
+    def record(self, offset: int, seconds: float) -> bytes | None:
+        """The record at an offset below `next_offset`; None: it is a gap. Blocks the caller. LogError when the log does
+        not say within `seconds`."""
+
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
 

@@ -1,12 +1,15 @@
 """Deliveries that stay unacked for too long (consumer timeout, BEHAVIOURS section 15)."""
 
+import asyncio
+
 import pytest
 
 from engine.amqp.overdue import Looks
 from engine.amqp.settlement import Holder, Settlement
 from engine.errors import PreconditionFailed
 from projections.machine.machine import Machine
-from schemas.events import Actor, Argument, Policy, QueueDeclared
+from schemas.events import Actor, Argument, Policy, Published, QueueDeclared
+from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Said, Wire, method, publish
 
 HOUR_MS = 3_600_000
@@ -52,6 +55,56 @@ def test_deliveries_that_are_acked_are_not_overdue(wire: Wire) -> None:
     for minute in range(100, 120):
         wire.connection.look_for_overdue(minute * 60.0)
     assert names(wire.read()) == ["Channel.Close"]
+
+
+def test_who_gives_way_is_looked_at_when_he_has_his_turn() -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        wire = Wire()
+        wire.send(method(2, "Channel.Open"))
+        for number in range(100):
+            wire.ask(1, "Queue.Declare", queue=f"q{number}")
+            wire.ask(1, "Queue.Bind", queue=f"q{number}", exchange="amq.topic", routing_key="k")
+        wire.send(publish(1, "", "q0", b"m"), method(1, "Basic.Consume", queue="q0"))
+        wire.connection.look_for_overdue(loop.time() - 3_600)
+        wire.push(*(publish(2, "amq.topic", "k", b"m") for _ in range(200)))
+        assert wire.connection.waiting
+        wire.connection.look_for_overdue(loop.time())
+        assert wire.read() == []
+        await asyncio.sleep(0)
+        assert wire.connection.waiting, "he has given way again already"
+        (said,) = (each for each in wire.read() if each.name != "Basic.Deliver")
+        assert (said.name, said.channel, said.reply_code) == ("Channel.Close", 1, 406)
+        while wire.connection.waiting:
+            await asyncio.sleep(0)
+        assert sum(isinstance(event, Published) for event in wire.broker.events) == 201
+
+    asyncio.run(run())
+
+
+def test_who_waits_for_an_answer_is_looked_at_when_it_is_there() -> None:
+    """What is under way on the channel does not meet its end."""
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        broker = DoubleBroker(prompt=False)
+        wire = Wire(broker)
+        wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Queue.Declare", queue="other"))
+        broker.land()
+        wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Consume", queue="q"), method(1, "Tx.Select"))
+        broker.land()
+        wire.read()
+        wire.connection.look_for_overdue(loop.time() - 3_600)
+        assert wire.send(publish(1, "", "other", b"m"), method(1, "Tx.Commit")) == []
+        wire.connection.look_for_overdue(loop.time())
+        await asyncio.sleep(0)
+        assert wire.read() == []
+        broker.land()
+        while wire.connection.waiting:
+            await asyncio.sleep(0)
+        assert names(wire.read()) == ["Tx.CommitOk", "Channel.Close"]
+
+    asyncio.run(run())
 
 
 # -- the timeouts of queues -------------------------------------------------------------------------------------------

@@ -332,28 +332,34 @@ def test_damaged_properties_are_refused_or_read(values: dict[str, object], data:
         return
 
 
-@pytest.mark.parametrize("exchange", ["amq.topic", "amq.headers"])
-def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: str) -> None:
-    """Else a thousand of them would be a hundred thousand messages before a consumer gets the first."""
+@pytest.mark.parametrize("piece", [100_000, 2], ids=["whole", "in pieces"])
+@pytest.mark.parametrize("exchange", ["amq.topic", "amq.headers", ""])
+def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: str, piece: int) -> None:
+    """Else a thousand of them would be a hundred thousand messages before a consumer gets the first. To the default
+    exchange they go with carbon copies."""
 
     async def run() -> None:
         wire = Wire()
-        for number in range(100):
-            wire.ask(1, "Queue.Declare", queue=f"q{number}")
-            wire.ask(1, "Queue.Bind", queue=f"q{number}", exchange=exchange, routing_key="k")
+        names = [f"q{number}" for number in range(100)]
+        for name in names:
+            wire.ask(1, "Queue.Declare", queue=name)
+            if exchange:
+                wire.ask(1, "Queue.Bind", queue=name, exchange=exchange, routing_key="k")
+        key, raw = ("k", b"\0\0") if exchange else (names[0], properties(headers={"CC": names[1:]}))
         bodies = [b"%03d" % number for number in range(200)] + [bytes(number) for number in range(50)]
-        wire.push(*(publish(1, exchange, "k", body) for body in bodies), method(1, "Queue.Declare", queue="last"))
+        frames = [publish(1, exchange, key, body, raw=raw, piece=piece) for body in bodies]
+        wire.push(*frames, method(1, "Queue.Declare", queue="last"))
         taken = []
         while len(taken) < 100:
             taken.append(len({event.body for event in published(wire)}))
             if taken[-1] > len(bodies):
                 break
             if len(taken) == 1:  # what comes meanwhile stands in line
-                wire.push(publish(1, exchange, "k", b"later"))
+                wire.push(publish(1, exchange, key, b"later", raw=raw, piece=piece))
             await asyncio.sleep(0)
         assert taken[0] == FANNED_OUT // 100
         assert max(after - before for before, after in pairwise(taken)) <= FANNED_OUT // 100
-        assert [event.body for event in published(wire)]== [*bodies, b"later"]
+        assert [event.body for event in published(wire)] == [*bodies, b"later"]
         assert [said.name for said in wire.read()] == ["Queue.DeclareOk"]
         assert not wire.connection.waiting
 

@@ -9,9 +9,11 @@ from broker_harness import Client, Harness, args, refusal
 
 from engine.broker import CREDIT_WINDOW, wall_clock_ms
 from engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
+from engine.log.base import LogError
 from engine.turns import TICK_EVERY_MS
 from projections.machine.effects import Quarantine
-from schemas.events import Acked, ConsumerAttached, Tick
+from projections.store import StoreError
+from schemas.events import Acked, ConsumerAttached, Published, Tick
 
 Q = "queue 'q' in vhost '/'"
 
@@ -261,6 +263,71 @@ def test_a_body_missing_in_the_store_is_read_from_the_log(h: Harness, caplog: py
     h.settle()
     assert client.bodies == [b"0", b"1", b"2"]
     assert "missing in the state store" in caplog.text
+
+
+@pytest.mark.parametrize("damage", [KeyError("gone"), StoreError("cannot be read")])
+def test_who_cannot_be_given_a_message_is_told_and_gives_it_back(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, damage: Exception
+) -> None:
+    """The store has lost it, and the log does not answer. When it does, whoever comes gets the message."""
+    session, other = h.session(), h.session()
+    h.declare(session, "q")
+    for body in (b"0", b"1", b"2"):
+        h.publish(session, "", "q", body)
+    h.settle()
+    partition = h.broker.partition_for("/", "q")
+    asked: list[int] = []
+
+    def lost(queue_id: int, message_id: int) -> Published:
+        raise damage
+
+    def silent(offset: int) -> bytes | None:
+        asked.append(offset)
+        raise LogError("no answer")
+
+    closed: list[str] = []
+
+    def close(reason: str) -> None:
+        closed.append(reason)
+        h.broker.close_session(session)
+
+    session.close = close
+    monkeypatch.setattr(partition.projector, "message", lost)
+    client = Client()
+    with monkeypatch.context() as away:
+        away.setattr(partition, "_record", silent)
+        h.consume(session, "q", client)
+        h.settle()
+        h.settle()
+    assert (client.bodies, closed) == ([], ["a message could not be delivered, see the broker's log"])
+    assert len(asked) == 1, "it was given more, while nobody else had a turn"
+    assert h.queue("q").messages_ready == 3
+    assert "no answer" in caplog.text
+    caplog.clear()
+    h.consume(other, "q", client)
+    h.settle()
+    assert client.bodies == [b"0", b"1", b"2"]
+
+
+def test_who_cannot_be_given_what_he_fetches_is_told_and_gives_it_back(
+    h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, other = h.session(), h.session()
+    queue = h.declare(session, "q")
+    h.publish(session, "", "q", b"m")
+    h.settle()
+    partition = h.broker.partition_for("/", "q")
+    partition.projector.forget(queue.queue_id, list(queue.ready_ids()))
+    session.close = lambda reason: h.broker.close_session(session)
+    with monkeypatch.context() as empty:
+        empty.setattr(partition, "_record", lambda offset: None)
+        h.broker.fetch(session, 1, Client(), "q", False)
+        h.settle()
+        h.settle()
+    assert session.session_id not in h.broker.sessions
+    message = h.fetch(other, "q")
+    assert message is not None
+    assert message.body == b"m"
 
 
 # -- confirms and durability ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from broker_harness import Client, Harness, args
 from pamqp import commands
 
+from engine.log.base import LogError
 from engine.matching import readable
 from schemas.events import Argument, DeadLettersForwarded, Published
 
@@ -71,6 +72,39 @@ def test_each_reason(h: Harness) -> None:
     labels = '{queue_type="rabbit_classic_queue",dead_letter_strategy="at_most_once"}'
     assert counters[f"global_messages_dead_lettered_maxlen_total{labels}"] == 2
     assert counters[f"global_messages_dead_lettered_rejected_total{labels}"] == 1
+
+
+@pytest.mark.parametrize("arguments", [to("dead"), at_least_once("dead")], ids=["at-most-once", "at-least-once"])
+def test_a_letter_that_neither_the_store_nor_the_log_can_give_holds_up_nobody(
+    h: Harness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, arguments: tuple[Argument, ...]
+) -> None:
+    """While the log does not answer the letter waits; when it has it no more, the letter is given up."""
+    session, client = h.session(), Client()
+    h.declare(session, "dead")
+    queue = h.declare(session, "q", arguments)
+    for body in (b"damaged", b"m"):
+        h.publish(session, "", "q", body)
+    consumer = h.consume(session, "q", client)
+    h.settle()
+    damaged, whole = (delivery[1] for delivery in client.deliveries)
+    partition = h.broker.partition_for("/", "q")
+    partition.projector.forget(queue.queue_id, [damaged])
+    answers: list[bytes | LogError | None] = [LogError("no answer"), None]
+
+    def record(offset: int) -> bytes | None:
+        answer = answers.pop(0)
+        if isinstance(answer, LogError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(partition, "_record", record)
+    h.nack(session, consumer, damaged, whole)
+    h.settle()
+    assert (h.ready("dead"), outboxes(h)) == ([], 2)
+    h.pass_time(60_000)
+    assert (h.ready("dead"), outboxes(h), answers) == ([b"m"], 0, [])
+    assert "forwarded later: no answer" in caplog.text
+    assert "is nowhere any more" in caplog.text
 
 
 def test_a_chain_across_partitions_ends_with_its_whole_history(h: Harness) -> None:

@@ -330,6 +330,28 @@ def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.
     run(test, tmp_path, monkeypatch)
 
 
+def test_a_body_missing_in_the_store_is_asked_of_the_log_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        queue = await declare(broker, who)
+        publish(broker, who, b"m", Client())
+        await settled()
+        partition = broker.partition_for("/", "q")
+        [message_id] = queue.ready_ids()
+        partition.projector.forget(queue.queue_id, [message_id])
+        nodes.log("a").cut(True)
+        with pytest.raises(LogError, match="does not say"):
+            partition.message(queue.queue_id, message_id)
+        nodes.log("a").cut(False)
+        assert partition.message(queue.queue_id, message_id).body == b"m"
+        assert "missing in the state store" in caplog.text
+
+    run(test, tmp_path, monkeypatch)
+
+
 class _Empty:
     """A partition as it was when nothing was in it."""
 

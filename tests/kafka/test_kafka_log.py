@@ -87,6 +87,21 @@ def test_a_client_that_reads_a_part_again_does_not_show_it(log: KafkaLog) -> Non
     assert following.values["queues-0"] == [b"%d" % number for number in range(101)]
 
 
+def test_one_record_is_asked_for_and_not_waited_for_for_long(kafka: KafkaCluster, prefix: str) -> None:
+    with kafka.proxied() as line:
+        log = KafkaLog.open(line.bootstrap, prefix)
+        for number in range(3):
+            log.queues[1].append(b"", b"%d" % number)
+        log.producer.flush()
+        assert [log.queues[1].record(offset, 60.0) for offset in range(3)] == [b"0", b"1", b"2"]
+        line.blackhole()
+        with pytest.raises(LogError, match="queues-1 cannot be read: no answer within 1 seconds"):
+            log.queues[1].record(1, 1.0)
+        line.resume()
+        assert log.queues[1].record(1, 60.0) == b"1"
+        log.close()
+
+
 def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix: str) -> None:
     count = 3_000
     other = KafkaLog.open(kafka.bootstrap, prefix)

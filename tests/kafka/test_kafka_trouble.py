@@ -2,6 +2,8 @@
 is told when appends do not get through, and when they do again."""
 
 import asyncio
+import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 
@@ -9,6 +11,7 @@ import pytest
 
 from engine.log.base import LogError
 from engine.log.kafka import KafkaLog
+from engine.log.kafka_patience import PATIENCE_SECONDS
 from engine.log.kafka_reading import KafkaLogReader
 from tests.kafka.cluster import FAST, KafkaCluster
 from tests.kafka.fixtures import require_kafka
@@ -185,6 +188,41 @@ def test_an_idle_node_hears_that_kafka_is_away(kafka: KafkaCluster, prefix: str)
     with kafka.proxied() as line:
         following = asyncio.run(run(line.reset, line.resume, line.bootstrap))
     troubles_were_told_and_taken_back(following)
+
+
+def test_a_process_that_does_not_get_to_run_is_no_trouble_of_kafkas(
+    kafka: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that reads back stands still between its look at Kafka and its judgement, while something is
+    appended."""
+    judge = KafkaLog._each
+    standing_still, appended = threading.Event(), threading.Event()
+
+    def late(log: KafkaLog) -> None:
+        if standing_still.is_set() and not appended.is_set():
+            standing_still.clear()
+            appended.wait(60)
+            time.sleep(2 * PATIENCE_SECONDS)
+        judge(log)
+
+    async def run() -> Following:
+        log = KafkaLog.open(kafka.bootstrap, prefix)
+        following = Following(log)
+        log.metadata.append(b"", b"one")
+        await following.until_read({"metadata-0": 1})
+        standing_still.set()
+        while standing_still.is_set():
+            await asyncio.sleep(0.01)
+        log.metadata.append(b"", b"two")
+        appended.set()
+        await following.until_read({"metadata-0": 2})
+        log.metadata.append(b"", b"three")
+        await following.until_read({"metadata-0": 3})
+        await asyncio.to_thread(log.close)
+        return following
+
+    monkeypatch.setattr(KafkaLog, "_each", late)
+    assert asyncio.run(run()).troubles == []
 
 
 @pytest.mark.parametrize("how", ["blackhole", "reset"])
