@@ -10,10 +10,12 @@ read, and adds the hash chain there. Off unless OpenLineage is configured (linea
 sent fail no job: the first such error is a line on stderr.
 """
 
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,6 +105,7 @@ class LineageRun:
         self.settings = settings
         self.id: str | None = None
         self._spark = ""
+        self._say: Callable[[str], None] = _on_stderr
         self._warned = False
 
     def begin(self, spark: "SparkSession") -> None:
@@ -116,6 +119,8 @@ class LineageRun:
             from openlineage.client.uuid import generate_new_uuid
 
             self.id, self._spark = str(generate_new_uuid()), spark.version
+            if "SPARK_ENV_LOADED" in os.environ:
+                self._say = partial(_on_stderr_of_jvm, spark)
             self._emit(RunState.START, None)
 
     def read(self, stretches: Iterable[Range]) -> None:
@@ -140,7 +145,7 @@ class LineageRun:
         if self.settings is None:
             return
         settings, self.settings = self.settings, None
-        with heard(self._warn, _show):
+        with heard(self._warn, self._say):
             try:
                 if not settings.client.close(CLOSE_SECONDS):
                     self._warn(f"not all events were sent within {CLOSE_SECONDS:.0f} seconds")
@@ -152,7 +157,7 @@ class LineageRun:
 
         assert self.settings is not None
         assert self.id is not None
-        with heard(self._warn, _show):
+        with heard(self._warn, self._say):
             try:
                 told = Told(
                     self.id, self.command, self.place, self.queue, self._spark, self._partitions(), self.findings,
@@ -167,7 +172,7 @@ class LineageRun:
         if not self._warned:
             self._warned = True
             line = " ".join(said.split())
-            print(f"spark_replay: lineage is not sent: {line}", file=sys.stderr, flush=True)
+            self._say(f"spark_replay: lineage is not sent: {line}")
 
     def _partitions(self) -> dict[str, dict[str, Any]]:
         """As the facet `rewindmq_offsets` has them."""
@@ -177,9 +182,17 @@ class LineageRun:
         }
 
 
-def _show(event: str) -> None:
-    """The console transport's: stdout is for results."""
-    print(event, file=sys.stderr, flush=True)
+def _on_stderr(line: str) -> None:
+    """Events of the console transport, too: stdout is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _on_stderr_of_jvm(spark: "SparkSession", line: str) -> None:
+    """Under spark-submit, which lets a program's stderr run into stdout."""
+    try:
+        spark._jvm.System.err.println(line)  # type: ignore[union-attr]
+    except Exception:  # the JVM is gone
+        _on_stderr(line)
 
 
 def chain_at(place: Place, partition: str, end: int) -> dict[str, Any]:

@@ -286,19 +286,30 @@ def test_openlineage_can_be_disabled(spark, told: Path, events: Path, monkeypatc
     assert not events.exists()
 
 
-def test_sparks_names_hold_and_its_console_is_stderr(told: Path) -> None:
+@pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
+def test_sparks_names_hold_and_its_console_is_stderr(told: Path, submitted: bool) -> None:
     conf = {
         "transport.type": "console", "namespace": "prod", "appName": "checks", "parentJobName": "daily",
         "parentRunId": PARENT, "job.tags": "env:prod;nightly", "run.tags": "by:ann:TEAM",
     }  # fmt: skip
-    options = " ".join(f"--conf spark.openlineage.{name}={value}" for name, value in conf.items())
+    options = [text for name, value in conf.items() for text in ("--conf", f"spark.openlineage.{name}={value}")]
+    program, environment = [sys.executable, "-m", "spark_replay"], {}
+    if submitted:
+        submit = str(Path(sys.executable).with_name("spark-submit"))
+        program = [submit, "--master", "local[1]", *options, "spark_replay/__main__.py"]
+        environment = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_SUBMIT_ARGS": ""}
+    else:
+        environment = {"PYSPARK_SUBMIT_ARGS": f"{' '.join(options)} pyspark-shell"}
     done = subprocess.run(
-        [sys.executable, "-m", "spark_replay", "state-at", "--data", str(told)], capture_output=True, text=True,
-        cwd=ROOT, env={**os.environ, "PYSPARK_SUBMIT_ARGS": f"{options} pyspark-shell"},
+        [*program, "state-at", "--data", str(told)], capture_output=True, text=True, cwd=ROOT,
+        env={**os.environ, **environment},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["queue"] == "orders"
-    start, complete = (json.loads(line) for line in done.stderr.splitlines())
+    lines = done.stderr.splitlines()
+    told_of = [json.loads(line) for line in lines if line.startswith("{")]
+    assert submitted or len(lines) == len(told_of)  # the rest is Spark's own log
+    start, complete = told_of
     assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
     assert (complete["job"]["namespace"], complete["job"]["name"]) == ("prod", "checks.state-at")
     parent = complete["run"]["facets"]["parent"]
