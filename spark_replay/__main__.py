@@ -18,6 +18,7 @@ import click
 from engine.log.base import CorruptLog, LogError
 from projections.machine.machine import NewerHistory
 from projections.rewind import OutsideHistory, RewindError, UnreadableTime
+from spark_replay import lineage
 from spark_replay.history_log import InKafka, Place
 from spark_replay.place_options import with_place, with_topics
 from spark_replay.ranges import BadRequest
@@ -366,7 +367,9 @@ def _spark(place: Place) -> Any:
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
-    return session(records_in_java=isinstance(place, InKafka))
+    spark = session(records_in_java=isinstance(place, InKafka))
+    lineage.begin(spark)
+    return spark
 
 
 def run(arguments: list[str] | None = None) -> int:

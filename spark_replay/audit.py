@@ -23,7 +23,7 @@ from engine.log.directory import partition_directory
 from engine.log.verify import verify_chain
 from projections.store import StateStore, StoreError
 from projections.verify import verify_partition
-from spark_replay import columns
+from spark_replay import columns, lineage
 from spark_replay.audit_fold import LISTED, AuditProduct
 from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
 from spark_replay.chunks import verify_snapshots
@@ -65,6 +65,7 @@ def audit(spark: "SparkSession", place: Place, snapshots: Path | None = None) ->
         whole = len(stretches) == len(ends)
         findings += concluded(place, rows, letters.toLocalIterator, log.metadata.name in sound, whole)
         frame.unpersist()
+    lineage.found(findings)
     return findings
 
 

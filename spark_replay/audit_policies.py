@@ -26,10 +26,12 @@ from schemas.events import (
     PolicyCleared,
     PolicySet,
 )  # fmt: skip
+from spark_replay import lineage
 from spark_replay.audit_fold import AuditProduct
 from spark_replay.events import canonical_json
 from spark_replay.findings import Finding
 from spark_replay.history_log import InKafka, Place, groups_in, open_log
+from spark_replay.ranges import Range
 
 POLICIES = "policies"
 APPLIED_WITHIN_MS = 60_000
@@ -72,6 +74,10 @@ class PolicyBook:
         self.last_change_ms = 0
         self.read_to = 0
 
+    @property
+    def reach(self) -> Range:
+        return Range(self.partition, 0, self.read_to)
+
     def read_on(self) -> None:
         """All there is now: what is in force in a queue was set before."""
         decode = decoder_for(self.log).decode
@@ -95,6 +101,7 @@ class PolicyBook:
     def findings(self, rows: Sequence[Any]) -> list[Finding]:
         """Hold the rows of all partitions against the metadata log as it is now."""
         self.read_on()
+        lineage.read([self.reach])
         looked_at = f"{len(rows)} uses of {len(self.set_at)} policies"
         return self.check(rows) or [Finding(POLICIES, True, self.partition, None, None, None, looked_at)]
 

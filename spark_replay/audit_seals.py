@@ -15,7 +15,7 @@ from engine.log.sealed_segments import segmented
 from engine.log.sealed_topic import in_topics
 from engine.log.sealing import Harm, Sealable, Step, astray, examine, plan
 from engine.log.seals import Keys, Stored
-from spark_replay import columns
+from spark_replay import columns, lineage
 from spark_replay.findings import Finding, of_row
 from spark_replay.fold import for_each
 from spark_replay.history_log import InKafka, Place
@@ -45,11 +45,14 @@ def check_seals(
         bad += map(_finding, harms)
         steps.append((partition, planned))
     work = _shared_out(steps, spark.sparkContext.defaultParallelism * _TASKS_A_CORE)
+    lineage.read(work)
     rows = for_each(spark, list(work), examine_rows, columns.AUDIT, place=place, work=work).collect()
     bad += map(of_row, rows)
     bad.sort(key=lambda finding: (finding.partition, finding.offset or 0))
     harmed = {finding.partition for finding in bad}
-    return bad + [_sound(each, planned, keys) for each, planned in steps if each.name not in harmed]
+    findings = bad + [_sound(each, planned, keys) for each, planned in steps if each.name not in harmed]
+    lineage.found(findings)
+    return findings
 
 
 def sealed_partitions(place: Place) -> Sequence[Sealable]:

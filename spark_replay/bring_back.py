@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 import httpx
 
+from spark_replay import lineage
 from spark_replay.candidates import candidate_without
 from spark_replay.history import history_frame, plan_history
 from spark_replay.history_log import Place
@@ -88,6 +89,8 @@ def bring_back(
                 for count in COUNTS:
                     if count in answer:
                         done[count] = done.get(count, 0) + answer[count]
+            if not dry_run:
+                lineage.wrote_queue(broker.url, each.vhost, to or each.queue)
             yield done
 
 

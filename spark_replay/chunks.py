@@ -29,7 +29,7 @@ from projections.snapshots import SnapshotError, Snapshots, load
 from projections.store import StateStore, StoreError
 from projections.verify import stored_offset, verify_state
 from schemas.events import CheckpointAsked, Checkpointed, Event
-from spark_replay import columns
+from spark_replay import columns, lineage
 from spark_replay.audit_fold import CLAIMS
 from spark_replay.claims import Claims
 from spark_replay.events import canonical_json
@@ -68,7 +68,9 @@ def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -
     if isinstance(place, str) and (Path(place) / "state").is_dir():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
-    return _verified(spark, place, snapshots, chunks)
+    findings = _verified(spark, place, snapshots, chunks)
+    lineage.found(findings)
+    return findings
 
 
 def verify_snapshots(
@@ -109,6 +111,7 @@ def _verified(
 
 
 def _fold(spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk]) -> list[Any]:
+    lineage.read(chunks)
     return for_each(spark, chunks, fold_chunk, columns.AUDIT, place=place, snapshots=snapshots).collect()
 
 

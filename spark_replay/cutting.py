@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from projections.replay import decoder_for
 from projections.snapshots import Snapshots
-from spark_replay import columns
-from spark_replay.fold import fold_quietly, for_each, from_snapshot, groups_up_to
+from spark_replay import columns, lineage
+from spark_replay.fold import begun_at, fold_quietly, for_each, from_snapshot, groups_up_to
 from spark_replay.history_log import Place, open_log, partition_of
 from spark_replay.outcomes import batch_of
 from spark_replay.own_snapshots import begins_of, read_about, require_same_log, write_about, write_sums
@@ -59,6 +59,7 @@ def cut(spark: "SparkSession", place: Place, every: int, out: Path) -> Cut:
     CorruptLog, LogError, OSError."""
     stretches = prepare(place, every, out)
     own = Snapshots(out.resolve())
+    lineage.read(begun_at(own, (Range(each.partition, each.end, each.end) for each in stretches)))
     frame = for_each(spark, stretches, cut_partition, columns.RECORDS, place=place, own=own, every=every)
     made = {own.path(row.partition, row.offset) for row in frame.collect()}
     digest = write_sums(own.directory, made)

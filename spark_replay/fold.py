@@ -30,9 +30,9 @@ from projections.snapshots import SnapshotError, Snapshots, load
 from schemas.codec import Decoder, UndecodableRecord
 from schemas.events import Actor, CheckpointAsked, Checkpointed, Event
 from schemas.single_object import FramedDecoder
-from spark_replay import columns
+from spark_replay import columns, lineage
 from spark_replay.history_log import Group, InKafka, Place, groups_in, open_log, partition_of
-from spark_replay.ranges import Range
+from spark_replay.ranges import Range, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -144,6 +144,7 @@ def fold_log(
     partition, trusting no snapshot. `snapshots`: these, and not those beside the log. LogError when the beginning is
     gone."""
     used = None if fresh else snapshots or beside(place)
+    lineage.read(begun_at(used, stretches))
     if used is None and isinstance(place, InKafka):
         return _fold_topics(spark, place, stretches, partial(_topic_task, list(stretches), task, settings), schema)
     return for_each(spark, stretches, log_task, schema, place=place, snapshots=used, fold=task, settings=settings)
@@ -209,6 +210,13 @@ def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -
     if machine.next_offset < min(log.start_offset, offset):
         raise LogError(f"{log.name} begins at offset {log.start_offset}: what lies before it is gone")
     return machine
+
+
+def begun_at(snapshots: Snapshots | None, stretches: Iterable[Range]) -> Iterator[Range]:
+    """What is read for these stretches, by partition: from the nearest snapshot on, or else all."""
+    for name, stretch in joined(stretches).items():
+        path = None if snapshots is None else snapshots.nearest(name, stretch.start)
+        yield Range(name, 0 if path is None else int(path.stem), stretch.end)
 
 
 def cut_at_snapshots(place: Place, stretches: Iterable[Range], snapshots: Snapshots | None = None) -> list[Range]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from spark_replay import lineage
 from spark_replay.history_log import InKafka, Place, open_log
 from spark_replay.kafka_settings import read_settings
 from spark_replay.ranges import BadRequest
@@ -32,7 +33,7 @@ def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def found(data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...],
               settings_file: Path | None, **others: Any) -> Any:  # fmt: skip
-        return command(place=_existing(data, kafka, prefix, settings, settings_file), **others)
+        return _as_run(command, _existing(data, kafka, prefix, settings, settings_file), others)
 
     return _wrapped(found, (_DATA, _KAFKA, *_TOPICS))
 
@@ -42,9 +43,17 @@ def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def found(kafka: str, prefix: str, settings: tuple[str, ...], settings_file: Path | None, **others: Any) -> Any:
-        return command(place=_existing(None, kafka, prefix, settings, settings_file), **others)
+        return _as_run(command, _existing(None, kafka, prefix, settings, settings_file), others)
 
     return _wrapped(found, (_KAFKA_ONLY, *_TOPICS))
+
+
+def _as_run(command: Callable[..., Any], place: Place, others: dict[str, Any]) -> Any:
+    """The command, with its lineage: where there is any, it begins when Spark is there."""
+    name = click.get_current_context().info_name or ""
+    files = [others.get("out"), others.get("page"), others.get("checkpoint")]
+    with lineage.run(name, place, queue=others.get("queue"), files=files):
+        return command(place=place, **others)
 
 
 def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:

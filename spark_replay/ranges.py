@@ -56,6 +56,15 @@ class Range:
     end: int
 
 
+def joined(stretches: Iterable[Range]) -> dict[str, Range]:
+    """One for each partition, from the first offset to the last end."""
+    whole: dict[str, Range] = {}
+    for each in stretches:
+        known = whole.get(each.partition, each)
+        whole[each.partition] = Range(each.partition, min(known.start, each.start), max(known.end, each.end))
+    return whole
+
+
 def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str, int]:
     """{"queues-0": 12} as a dictionary; a bare number stands for the only partition."""
     names = list(partitions)

@@ -27,7 +27,7 @@ from engine.log.base import LogError
 from projections.replay import PartitionLog
 from projections.rewind import format_time
 from schemas.single_object import FramedDecoder
-from spark_replay import columns
+from spark_replay import columns, lineage
 from spark_replay.audit_fold import AuditProduct
 from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, rows_for_driver
 from spark_replay.audit_state import AuditStates
@@ -37,6 +37,7 @@ from spark_replay.fold import fold_events, groups_of
 from spark_replay.history_log import Group, InKafka, open_log
 from spark_replay.kafka_frame import kafka_options, load, to_records
 from spark_replay.outcomes import batch_of
+from spark_replay.ranges import Range, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,6 +95,7 @@ class Watch:
         self.fail_fast = fail_fast
         self.report = report
         self.violations = 0
+        self.stretches: dict[str, Range] = {}  # what was audited by this watch
         self.told: set[Finding] = set()  # of policies, which are looked at anew after each batch
         self.stopping = threading.Event()
         self.folding = threading.Lock()
@@ -125,6 +127,8 @@ class Watch:
                 self.told.add(at_no_offset)
                 violations.append(finding)
         told = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
+        audited = [Range(name, at.pop("begun"), at["offset"]) for name, at in told.items()]
+        self.stretches = joined([*self.stretches.values(), *audited])
         partitions = {
             partition.name: PartitionReport(**told[partition.name], **_lag(partition, told[partition.name]["offset"]))
             for partition in self.partitions
@@ -132,6 +136,12 @@ class Watch:
         }
         events = sum(at.events for at in partitions.values())
         return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
+
+    def tell(self) -> None:
+        """To the run's lineage."""
+        lineage.read([*self.stretches.values(), self.book.reach])
+        what = f"{self.violations} violations, listed in {self.reports.path.name}"
+        lineage.found([Finding("watch", not self.violations, "all", None, None, None, what)])
 
     def run(self, query: "StreamingQuery") -> None:
         """Until it is told to stop or the query ends; raises what ended that. A signal to stop may have gone to the JVM
@@ -172,6 +182,8 @@ def watch(
         if _DONE_AGAIN not in str(error):
             raise
         watching.run(trigger.start())
+    finally:
+        watching.tell()
     return watching
 
 
@@ -189,6 +201,7 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
             yield bad
     states.save(batch, product)
     told = {
+        "begun": begun,
         "offset": product.machine.next_offset,
         "events": product.events - events,
         "quarantined": product.quarantined,

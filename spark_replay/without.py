@@ -24,7 +24,7 @@ from projections.replay import decoder_for, events_of
 from projections.rewind import parse_time
 from schemas.codec import UndecodableRecord
 from schemas.events import Actor, Published
-from spark_replay import columns
+from spark_replay import columns, lineage
 from spark_replay.fold import Feed, fold_log
 from spark_replay.history_log import HistoryLog, Place, groups_in, open_log
 from spark_replay.outcomes import batch_of
@@ -141,6 +141,7 @@ def _require_users(place: Place, without: Without, seen: set[str]) -> None:
     missing = {rule.user for rule in without.rules if rule.user is not None} - seen
     if missing:
         log = open_log(place).metadata
+        lineage.read([Range(log.name, 0, log.next_offset)])
         missing -= {actor.user for _, _, actor, _ in events_of(log)} | topology_of(log).users.keys()
     if missing:
         raise BadRequest(f"nobody named {min(missing)!r} in the history")

@@ -18,8 +18,11 @@ def broker(tmp_path: Path):
 
 
 def test_b02_dead_letters_of_one_kind_come_back(
-    spark, broker: RunningBroker, capsys: pytest.CaptureFixture[str]
+    spark, broker: RunningBroker, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    events = tmp_path / "events"  # the lineage
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     channel = connection.channel()
     channel.confirm_delivery()
@@ -39,6 +42,12 @@ def test_b02_dead_letters_of_one_kind_come_back(
         assert cli.run([*command, "--to", "again"]) == 0
         [row] = json.loads(capsys.readouterr().out)
         assert (row["to"], row["restored"], row["duplicates"]) == ("again", restored, duplicates)
+    told = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["eventType"] for event in told] == ["START", "COMPLETE"] * 3
+    host = broker.http_url.removeprefix("http://")
+    assert [[(each["namespace"], each["name"]) for each in event["outputs"]] for event in told[1::2]] == [
+        [], *[[(f"rewindmq://{host}", "//again")]] * 2,
+    ]  # fmt: skip
     assert [channel.basic_get("again", auto_ack=True)[2] for _ in range(2)] == [b"1", b"2"]
     assert channel.basic_get("again")[0] is None
     connection.close()

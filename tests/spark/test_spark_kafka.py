@@ -1,5 +1,6 @@
 """The same history in Kafka as in the embedded log has the same states, rows and findings (B-01, B-03, B-18)."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,32 @@ def test_a_history_in_kafka_is_cut_and_then_read_chunk_by_chunk(
     assert there == state_at(spark, str(busy), **when).rows.collect()
     with pytest.raises(BadRequest, match="another log"):
         verify(spark, str(busy), tmp_path / "own")
+
+
+def test_lineage_names_the_topics_and_how_far_they_were_read(
+    spark, copied: InKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    transport = {"type": "file", "log_file_path": str(tmp_path / "events"), "append": True}
+    monkeypatch.setenv("OPENLINEAGE__TRANSPORT", json.dumps(transport))
+    log = KafkaLogReader(copied.bootstrap, copied.prefix)
+    ends = {partition.name: (0, partition.next_offset) for partition in (log.metadata, *log.queues)}
+    where = ["--kafka", copied.bootstrap, "--prefix", copied.prefix]
+    checkpoint = tmp_path / "watch"
+    for command in (["audit"], ["watch", "--once", "--checkpoint", str(checkpoint)]):
+        assert cli.run([*command, *where]) == 0
+        _, complete = (json.loads(line) for line in (tmp_path / "events").read_text().splitlines()[-2:])
+        assert (complete["eventType"], complete["job"]["name"]) == ("COMPLETE", f"rewindmq.{command[0]}")
+        inputs = {each["name"]: each["inputFacets"] for each in complete["inputs"]}
+        assert {each["namespace"] for each in complete["inputs"]} == {f"kafka://{copied.bootstrap}"}
+        assert set(inputs) == {"copied.metadata", "copied.queues"}
+        read = [each for facets in inputs.values() for each in facets["rewindmq_offsets"]["partitions"]]
+        assert {each["partition"]: (each["start"], each["end"]) for each in read} == ends
+        assert not any("chain" in each for each in read)
+        assertions = inputs["copied.queues"]["dataQualityAssertions"]["assertions"]
+        assert all(each["success"] for each in assertions)
+    assert [each["assertion"] for each in assertions] == ["watch"]
+    assert complete["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+    assert [each["name"] for each in complete["outputs"]] == [str(checkpoint)]
 
 
 # -- what only Kafka has ------------------------------------------------------------------------------------------
