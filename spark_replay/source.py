@@ -11,7 +11,7 @@ Options (all are strings; ranges.py explains the ones that choose a stretch)
     includeBodies        events: true (default) or false
     partitions           events, records, history: only these, comma separated
     startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestamp,
-    endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy
+    endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy, failOnDataLoss
 
 Rows are never packed or split by size, as Spark's file sources do: a fold needs each partition whole and in order.
 A Python data source is told of no column selection, hence `view` and `includeBodies`. The class travels to workers by
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark_replay import columns
-from spark_replay.ranges import STRETCH, BadRequest, Range, resolve
+from spark_replay.ranges import STRETCH, BadRequest, Range, resolve, true_or_false
 from spark_replay.source_folds import OPTIONS, VIEWS, FoldReader
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class RewindSource(DataSource):
         return {name: str(self.options[name]) for name in known if self.options.get(name) is not None}
 
     def _view(self) -> str:
-        feed = self._true_or_false("readChangeFeed", "false")
+        feed = true_or_false(self.options, "readChangeFeed", False)
         as_of = any(self.options.get(name) is not None for name in ("asOfOffset", "asOfTimestamp"))
         view = str(self.options.get("view", "history" if feed else "queues" if as_of else "events"))
         if view not in ("events", "records", *VIEWS):
@@ -84,13 +84,7 @@ class RewindSource(DataSource):
         return view
 
     def _bodies(self) -> bool:
-        return self._true_or_false("includeBodies", "true")
-
-    def _true_or_false(self, name: str, default: str) -> bool:
-        value = str(self.options.get(name, default)).lower()
-        if value not in ("true", "false"):
-            raise BadRequest(f"{name}: {value!r} is neither true nor false")
-        return value == "true"
+        return true_or_false(self.options, "includeBodies", True)
 
 
 def _path(options: dict[str, str]) -> str:

@@ -70,7 +70,7 @@ class FoldReader(DataSourceReader):
 def check(view: str, options: Mapping[str, str]) -> None:
     """BadRequest when options are given that say nothing about this view."""
     of_a_moment = [name for name in options if name.startswith("asOf")]
-    of_a_stretch = [name for name in options if name.startswith(("starting", "ending", "change", "part"))]
+    of_a_stretch = [name for name in options if name.startswith(("starting", "ending", "change", "part", "fail"))]
     if view == "history" and of_a_moment:
         raise BadRequest(f"{of_a_moment[0]} is about a moment: view queues or messages")
     if view != "history" and of_a_stretch:

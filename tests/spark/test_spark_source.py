@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from histories import START_MS, Recorder
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from engine.log.reader import EmbeddedLogReader
-from projections.rewind import RewindError
+from projections.rewind import OutsideHistory, RewindError
 from schemas.codec import Decoder
 from schemas.events import Published
 from spark_replay.failures import cause_of
@@ -95,12 +96,46 @@ def test_starting_and_ending_offsets(spark, busy: Path) -> None:
         ({"endingOffsets": '{"queues-0": 1000000}'}, "queues-0 has offsets 0 to"),
         ({"endingOffsets": "{"}, "is not JSON"),
         ({"startingOffsetsByTimestampStrategy": "maybe"}, "neither error nor latest"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is neither true nor false"),
+        ({"endingOffsets": '{"queues-0": 1000000}', "failOnDataLoss": "TRUE"}, "queues-0 has offsets 0 to"),
+        ({"startingOffsets": "Earliest"}, "is not JSON"),
     ],
 )
 def test_bad_ranges_are_refused(busy: Path, options: dict[str, str], error: str) -> None:
     log = open_log(str(busy))
     with pytest.raises(RewindError, match=re.escape(error)):
         resolve(log.queues, options, first_event_ms(log))
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A log whose beginning is gone, as ranges.py sees it."""
+
+    name: str = "queues-0"
+    start_offset: int = 10
+    next_offset: int = 20
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        return 15
+
+
+def test_what_is_lost_of_a_stretch_is_an_error_or_left_out() -> None:
+    for asked in ({"startingOffsets": "5"}, {"startingOffsets": "21"}, {"endingOffsets": "9"}, {"endingOffsets": "21"}):
+        with pytest.raises(OutsideHistory, match="queues-0 has offsets 10 to 20, not"):
+            resolve([Shortened()], asked, 0)
+    for start, end, there in ((5, 18, (10, 18)), (12, 99, (12, 20)), (5, 99, (10, 20)), (0, 5, (10, 10)),
+                              (30, 40, (20, 20)), (12, 18, (12, 18))):  # fmt: skip
+        options = {"startingOffsets": str(start), "endingOffsets": str(end), "failOnDataLoss": "false"}
+        assert resolve([Shortened()], options, 0) == [Range("queues-0", *there)]
+
+
+def test_earliest_and_latest_are_of_all_partitions(busy: Path) -> None:
+    log = open_log(str(busy))
+    ends = [Range(each.name, each.next_offset, each.next_offset) for each in log.queues]
+    assert resolve(log.queues, {"startingOffsets": "latest"}, 0) == ends
+    assert resolve(log.queues, {"startingOffsets": "earliest", "endingOffsets": "latest"}, 0) == (
+        [Range(each.name, 0, each.next_offset) for each in log.queues]
+    )
 
 
 def test_a_bad_range_reaches_whoever_reads_with_spark(spark, busy: Path) -> None:
@@ -137,6 +172,8 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
     assert wanted
     assert read(spark, busy, readChangeFeed="true", queue="short", **changes).collect() == wanted
     assert read(spark, busy, view="history", queue="short", **offsets).collect() == wanted
+    beyond = {**offsets, "endingOffsets": '{"queues-0": 1000000, "queues-1": 50}', "failOnDataLoss": "false"}
+    assert read(spark, busy, view="history", queue="short", **beyond).collect() == wanted
     for when in ({"offsets": '{"queues-1": 200}'}, {"time": str(START_MS + 7_000)}):
         state = state_at(spark, str(busy), **when)
         option = {"asOfOffset": when["offsets"]} if "offsets" in when else {"asOfTimestamp": when["time"]}
@@ -150,6 +187,7 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
         ({"view": "messages", "startingOffsets": "{}"}, "startingOffsets is about a stretch"),
         ({"view": "queues", "partitions": "queues-0"}, "partitions is about a stretch"),
         ({"view": "events", "asOfOffset": "{}"}, "asOfOffset is no option of the view events"),
+        ({"view": "messages", "failOnDataLoss": "false"}, "failOnDataLoss is about a stretch"),
         ({"view": "history", "asOfTimestamp": "0"}, "asOfTimestamp is about a moment"),
         ({"view": "queues", "readChangeFeed": "true"}, "readChangeFeed is the view history"),
         ({"readChangeFeed": "yes"}, "neither true nor false"),
