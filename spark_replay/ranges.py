@@ -19,6 +19,8 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import pairwise
 from typing import Protocol
 
 from projections.rewind import OutsideHistory, RewindError, format_time, parse_time
@@ -29,6 +31,7 @@ STRETCH = (
 )  # fmt: skip
 EARLIEST = -2
 LATEST = -1
+MOST_PIECES = 100_000  # of a table; a Spark job of more tasks is none
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -58,6 +61,13 @@ class Range:
     partition: str
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCheckpoint(Range):
+    """A stretch that is folded from exactly the snapshot at `checkpoint`, and from no other."""
+
+    checkpoint: int
 
 
 def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str, int]:
@@ -111,6 +121,14 @@ def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
     return value == "true"
 
 
+def parse_count(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a number from 1."""
+    text = options.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_PIECES):
+        raise BadRequest(f"{name}: {text!r} is not a number from 1 to {MOST_PIECES}")
+    return int(text)
+
+
 def _offsets(options: Mapping[str, str], option: str, names: list[str]) -> dict[str, int]:
     text = options.get(option, "{}")
     if text in _WORDS:
@@ -157,3 +175,26 @@ def _require_start(ranges: list[Range], options: Mapping[str, str]) -> None:
     asked = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
     if asked and strategy == "error" and all(r.start >= r.end for r in ranges):
         raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {asked[0]}")
+
+
+def divide(stretches: Iterable[Range], least: int) -> list[Range]:
+    """The same stretches, in order, in `least` pieces or more (fewer when there are not so many events): each time the
+    stretch with the largest pieces gets one more, so that pieces are of about one size."""
+    whole = list(stretches)
+    pieces = [1] * len(whole)
+    largest: list[tuple[float, int]] = [(each.start - each.end, number) for number, each in enumerate(whole)]
+    heapify(largest)
+    for _ in range(least - len(whole)):
+        negative, number = largest[0]
+        if negative >= -1:
+            break  # an event each
+        pieces[number] += 1
+        size = whole[number].end - whole[number].start
+        heapreplace(largest, (-size / pieces[number], number))
+    return [piece for stretch, count in zip(whole, pieces, strict=True) for piece in _cut(stretch, count)]
+
+
+def _cut(stretch: Range, count: int) -> list[Range]:
+    size = stretch.end - stretch.start
+    bounds = [stretch.start + size * number // count for number in range(count + 1)]
+    return [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]

@@ -12,7 +12,8 @@ from histories import START_MS, Recorder
 
 from spark_replay import __main__ as cli
 from spark_replay import failures
-from spark_replay.output import message_object, print_table, properties_object
+from spark_replay.output import message_object, print_table
+from spark_replay.properties import properties_object
 
 
 def run(*arguments: object, status: int = 0) -> str:
