@@ -1,10 +1,10 @@
-"""`spark.read.format("rewindmq")`: the log, and what is folded of it, as Spark tables.
+"""`spark.read.format("rewindmq")` and `spark.readStream`: the log, and what is folded of it, as Spark tables.
 
     spark.dataSource.register(RewindSource)
     spark.read.format("rewindmq").option("path", "DATA").load()
 
     path                 the broker's data directory
-    view                 events (default), records, partitions: the log (source_log.py)
+    view                 events (default), records, partitions: the log (source_log.py, source_stream.py)
                          history, queues, messages: folds (source_folds.py)
     log                  of the log: queues (default), metadata or all
     partitions           only these, comma separated
@@ -20,12 +20,13 @@ sources do: a fold needs them in order. A Python data source is told of no colum
 
 from typing import TYPE_CHECKING
 
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 
 from spark_replay.columns import spark_schema
 from spark_replay.source_folds import FoldReader
 from spark_replay.source_log import LogReader, PartitionsReader
 from spark_replay.source_options import Asked
+from spark_replay.source_stream import LogStream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +48,9 @@ class RewindSource(DataSource):
         if asked.view == "partitions":
             return PartitionsReader(asked)
         return LogReader(asked) if asked.view in ("events", "records") else FoldReader(asked)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        return LogStream(Asked(self.options))
 
 
 def register(spark: "SparkSession") -> None:

@@ -49,7 +49,7 @@ def test_a_state_is_folded_from_the_checkpoint_that_was_named(spark, cut: Path) 
     at = '{"queues-0": 350, "queues-1": 350}'
     sound = state_at(spark, str(cut), offsets=at)
     for view, expected in (("queues", sound.queues.collect()), ("messages", sound.messages.collect())):
-        for checkpoint in ('{"queues-0": 100}', '{"queues-0": 300, "queues-1": 100}', "{}"):
+        for checkpoint in ('{"queues-0": 100}', '{"queues-0": 300, "queues-1": 100}'):
             found = read(spark, cut, view=view, asOfOffset=at, fromCheckpoint=checkpoint)
             assert found.collect() == expected
     planted = read(spark, cut, asOfOffset=at, fromCheckpoint='{"queues-0": 200}').where("queue = 'planted'")
