@@ -7,6 +7,7 @@
     SLO       one row a queue, consumer or stretch of time: how long messages waited and stayed
     QUEUES    one row a queue at a moment
     MESSAGES  one row a message in a queue at that moment
+    PARTITIONS  one row a partition of the log: what of it is there
     AUDIT     one row a finding
     LETTERS   one row a step of a dead letter's way between partitions, for the audit alone
 
@@ -52,7 +53,16 @@ EVENTS = table(
     messages=pa.list_(struct(first=LONG, last=LONG)), requeue=BOOL, method=TEXT, credit=LONG, size=LONG,
     expiration_ms=LONG, priority=INT, persistent=BOOL, detail=TEXT, properties=BYTES, record=BYTES,
 )  # fmt: skip
-EVENTS_WITH_BODY = pa.schema([*EVENTS, pa.field("body", BYTES)])
+# As Spark's Kafka source has them; a value that is no text is JSON (properties.py)
+HEADERS = pa.list_(struct(key=TEXT, value=BYTES))
+
+
+def events(bodies: bool, headers: bool) -> pa.Schema:
+    """EVENTS, with what may be left out of it or costs time to decode."""
+    more = [pa.field("headers", HEADERS)] * headers + [pa.field("body", BYTES)] * bodies
+    return pa.schema([*EVENTS, *more])
+
+
 
 # (partition, offset, ordinal) identifies a row: `offset` is that of the event that caused it. `message_id` is null
 # where no message is concerned. `final`: by this row the message left its queue, so at any moment of any queue
@@ -92,6 +102,11 @@ MESSAGES = table(
     redelivered=BOOL, delivery_count=INT, expires=TIME, consumer=LONG, published=TIME, user=TEXT, exchange=TEXT,
     routing_key=TEXT, properties=BYTES, body=BYTES,
 )  # fmt: skip
+
+# Offsets and times of the oldest and of the newest event (`end_offset`: exclusive); `snapshots`: their offsets
+PARTITIONS = table(
+    partition=TEXT, start_offset=LONG, end_offset=LONG, first_event=TIME, last_event=TIME, snapshots=pa.list_(LONG)
+)
 
 # What a fold to a moment yields: a row is either a queue or a message
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))

@@ -10,6 +10,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from schemas.events import EVENT_TYPES, Actor, Event, Published
+from spark_replay.properties import headers
 
 # event field -> column, where a field of that name means what the column says
 _COLUMN_OF = {
@@ -57,6 +58,8 @@ class EventTable:
             row["exchange"] = route.exchange
             row["routing_key"] = route.routing_key
             row["queues"] = route.queues
+            if "headers" in self.columns:
+                row["headers"] = headers(event.properties)
         elif row.get("messages"):
             row["messages"] = [{"first": first, "last": last} for first, last in row["messages"]]
         row["detail"] = detail(event)

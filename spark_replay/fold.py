@@ -32,7 +32,7 @@ from schemas.events import Actor, CheckpointAsked, Checkpointed, Event
 from schemas.single_object import FramedDecoder
 from spark_replay import columns, lineage
 from spark_replay.history_log import Group, InKafka, Place, groups_in, open_log, partition_of
-from spark_replay.ranges import Range, joined
+from spark_replay.ranges import BadRequest, FromCheckpoint, Range, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -173,9 +173,13 @@ def _tasks(stretches: list[Range], task: Any, settings: dict[str, Any], batches:
 def log_task(
     stretch: Range, place: Place, snapshots: Snapshots | None, fold: Any, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task. Without snapshots from the beginning. CorruptLog, LogError."""
+    """In a Spark task. Without snapshots from the beginning. CorruptLog, LogError, SnapshotError."""
     log = partition_of(place, stretch.partition)
-    machine = from_snapshot(snapshots, log, stretch.start)
+    if isinstance(stretch, FromCheckpoint):
+        assert snapshots is not None, "a checkpoint is a snapshot that is there"
+        machine = at_snapshot(snapshots, log, stretch.checkpoint)
+    else:
+        machine = from_snapshot(snapshots, log, stretch.start)
     groups = groups_up_to(log, machine.next_offset, stretch.end)
     yield from fold(Feed(stretch, machine, groups, decoder_for(log)), **settings)
 
@@ -207,9 +211,23 @@ def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -
             break
         except SnapshotError:
             path = snapshots.nearest(log.name, int(path.stem) - 1)
+    _require_what_follows(machine, log, offset)
+    return machine
+
+
+def at_snapshot(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine:
+    """The machine as exactly this snapshot has it. SnapshotError when it is damaged or of another offset; LogError."""
+    path = snapshots.path(log.name, offset)
+    machine = load(path)
+    if (machine.partition, machine.next_offset) != (log.name, offset):
+        raise SnapshotError(f"{path}: it is of {machine.partition} at offset {machine.next_offset}")
+    _require_what_follows(machine, log, log.next_offset)
+    return machine
+
+
+def _require_what_follows(machine: Machine, log: PartitionLog, offset: int) -> None:
     if machine.next_offset < min(log.start_offset, offset):
         raise LogError(f"{log.name} begins at offset {log.start_offset}: what lies before it is gone")
-    return machine
 
 
 def begun_at(snapshots: Snapshots | None, stretches: Iterable[Range]) -> Iterator[Range]:
@@ -276,7 +294,12 @@ def fold_frame(
 
 def _fold_rows(product: Callable[[str], Product], batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
     partition, groups = groups_of(batches)
-    if partition is not None:
+    first = next(groups, None)
+    if partition is not None and first is not None:
+        if first[0][0] != 0:
+            why = f"it has {partition} from offset {first[0][0]} on (startingOffsets, minPartitions)"
+            raise BadRequest(f"a fold of a frame begins with the beginning of a partition: {why}")
+        groups = chain((first,), groups)
         yield from fold_events(product(partition), Machine(partition), groups, stripped=True)
 
 

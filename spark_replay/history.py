@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spark_replay import columns
-from spark_replay.fold import Feed, cut_at_snapshots, fold_feed, fold_frame, fold_log
+from spark_replay.checkpoints import parse_checkpoints
+from spark_replay.fold import Feed, beside, cut_at_snapshots, fold_feed, fold_frame, fold_log
 from spark_replay.history_log import Place, first_event_ms, open_log, selected
 from spark_replay.moments import by_offsets
 from spark_replay.outcomes import HistoryProduct, is_queue
 from spark_replay.own_snapshots import own_snapshots
-from spark_replay.ranges import BadRequest, Range, resolve
+from spark_replay.ranges import BadRequest, FromCheckpoint, Range, resolve
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,11 +34,24 @@ def history(
 
 
 def plan_history(place: Place, options: Mapping[str, str], snapshots: Path | None = None) -> list[Range]:
-    """The stretches to fold, in order. Needs no Spark."""
+    """The stretches to fold, in order. One that `options` give a checkpoint (checkpoints.py) begins there, and is not
+    cut. Needs no Spark."""
     log = open_log(place)
-    stretch = by_offsets(log, options)
-    wanted = resolve(selected(log, "queues", options.get("partitions")), stretch, first_event_ms(log))
-    return cut_at_snapshots(place, wanted, own_snapshots(place, snapshots))
+    own = own_snapshots(place, snapshots)
+    partitions = selected(log, "queues", options.get("partitions"))
+    wanted = resolve(partitions, by_offsets(log, options), first_event_ms(log))
+    forced = parse_checkpoints(options.get("fromCheckpoint"), wanted, own or beside(place))
+    stretches: list[Range] = []
+    for partition, stretch in zip(partitions, wanted, strict=True):
+        at = forced.get(stretch.partition)
+        if at is None:
+            stretches += cut_at_snapshots(place, [stretch], own)
+            continue
+        if partition.start_offset < stretch.start < at:
+            begins = f"the stretch asked for, which begins at {stretch.start}"
+            raise BadRequest(f"fromCheckpoint: {stretch.partition} at {at} lies beyond the beginning of {begins}")
+        stretches.append(FromCheckpoint(stretch.partition, max(at, stretch.start), stretch.end, at))
+    return stretches
 
 
 def history_frame(

@@ -9,12 +9,11 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from pamqp.commands import Basic
+from spark_replay.properties import plain, properties_object
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameWriter
@@ -74,21 +73,6 @@ def message_object(row: dict[str, Any]) -> dict[str, Any]:
         found["body"] = base64.b64encode(row["body"]).decode()
         found["body_encoding"] = "base64"
     return found
-
-
-def properties_object(properties: bytes) -> Any:
-    """AMQP properties (flags and values of a content header) by name; absent ones are left out."""
-    if not properties:
-        return {}
-    try:
-        flags = int.from_bytes(properties[:2], "big")
-        found = Basic.Properties()
-        found.unmarshal(flags, properties[2:])
-        values = dict(found)
-    except Exception:  # pamqp names no class for what a broken table may raise
-        return base64.b64encode(properties).decode()
-    values["type"] = values.pop("message_type")
-    return {name: plain(value) for name, value in values.items() if value not in (None, "")}
 
 
 def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
@@ -181,22 +165,6 @@ def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
         found = [message for queue in queues for message in queue["messages_list"]]
         sys.stdout.write("\n")
         print_table(list(_MESSAGE_TABLE), [[_cell(m[name])[:60] for name in _MESSAGE_TABLE] for m in found], sys.stdout)
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON has it."""
-    if isinstance(value, datetime):
-        return value.astimezone(UTC).isoformat(timespec="milliseconds")
-    if isinstance(value, bytes | bytearray):
-        try:
-            return bytes(value).decode()
-        except UnicodeDecodeError:
-            return base64.b64encode(value).decode()
-    if isinstance(value, dict):
-        return {str(name): plain(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return value
 
 
 def _cell(value: Any) -> str:

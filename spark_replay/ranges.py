@@ -1,10 +1,13 @@
 """Which stretch of the log a job reads: Spark's Kafka options, resolved to offsets once, by the driver.
 
-    startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end
+    startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end. For all
+                                         of them: earliest, latest
     startingTimestamp, endingTimestamp   ISO 8601 or epoch milliseconds; the end is inclusive
     startingOffsetsByTimestamp, endingOffsetsByTimestamp
                                          JSON of epoch milliseconds per partition, {"queues-0": 1763694000000}
     startingOffsetsByTimestampStrategy   error (default) or latest: what to do when nothing is at or after the start
+    failOnDataLoss                       true (default): an offset that is not in the log is an error; false: what of
+                                         the stretch is there will do
 
 Ending offsets are exclusive, as Kafka's. Unlike Spark's Kafka source, a time that matches nothing is an error instead
 of quietly the end of the log: before the history there is no state, and after now there is no history yet.
@@ -16,16 +19,20 @@ import json
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import pairwise
 from typing import Protocol
 
 from projections.rewind import OutsideHistory, RewindError, format_time, parse_time
 
 STRETCH = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
 )  # fmt: skip
 EARLIEST = -2
 LATEST = -1
+MOST_PIECES = 100_000  # of a table; a Spark job of more tasks is none
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class BadRequest(RewindError):
@@ -54,6 +61,13 @@ class Range:
     partition: str
     start: int
     end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCheckpoint(Range):
+    """A stretch that is folded from exactly the snapshot at `checkpoint`, and from no other."""
+
+    checkpoint: int
 
 
 def joined(stretches: Iterable[Range]) -> dict[str, Range]:
@@ -90,22 +104,45 @@ def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str],
     """The range of each partition. `first_ms`: the time of the first event of the whole history (None: no event)."""
     known = list(partitions)
     names = [partition.name for partition in known]
-    starts = parse_offsets(options.get("startingOffsets", "{}"), names, "startingOffsets")
-    ends = parse_offsets(options.get("endingOffsets", "{}"), names, "endingOffsets")
+    starts, ends = (_offsets(options, option, names) for option in ("startingOffsets", "endingOffsets"))
+    strict = true_or_false(options, "failOnDataLoss", True)
     starts_at = _times(options, "starting", names)
     ends_at = _times(options, "ending", names)
     ranges = []
     for partition in known:
         name = partition.name
-        end = _offset(partition, ends.get(name, LATEST), "endingOffsets")
+        end = _offset(partition, ends.get(name, LATEST), "endingOffsets", strict)
         if name in ends_at and name not in ends:
             end = partition.offset_at(ending_time_ms(ends_at[name], first_ms))
-        start = _offset(partition, starts.get(name, EARLIEST), "startingOffsets")
+        start = _offset(partition, starts.get(name, EARLIEST), "startingOffsets", strict)
         if name in starts_at and name not in starts:
             start = partition.offset_at(parse_time(starts_at[name]) - 1)
         ranges.append(Range(name, min(start, end), end))
     _require_start(ranges, options)
     return ranges
+
+
+def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is one or the other, in any case of letters."""
+    value = options.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise BadRequest(f"{name}: {value!r} is neither true nor false")
+    return value == "true"
+
+
+def parse_count(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a number from 1."""
+    text = options.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_PIECES):
+        raise BadRequest(f"{name}: {text!r} is not a number from 1 to {MOST_PIECES}")
+    return int(text)
+
+
+def _offsets(options: Mapping[str, str], option: str, names: list[str]) -> dict[str, int]:
+    text = options.get(option, "{}")
+    if text in _WORDS:
+        return dict.fromkeys(names, _WORDS[text])
+    return parse_offsets(text, names, option)
 
 
 def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str, str]:
@@ -128,15 +165,15 @@ def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int
     return timestamp_ms
 
 
-def _offset(partition: ReadablePartition, asked: int, option: str) -> int:
+def _offset(partition: ReadablePartition, asked: int, option: str, strict: bool) -> int:
+    first, end = partition.start_offset, partition.next_offset
     if asked == EARLIEST:
-        return partition.start_offset
+        return first
     if asked == LATEST:
-        return partition.next_offset
-    if not partition.start_offset <= asked <= partition.next_offset:
-        there = f"{partition.start_offset} to {partition.next_offset}"
-        raise OutsideHistory(f"{option}: {partition.name} has offsets {there}, not {asked}")
-    return asked
+        return end
+    if strict and not first <= asked <= end:
+        raise OutsideHistory(f"{option}: {partition.name} has offsets {first} to {end}, not {asked}")
+    return min(max(first, asked), end)
 
 
 def _require_start(ranges: list[Range], options: Mapping[str, str]) -> None:
@@ -147,3 +184,26 @@ def _require_start(ranges: list[Range], options: Mapping[str, str]) -> None:
     asked = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
     if asked and strategy == "error" and all(r.start >= r.end for r in ranges):
         raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {asked[0]}")
+
+
+def divide(stretches: Iterable[Range], least: int) -> list[Range]:
+    """The same stretches, in order, in `least` pieces or more (fewer when there are not so many events): each time the
+    stretch with the largest pieces gets one more, so that pieces are of about one size."""
+    whole = list(stretches)
+    pieces = [1] * len(whole)
+    largest: list[tuple[float, int]] = [(each.start - each.end, number) for number, each in enumerate(whole)]
+    heapify(largest)
+    for _ in range(least - len(whole)):
+        negative, number = largest[0]
+        if negative >= -1:
+            break  # an event each
+        pieces[number] += 1
+        size = whole[number].end - whole[number].start
+        heapreplace(largest, (-size / pieces[number], number))
+    return [piece for stretch, count in zip(whole, pieces, strict=True) for piece in _cut(stretch, count)]
+
+
+def _cut(stretch: Range, count: int) -> list[Range]:
+    size = stretch.end - stretch.start
+    bounds = [stretch.start + size * number // count for number in range(count + 1)]
+    return [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]

@@ -20,13 +20,14 @@ from projections.machine.queue import MessageView, Queue
 from projections.snapshots import Snapshots
 from schemas.events import Argument
 from spark_replay import columns
+from spark_replay.checkpoints import parse_checkpoints
 from spark_replay.events import canonical_json
-from spark_replay.fold import Feed, fold_log, fold_quietly
+from spark_replay.fold import Feed, beside, fold_log, fold_quietly
 from spark_replay.history_log import Place, first_event_ms, open_log, read_messages, selected
 from spark_replay.moments import offsets_of
 from spark_replay.outcomes import is_queue
 from spark_replay.own_snapshots import own_snapshots
-from spark_replay.ranges import BadRequest, Range, ending_time_ms, parse_offsets, resolve
+from spark_replay.ranges import BadRequest, FromCheckpoint, Range, ending_time_ms, parse_offsets, resolve
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,18 +70,28 @@ def state_at(
 @dataclass(frozen=True, slots=True)
 class StatePlan:
     """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None;
-    `snapshots`: others than those beside the log."""
+    `snapshots`: others than those beside the log; `checkpoints`: where the fold of a partition has to begin."""
 
     place: Place
     ends: tuple[Range, ...]
     clock_ms: int | None
     snapshots: Snapshots | None = None
+    checkpoints: tuple[tuple[str, int], ...] = ()
+
+    def stretches(self) -> list[Range]:
+        """Nothing is shown, all is folded."""
+        forced = dict(self.checkpoints)
+        return [
+            FromCheckpoint(name, end, end, forced[name]) if name in forced else Range(name, end, end)
+            for name, end in ((each.partition, each.end) for each in self.ends)
+        ]
 
 
 def plan_state(
-    place: Place, time: str | None = None, offsets: str | None = None, snapshots: Path | None = None
-) -> StatePlan:
-    """How far to fold each partition. Needs no Spark."""
+    place: Place, time: str | None = None, offsets: str | None = None, snapshots: Path | None = None,
+    checkpoint: str | None = None,
+) -> StatePlan:  # fmt: skip
+    """How far to fold each partition, and from where (`checkpoint`: checkpoints.py). Needs no Spark."""
     own = own_snapshots(place, snapshots)
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
@@ -98,14 +109,14 @@ def plan_state(
         ends = resolve([p for p in partitions if p.name in named], {"endingOffsets": canonical_json(named)}, first_ms)
     else:
         ends = resolve(partitions, {}, first_ms)
-    return StatePlan(place, tuple(ends), clock_ms, own)
+    forced = parse_checkpoints(checkpoint, ends, own or beside(place))
+    return StatePlan(place, tuple(ends), clock_ms, own, tuple(forced.items()))
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
-    ends = [Range(end.partition, end.end, end.end) for end in plan.ends]  # nothing is shown, all is folded
     return State(fold_log(
-        spark, plan.place, ends, fold_state, columns.STATE, snapshots=plan.snapshots, plan=plan, queue=queue,
-        messages=messages,
+        spark, plan.place, plan.stretches(), fold_state, columns.STATE, snapshots=plan.snapshots, plan=plan,
+        queue=queue, messages=messages,
     ))  # fmt: skip
 
 

@@ -238,7 +238,21 @@ class PartitionReader:
 
     @property
     def durable_offset(self) -> int:
-        return self.next_offset
+        """The end of what is whole now, and durable: what the index does not know to be is synced first, as a broker
+        does with it when it starts."""
+        files = self._files()
+        segment = self._open(files, len(files) - 1)
+        try:
+            indexed = segment.indexed_end()
+            if indexed is not None:
+                return indexed.offset
+            beginning = self._beginning(files, len(files) - 1, segment, None)
+            for _ in segment.stored(segment.index.keep_what_ends_well()[0], beginning):
+                pass  # to its end
+            os.fsync(segment.descriptor)
+            return segment.place.offset
+        finally:
+            segment.close()
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """As `LogPartition.read`."""

@@ -8,6 +8,7 @@ import pytest
 from histories import Recorder
 
 from spark_replay import __main__ as cli
+from spark_replay import session
 from spark_replay.candidates import check, parse_candidate
 from tests.running import free_port
 
@@ -24,7 +25,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def refused(data: Path, capsys, monkeypatch, *arguments: str) -> tuple[int, str]:
     """Exit status and the one line."""
-    monkeypatch.setattr(cli, "_spark", lambda place: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "session", lambda **_: pytest.fail("Spark was started"))
     status = cli.run([*arguments, "--data", str(data)])
     printed = capsys.readouterr()
     assert printed.out == ""

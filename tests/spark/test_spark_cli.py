@@ -11,8 +11,9 @@ import pytest
 from histories import START_MS, Recorder
 
 from spark_replay import __main__ as cli
-from spark_replay import failures
-from spark_replay.output import message_object, print_table, properties_object
+from spark_replay import failures, session
+from spark_replay.output import message_object, print_table
+from spark_replay.properties import properties_object
 
 
 def run(*arguments: object, status: int = 0) -> str:
@@ -142,7 +143,7 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
 def test_bad_arguments_are_one_line(
     told: Path, capsys, monkeypatch, arguments: list[str], status: int, line: str
 ) -> None:
-    monkeypatch.setattr(cli, "_spark", lambda place: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "session", lambda **_: pytest.fail("Spark was started"))
     data = [] if arguments == ["frobnicate"] else ["--data", str(told)]
     assert cli.run([*arguments, *data]) == status
     printed = capsys.readouterr()

@@ -19,7 +19,7 @@ from histories import Recorder
 
 from engine.log.reader import EmbeddedLogReader
 from spark_replay import __main__ as cli
-from spark_replay import lineage
+from spark_replay import lineage, session
 from spark_replay.findings import Finding
 from spark_replay.history_log import InKafka
 from spark_replay.lineage_events import MOST_ASSERTIONS, OffsetsFacet, Told, dataset_of, queue_at, run_event
@@ -355,7 +355,7 @@ def test_nonsense_is_refused_before_spark_starts(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(cli, "_spark", lambda place: pytest.fail("Spark was started"))
+    monkeypatch.setattr(session, "session", lambda **_: pytest.fail("Spark was started"))
     assert cli.run(["state-at", "--data", str(told)]) == 64
     [printed] = capsys.readouterr().err.splitlines()
     assert line in printed

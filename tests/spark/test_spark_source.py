@@ -2,20 +2,26 @@
 
 import json
 import re
+import shutil
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from histories import START_MS, Recorder
+from histories import ANN, START_MS, Recorder, plain_fold
+from pamqp.commands import Basic
 from pyspark.sql.datasource import CaseInsensitiveDict
 
+from engine.log.embedded import EmbeddedLog
 from engine.log.reader import EmbeddedLogReader
-from projections.rewind import RewindError
+from projections.rewind import OutsideHistory, RewindError
+from projections.snapshots import Snapshots
 from schemas.codec import Decoder
-from schemas.events import Published
+from schemas.events import Published, Route
 from spark_replay.failures import cause_of
-from spark_replay.history import history
+from spark_replay.history import history, history_of
 from spark_replay.history_log import first_event_ms, open_log
-from spark_replay.ranges import BadRequest, Range, resolve
+from spark_replay.ranges import BadRequest, Range, divide, resolve
 from spark_replay.source import RewindSource
 from spark_replay.state import state_at
 
@@ -95,12 +101,46 @@ def test_starting_and_ending_offsets(spark, busy: Path) -> None:
         ({"endingOffsets": '{"queues-0": 1000000}'}, "queues-0 has offsets 0 to"),
         ({"endingOffsets": "{"}, "is not JSON"),
         ({"startingOffsetsByTimestampStrategy": "maybe"}, "neither error nor latest"),
+        ({"failOnDataLoss": "no"}, "failOnDataLoss: 'no' is neither true nor false"),
+        ({"endingOffsets": '{"queues-0": 1000000}', "failOnDataLoss": "TRUE"}, "queues-0 has offsets 0 to"),
+        ({"startingOffsets": "Earliest"}, "is not JSON"),
     ],
 )
 def test_bad_ranges_are_refused(busy: Path, options: dict[str, str], error: str) -> None:
     log = open_log(str(busy))
     with pytest.raises(RewindError, match=re.escape(error)):
         resolve(log.queues, options, first_event_ms(log))
+
+
+@dataclass(frozen=True)
+class Shortened:
+    """A log whose beginning is gone, as ranges.py sees it."""
+
+    name: str = "queues-0"
+    start_offset: int = 10
+    next_offset: int = 20
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        return 15
+
+
+def test_what_is_lost_of_a_stretch_is_an_error_or_left_out() -> None:
+    for asked in ({"startingOffsets": "5"}, {"startingOffsets": "21"}, {"endingOffsets": "9"}, {"endingOffsets": "21"}):
+        with pytest.raises(OutsideHistory, match="queues-0 has offsets 10 to 20, not"):
+            resolve([Shortened()], asked, 0)
+    for start, end, there in ((5, 18, (10, 18)), (12, 99, (12, 20)), (5, 99, (10, 20)), (0, 5, (10, 10)),
+                              (30, 40, (20, 20)), (12, 18, (12, 18))):  # fmt: skip
+        options = {"startingOffsets": str(start), "endingOffsets": str(end), "failOnDataLoss": "false"}
+        assert resolve([Shortened()], options, 0) == [Range("queues-0", *there)]
+
+
+def test_earliest_and_latest_are_of_all_partitions(busy: Path) -> None:
+    log = open_log(str(busy))
+    ends = [Range(each.name, each.next_offset, each.next_offset) for each in log.queues]
+    assert resolve(log.queues, {"startingOffsets": "latest"}, 0) == ends
+    assert resolve(log.queues, {"startingOffsets": "earliest", "endingOffsets": "latest"}, 0) == (
+        [Range(each.name, 0, each.next_offset) for each in log.queues]
+    )
 
 
 def test_a_bad_range_reaches_whoever_reads_with_spark(spark, busy: Path) -> None:
@@ -130,6 +170,86 @@ def test_a_bare_offset_means_the_only_partition(tmp_path: Path) -> None:
     assert resolve(open_log(str(tmp_path)).queues, {"endingOffsets": "1"}, 0) == [Range("queues-0", 0, 1)]
 
 
+def test_a_stretch_is_cut_where_it_is_longest() -> None:
+    a, b, empty = Range("a", 0, 90), Range("b", 100, 130), Range("c", 7, 7)
+    assert divide([a, b, empty], 1) == [a, b, empty]
+    assert divide([a, b, empty], 5) == [Range("a", 0, 30), Range("a", 30, 60), Range("a", 60, 90), b, empty]
+    assert divide([Range("a", 0, 10)], 4) == [Range("a", m, n) for m, n in ((0, 2), (2, 5), (5, 7), (7, 10))]
+    for least in range(1, 200):
+        pieces = divide([a, b, empty], least)
+        assert len(pieces) == min(max(least, 3), 121)  # an event each, and the empty one
+        for whole in (a, b, empty):
+            of = [piece for piece in pieces if piece.partition == whole.partition]
+            assert (of[0].start, of[-1].end) == (whole.start, whole.end)
+            assert all(one.end == other.start for one, other in pairwise(of))
+            assert max(p.end - p.start for p in of) - min(p.end - p.start for p in of) <= 1
+
+
+def test_more_partitions_of_spark_have_the_same_rows_in_the_same_order(spark, busy: Path) -> None:
+    for view in ("events", "records"):
+        whole, cut = (read(spark, busy, view=view, minPartitions=least, endingOffsets='{"queues-1": 70}')
+                      for least in ("1", "7"))  # fmt: skip
+        assert (whole.rdd.getNumPartitions(), cut.rdd.getNumPartitions()) == (2, 7)
+        assert cut.collect() == whole.collect()
+
+
+def test_a_frame_that_was_cut_is_not_folded(spark, busy: Path) -> None:
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
+        history_of(read(spark, busy, view="records", minPartitions="4")).count()
+    name, line = cause_of(caught.value)
+    assert name == "BadRequest"
+    assert "begins with the beginning of a partition" in line
+
+
+def test_headers_are_decoded_when_they_are_asked_for(spark, tmp_path: Path) -> None:
+    sent = {"trace": "ä1", "raw": bytearray(b"\xff"), "n": 7, "deep": {"a": [1, True]}, "none": None}
+    history = Recorder(tmp_path, partitions=1)
+    history.declare("orders")
+    plain = history.publish("orders", b"")
+    route = Route("/", "", "orders", ("orders",))
+    properties = Basic.Properties(headers=sent, delivery_mode=2).marshal()
+    for content in (properties, properties[:-3]):
+        history.append(0, ANN, Published(route, content, None, None, True, None, None, b"", 0))
+    history.close()
+    frame = read(spark, tmp_path, includeHeaders="true").where("event = 'Published'").orderBy("offset")
+    without, headers, broken = (row.headers for row in frame.collect())
+    assert {h.key: bytes(h.value) for h in headers} == {
+        "trace": "ä1".encode(), "raw": b"\xff", "n": b"7", "deep": b'{"a": [1, true]}', "none": b"null",
+    }  # fmt: skip
+    assert (without, broken) == (None, None)
+    assert frame.where("cast(headers[0].value as string) is not null").count() == 1
+    assert "headers" not in read(spark, tmp_path).columns
+    assert frame.where("headers is null").first().offset == plain
+
+
+def test_what_there_is_of_each_partition(spark, busy: Path, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(busy, data)
+    for at in (50, 120):
+        Snapshots(data / "snapshots").take(plain_fold(data, 1, at))
+    beyond = plain_fold(data, 1, 60)
+    beyond.next_offset = 1_000_000
+    Snapshots(data / "snapshots").take(beyond)
+    rows = read(spark, data, view="partitions", log="all").collect()
+    for row, partition in zip(rows, EmbeddedLogReader(data).partitions, strict=True):
+        times = [Decoder().timestamp_ms(r) for block in partition.read() for r in block.records]
+        assert (row.partition, row.start_offset, row.end_offset) == (partition.name, 0, partition.next_offset)
+        found = [round(time.timestamp() * 1000) for time in (row.first_event, row.last_event)]
+        assert found == [times[0], times[-1]]
+        assert row.snapshots == ([50, 120] if row.partition == "queues-1" else [])
+    own = tmp_path / "own"
+    Snapshots(own).take(plain_fold(data, 0, 30))
+    [row] = read(spark, data, view="partitions", partitions="queues-0", snapshots=str(own)).collect()
+    assert row.snapshots == [30]
+
+
+def test_of_a_partition_without_events_there_are_no_times(spark, tmp_path: Path) -> None:
+    log = EmbeddedLog.open(tmp_path, partitions=1)
+    log.close()
+    [row] = read(spark, tmp_path, view="partitions").collect()
+    assert row == ("queues-0", 0, 0, None, None, [])
+
+
 def test_views_are_the_functions(spark, busy: Path) -> None:
     offsets = {"startingOffsets": '{"queues-0": 40}', "endingOffsets": '{"queues-1": 50}'}
     changes = {"changeStartOffset": offsets["startingOffsets"], "changeEndOffset": offsets["endingOffsets"]}
@@ -137,6 +257,8 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
     assert wanted
     assert read(spark, busy, readChangeFeed="true", queue="short", **changes).collect() == wanted
     assert read(spark, busy, view="history", queue="short", **offsets).collect() == wanted
+    beyond = {**offsets, "endingOffsets": '{"queues-0": 1000000, "queues-1": 50}', "failOnDataLoss": "false"}
+    assert read(spark, busy, view="history", queue="short", **beyond).collect() == wanted
     for when in ({"offsets": '{"queues-1": 200}'}, {"time": str(START_MS + 7_000)}):
         state = state_at(spark, str(busy), **when)
         option = {"asOfOffset": when["offsets"]} if "offsets" in when else {"asOfTimestamp": when["time"]}
@@ -150,13 +272,25 @@ def test_views_are_the_functions(spark, busy: Path) -> None:
         ({"view": "messages", "startingOffsets": "{}"}, "startingOffsets is about a stretch"),
         ({"view": "queues", "partitions": "queues-0"}, "partitions is about a stretch"),
         ({"view": "events", "asOfOffset": "{}"}, "asOfOffset is no option of the view events"),
+        ({"view": "messages", "failOnDataLoss": "false"}, "failOnDataLoss is about a stretch"),
         ({"view": "history", "asOfTimestamp": "0"}, "asOfTimestamp is about a moment"),
         ({"view": "queues", "readChangeFeed": "true"}, "readChangeFeed is the view history"),
         ({"readChangeFeed": "yes"}, "neither true nor false"),
         ({"readChangeFeed": "true", "changeEndOffset": "{}", "endingOffsets": "{}"}, "say one"),
         ({"changeStartOffset": "{}"}, "changeStartOffset is no option of the view events"),
         ({"startingTimestmp": "2025-11-21T03:00:00Z"}, "startingtimestmp is no option of rewindmq"),
-        ({"view": "x"}, "none of events, records, history, queues, messages"),
+        ({"view": "history", "includeBodies": "false"}, "includeBodies is no option of the view history"),
+        ({"view": "history", "log": "all"}, "log is no option of the view history"),
+        ({"view": "records", "includeHeaders": "true"}, "includeHeaders is no option of the view records"),
+        ({"includeHeaders": "x"}, "includeHeaders: 'x' is neither true nor false"),
+        ({"fromCheckpoint": "1"}, "fromCheckpoint is no option of the view events"),
+        ({"snapshots": "own"}, "snapshots is no option of the view events"),
+        ({"view": "partitions", "minPartitions": "2"}, "minPartitions is no option of the view partitions"),
+        ({"minPartitions": "0"}, "minPartitions: '0' is not a number from 1 to 100000"),
+        ({"minPartitions": "1.5"}, "minPartitions: '1.5' is not a number"),
+        ({"minPartitions": "100001"}, "minPartitions: '100001' is not a number"),
+        ({"view": "queues", "minPartitions": "-1"}, "minPartitions: '-1' is not a number"),
+        ({"view": "x"}, "none of events, records, history, queues, messages, partitions"),
     ],
 )
 def test_options_that_say_nothing_about_a_view_are_refused(options: dict[str, str], error: str) -> None:

@@ -1,0 +1,43 @@
+"""Exit status of the commands, and the one line that goes with it: 0 done; 1 an audit found something; 64 a wrong
+argument; 65 the data cannot be used (a corrupt log, a newer version's, a time outside the history); 69 Spark does not
+start; 70 a defect of ours."""
+
+import click
+
+from engine.log.base import CorruptLog, LogError
+from projections.machine.machine import NewerHistory
+from projections.rewind import OutsideHistory, RewindError, UnreadableTime
+from spark_replay.failures import cause_of
+from spark_replay.ranges import BadRequest
+
+EX_USAGE, EX_DATAERR, EX_UNAVAILABLE, EX_SOFTWARE = 64, 65, 69, 70
+INTERRUPTED = 130
+
+
+def status_of(error: Exception) -> int:
+    """Says on stderr what went wrong."""
+    if isinstance(error, click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _complain(EX_USAGE, error.format_message())
+    if isinstance(error, OutsideHistory | CorruptLog | LogError | NewerHistory):
+        return _complain(EX_DATAERR, str(error))
+    if isinstance(error, RewindError):
+        return _complain(EX_USAGE, str(error))
+    return _spark_failure(error)
+
+
+def _spark_failure(error: Exception) -> int:
+    """An error in a worker arrives as text: find ours in it."""
+    name, line = cause_of(error)
+    if name in ("NoSpark", "Refused"):
+        return _complain(EX_UNAVAILABLE, line)
+    data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
+    if name in (BadRequest.__name__, UnreadableTime.__name__):
+        return _complain(EX_USAGE, line)
+    return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)
+
+
+def _complain(status: int, line: str) -> int:
+    click.echo(f"spark_replay: {line}", err=True)
+    return status
