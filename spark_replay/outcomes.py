@@ -6,10 +6,10 @@ before everything else about it. One effect may concern millions of messages (a 
 packed, however large an effect is.
 
 Nearly all rows say one of a few things: user, queue, outcome, rule and so on repeat. Each such combination is kept once
-a batch, and a row is its number and what is the row's own; Arrow spreads it over the columns:
+a batch, and a row has its number and what is the row's own; Arrow spreads it over the columns:
 
     said    0: Published service / hot published ...    1: Published service / hot delivered, consumer 1 ...
-    rows    (0, offset, ordinal, timestamp, message_id, size), (1, ...), (0, ...)
+    rows    numbers 0 1 0 1 1 ...    and as long lists of offset, ordinal, timestamp, message_id, size
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -65,7 +65,9 @@ _SAID = columns.some_of(
 )  # fmt: skip
 _OWN = columns.some_of(columns.HISTORY, "offset", "ordinal", "timestamp", "message_id", "size")
 
-_Row = tuple[Any, ...]  # in a product: a number of what was said, and the values of _OWN
+_Row = tuple[Any, ...]
+# What it gathers, column by column: the number of what a row says, then _OWN
+_Rows = tuple[list[Any], ...]
 _Said = tuple[Any, ...]  # the values of _SAID in their order, with the queue instead of its vhost, name and id
 # What the rows of one event share: offset, timestamp in microseconds, event, user, session
 _Cause = tuple[int, int | None, str | None, str | None, int | None]
@@ -79,7 +81,7 @@ class HistoryProduct:
     def __init__(self, partition: str, queue: str | None = None) -> None:
         self.partition = partition
         self.wanted = None if queue is None else called(queue)
-        self.rows: list[_Row] = []
+        self.rows: _Rows = ([], [], [], [], [], [])
         self.said: dict[_Said, int] = {}
         self.batches: list[pa.RecordBatch] = []
         self.ordinal = 0
@@ -119,14 +121,14 @@ class HistoryProduct:
         self._follows(effects)
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        if self.rows and last:
+        if last and self.rows[0]:
             self._flush()
         batches, self.batches = self.batches, []
         yield from batches
 
     def _flush(self) -> None:
         self.batches.append(_packed(self.partition, self.rows, self.said))
-        self.rows = []
+        self.rows = ([], [], [], [], [], [])
         self.said = {}
 
     def _follows(self, effects: list[Effect]) -> None:
@@ -177,11 +179,18 @@ class HistoryProduct:
         said = (event, user, session, queue, outcome, final, consumer, delivery_count, redelivered, reason, rule,
                 policy_name, version, exchange, routing_key, origin)  # fmt: skip
         number = self.said.setdefault(said, len(self.said))
+        numbers, offsets, ordinals, timestamps, ids, sizes = self.rows
         for message_id in message_ids:
-            self.rows.append((number, offset, ordinal, timestamp, message_id, size))
+            numbers.append(number)
+            offsets.append(offset)
+            ordinals.append(ordinal)
+            timestamps.append(timestamp)
+            ids.append(message_id)
+            sizes.append(size)
             ordinal += 1
-            if len(self.rows) >= BATCH_ROWS:
+            if len(numbers) >= BATCH_ROWS:
                 self._flush()
+                numbers, offsets, ordinals, timestamps, ids, sizes = self.rows
                 number = self.said.setdefault(said, 0)
 
 
@@ -303,7 +312,7 @@ def batch_of(rows: Sequence[_Row], schema: "pa.Schema") -> "pa.RecordBatch":
     return pa.RecordBatch.from_arrays(_arrays(zip(*rows, strict=True), schema), schema=schema)
 
 
-def _packed(partition: str, rows: list[_Row], said: Iterable[_Said]) -> "pa.RecordBatch":
+def _packed(partition: str, rows: _Rows, said: Iterable[_Said]) -> "pa.RecordBatch":
     """A batch of HISTORY."""
     import pyarrow as pa
 
@@ -311,10 +320,10 @@ def _packed(partition: str, rows: list[_Row], said: Iterable[_Said]) -> "pa.Reco
     for event, user, session, queue, *more in said:
         place = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
         things.append((event, user, session, *place, *more))
-    numbers, *own = zip(*rows, strict=True)
+    numbers, *own = rows
     repeated = batch_of(things, _SAID).take(pa.array(numbers, pa.int32()))
     found = {
-        "partition": pa.repeat(partition, len(rows)),
+        "partition": pa.repeat(partition, len(numbers)),
         **dict(zip(_SAID.names, repeated.columns, strict=True)),
         **dict(zip(_OWN.names, _arrays(own, _OWN), strict=True)),
     }
