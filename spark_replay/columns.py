@@ -36,6 +36,10 @@ def struct(**fields: pa.DataType) -> pa.DataType:
     return pa.struct(list(fields.items()))
 
 
+def some_of(columns: pa.Schema, *names: str) -> pa.Schema:
+    return pa.schema([columns.field(name) for name in names])
+
+
 def spark_schema(columns: pa.Schema) -> "StructType":
     """The same as Spark has it. Needs no JVM, so that workers can ask too."""
     from pyspark.sql.pandas.types import from_arrow_schema

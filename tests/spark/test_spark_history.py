@@ -8,9 +8,12 @@ import pytest
 from histories import ANN, START_MS, Recorder, plain_fold
 
 from engine.log.reader import EmbeddedLogReader
+from projections.machine.machine import Machine
 from projections.snapshots import Snapshots
 from schemas.events import BROKER, BrokerStarted, Origin, Published, Route
+from spark_replay.fold import fold_events, log_groups
 from spark_replay.history import biography, history, history_of
+from spark_replay.outcomes import BATCH_ROWS, HistoryProduct, is_queue
 from spark_replay.ranges import BadRequest
 
 
@@ -153,10 +156,6 @@ def test_a_stretch_of_history_is_that_part_of_the_whole(spark, busy: Path) -> No
 
 
 def test_a_large_purge_is_packed_as_it_comes(tmp_path: Path) -> None:
-    from projections.machine.machine import Machine
-    from spark_replay.fold import fold_events, log_groups
-    from spark_replay.outcomes import BATCH_ROWS, HistoryProduct
-
     told = Recorder(tmp_path, partitions=1)
     told.declare("long")
     for _ in range(BATCH_ROWS + 10):
@@ -169,3 +168,46 @@ def test_a_large_purge_is_packed_as_it_comes(tmp_path: Path) -> None:
     assert max(batch.num_rows for batch in batches) <= BATCH_ROWS
     assert sum(batch.num_rows for batch in batches) == 2 * (BATCH_ROWS + 10)
     assert ANN.user == batches[-1].column("user")[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "vhost", "name", "is_it"),
+    [
+        ("orders", "/", "orders", True),
+        ("//orders", "/", "orders", True),
+        ("orders", "shop", "orders", False),
+        ("shop/orders", "shop", "orders", True),
+        ("shop/orders", "/", "shop/orders", True),  # a name may have slashes in it, and a vhost
+        ("shop/eu/orders", "shop/eu", "orders", True),
+        ("shop/eu/orders", "shop", "eu/orders", True),
+        ("shop/eu/orders", "eu", "orders", False),
+        ("None/None", None, None, False),  # a row that is about no queue
+    ],
+)
+def test_a_queue_is_called_by_its_name_or_with_its_vhost(
+    wanted: str, vhost: str | None, name: str | None, is_it: bool
+) -> None:
+    assert is_queue(wanted, vhost, name) == is_it
+
+
+def test_rows_of_an_event_that_fills_a_batch_say_the_same_in_the_next(tmp_path: Path) -> None:
+    told = Recorder(tmp_path, partitions=1)
+    for queue in ("long", "other"):
+        told.declare(queue)
+    for _ in range(BATCH_ROWS // 2 + 10):
+        told.publish("long", b"12")
+    told.publish("other", b"345")
+    at = told.purge("long")
+    end = told.log.queues[0].next_offset
+    told.close()
+    for queue, published in ((None, 1), ("long", 0)):
+        product = HistoryProduct("queues-0", queue)
+        batches = list(fold_events(product, Machine("queues-0"), log_groups(str(tmp_path), "queues-0", 0, end)))
+        assert [batch.num_rows for batch in batches] == [BATCH_ROWS, 20 + published]
+        rows = [row for batch in batches for row in batch.to_pylist()]
+        purged = [row for row in rows if row["event"] == "Purged"]
+        assert [row["ordinal"] for row in purged] == list(range(BATCH_ROWS // 2 + 10))
+        assert {(r["offset"], r["queue"], r["outcome"], r["user"], r["size"]) for r in purged} == {
+            (at, "long", "purged", ANN.user, None)
+        }
+        assert [row["size"] for row in rows if row["queue"] == "other"] == [3] * published
