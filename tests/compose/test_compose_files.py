@@ -4,6 +4,8 @@ and service that it names is there, and what is said twice is said alike."""
 import os
 import re
 import shlex
+import tomllib
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -52,6 +54,22 @@ def test_images_are_pinned() -> None:
     built = {service["image"] for service in SERVICES.values() if "build" in service}
     assert {service["image"] for service in SERVICES.values() if service["image"].endswith(":local")} == built
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", ENVIRONMENT[name]) for name in ENVIRONMENT if name.endswith("_VERSION"))
+
+
+def test_the_packages_are_those_that_are_tested_with() -> None:
+    """And no more than it takes to run."""
+    tested, taken = pins(ROOT / "requirements.lock"), pins(COMPOSE / "requirements.lock")
+    assert {name: tested.get(name) for name in taken} == taken
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = [*project["dependencies"], *project["optional-dependencies"]["build"]]
+    assert {re.split(r"[\[<>=]", each)[0].lower() for each in needed} <= taken.keys()
+    assert not {"pytest", "nbconvert", "matplotlib", "hypothesis"} & taken.keys()
+
+
+def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
+    """Version and hashes of each package."""
+    found = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:\w+)+)", lock.read_text(), re.M)
+    return {name: (version, frozenset(re.findall(r"sha256:\w+", hashes))) for name, version, hashes in found}
 
 
 def test_the_versions_are_those_that_are_tested_with() -> None:
