@@ -128,6 +128,7 @@ class Connection(FrameReader):
             for channel in shared.settling:
                 channel.end_of_read()
             shared.settling.clear()
+            shared.fanned_out = 0
 
     def protocol_header(self, header: bytes) -> bool:
         """Another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): say which one is spoken here."""

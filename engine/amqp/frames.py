@@ -97,9 +97,6 @@ class FrameReader(ABC):
         pos = 0
         size = len(data)
         repeat = self.repeat
-        shared = self.shared
-        if shared is not None:
-            shared.fanned_out = 0
         look_at = 0
         while size - pos >= FRAME_OVERHEAD:
             if pos >= look_at:
@@ -157,14 +154,15 @@ class FrameReader(ABC):
             self.frame(kind, number, data[start + 7 : end])
             if self.discarding:
                 return
-            if self.waiting:
-                break
-            shared = self.shared
-            if shared is not None and shared.fanned_out >= FANNED_OUT:
-                self.give_way()
+            if self.turn_is_over():
                 break
             repeat = self.repeat
         self.rest = data[pos:]
+
+    def turn_is_over(self) -> bool:
+        if self.shared is not None and self.shared.fanned_out >= FANNED_OUT:
+            self.give_way()
+        return self.waiting
 
     def whole_publish(self, channel: Channel, data: bytes, start: int, pos: int) -> int:
         """A basic.publish whose method frame lies at `start` and ends before `pos`: take it if its content is here, in

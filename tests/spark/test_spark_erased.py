@@ -1,5 +1,6 @@
 """Encrypted bodies in Spark's eyes (B-15): what is shown is ciphertext, what is counted is the plain size."""
 
+import asyncio
 from pathlib import Path
 
 from histories import ANN, START_MS, Recorder
@@ -17,13 +18,14 @@ def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark, tmp_path: Pat
     told = Recorder(tmp_path / "data", partitions=1)
     told.declare("jobs", {"x-max-length-bytes": 9})
     subjects = Subjects("who", KeyStore(tmp_path / "keys"), {})
+    subjects.keys.current("ada")
     for body in (b"dropped", b"kept", b"12345"):
         sealed, encryption = subjects.sealed("ada", body)
         route = Route("/", "", "jobs", ("jobs",))
         told.append(0, ANN, Published(route, b"\x10\x00\x02", None, None, True, None, encryption, sealed, len(body)))
     encoder = Encoder()
     told.log.metadata.append(START_MS, encoder.encode(encoder.prefix(START_MS, ANN), SubjectErased(
-        "ada", subjects.erase("ada"), "asked for"
+        "ada", asyncio.run(subjects.erase("ada")), "asked for"
     )))  # fmt: skip
     told.close()
     assert [finding for finding in audit(spark, str(tmp_path / "data")) if not finding.ok] == []
