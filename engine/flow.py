@@ -8,7 +8,7 @@ once a round trip, so they would fall behind though the node had time for them, 
 
 Rules of this file
 - Enough is what the log can carry in its fastest round trip: a longer line makes waiting, and no throughput.
-- Whoever publishes waits, and is not read from (connection.py looks at every `LOOK_BYTES` of a read). Who only consumes
+- Whoever publishes waits, and is not read from (frames.py looks at every `LOOK_BYTES` of a read). Who only consumes
   never waits: acks make room. Precedent: RabbitMQ's credit flow, and the 32 unconfirmed messages of S-136.
 - First come, first served.
 """

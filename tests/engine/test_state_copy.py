@@ -148,7 +148,7 @@ def link(name: str, kind: bytes) -> tarfile.TarInfo:
 
 
 @pytest.mark.parametrize("member", [
-    tarfile.TarInfo("../evil"), tarfile.TarInfo("/tmp/evil"), tarfile.TarInfo("state/../../evil"),
+    tarfile.TarInfo("../evil"), tarfile.TarInfo("/evil"), tarfile.TarInfo("state/../../evil"),
     tarfile.TarInfo("log/queues-0/x"), tarfile.TarInfo("keys/subject.key"), tarfile.TarInfo("state/CURRENT\n"),
     link("kafka", tarfile.SYMTYPE), link("state/000001.sst", tarfile.LNKTYPE), link("state/CURRENT", tarfile.DIRTYPE),
     link("kafka", tarfile.FIFOTYPE),
