@@ -14,7 +14,7 @@ import contextlib
 import itertools
 import random
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
@@ -48,6 +48,23 @@ PREFETCH = 50
 GONE = (aio_pika.exceptions.AMQPError, aio_pika.exceptions.ChannelInvalidStateError, OSError, asyncio.TimeoutError)
 
 
+@contextlib.contextmanager
+def until_gone() -> Iterator[None]:
+    """Goes on after it when the broker goes away. The client library throws a plain Exception at calls of a channel
+    that it closes without a reason, and also a CancelledError, which must be told from the end of the task."""
+    try:
+        yield
+    except GONE:
+        pass
+    except Exception as error:
+        if type(error) is not Exception:
+            raise
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+
+
 class Clients:
     """`urls` says where the broker is now, or its nodes; empty while there is none."""
 
@@ -77,22 +94,16 @@ class Clients:
         try:
             yield await connection.channel(publisher_confirms=True)
         finally:
-            with contextlib.suppress(*GONE):
+            with until_gone():
                 await asyncio.wait_for(connection.close(), 1)
 
     async def again_and_again(self, work: Callable[[AbstractChannel], "asyncio.Future[None]"]) -> None:
         while not self.ended:
             life = self.ledger.life
-            try:
-                if self.urls:
+            if self.urls:
+                with until_gone():
                     async with self.connected(self.urls[next(self.connects) % len(self.urls)]) as channel:
                         await work(channel)
-            except GONE:
-                pass
-            except asyncio.CancelledError:  # the client library also throws it at calls of a connection that broke
-                task = asyncio.current_task()
-                if task is None or task.cancelling():
-                    raise
             while life == self.ledger.life and not self.urls and not self.ended:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.02)
@@ -120,7 +131,7 @@ class Clients:
             await exchange.publish(
                 aio_pika.Message(encode(message), delivery_mode=aio_pika.DeliveryMode.PERSISTENT), key
             )
-        except (*GONE, asyncio.CancelledError):
+        except BaseException:
             self.ledger.unknown += 1
             raise
         self.ledger.confirm(accounts, message)
@@ -161,7 +172,7 @@ class Consuming:
             self.account.settled.update(sent)
 
     async def taken(self, incoming: AbstractIncomingMessage) -> None:
-        with contextlib.suppress(*GONE):
+        with until_gone():
             await self.take(incoming)
 
     async def take(self, incoming: AbstractIncomingMessage) -> None:

@@ -90,9 +90,7 @@ class KafkaCluster:
         self.directory.mkdir(parents=True, exist_ok=True)
         try:
             self._format()
-            for node in range(1, self.nodes + 1):
-                self.start_node(node, wait=False)
-            self.wait()
+            self.start_all()
         except BaseException:
             self.stop()
             raise
@@ -113,6 +111,14 @@ class KafkaCluster:
             self.processes[node] = started.result()
         if wait:
             self.wait()
+
+    def start_all(self) -> None:
+        """Whichever does not run is started, and whichever was paused goes on."""
+        for node in self.processes:
+            self.go_on(node)
+        for node in set(range(1, self.nodes + 1)) - self.processes.keys():
+            self.start_node(node, wait=False)
+        self.wait()
 
     def kill(self, node: int) -> None:
         """End a node as a power cut does."""

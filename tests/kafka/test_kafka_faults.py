@@ -37,12 +37,24 @@ def totals() -> Iterator[Totals]:
     print(totals)
 
 
+@pytest.fixture
+def kafka(kafka3: KafkaCluster) -> KafkaCluster:
+    """All of its nodes run, also after a test that failed and left them down: each test fails for itself."""
+    kafka3.start_all()
+    return kafka3
+
+
 @pytest.fixture(scope="module")
-def nodes(kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+def standing(kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
     with Nodes(tmp_path_factory.mktemp("nodes"), kafka3) as nodes:
-        nodes.start("north")
-        nodes.start("south")
         yield nodes
+
+
+@pytest.fixture
+def nodes(kafka: KafkaCluster, standing: Nodes) -> Nodes:
+    for name in sorted({"north", "south"} - standing.running.keys()):
+        standing.start(name)
+    return standing
 
 
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.__name__)
@@ -50,8 +62,8 @@ def test_nothing_confirmed_is_lost(nodes: Nodes, totals: Totals, fault: Callable
     asyncio.run(Trial(nodes, SHORT.index(fault)).run(fault, totals))
 
 
-def test_a_node_is_cut_off_from_kafka(kafka3: KafkaCluster, totals: Totals, tmp_path: Path) -> None:
-    with Nodes(tmp_path, kafka3, timeout=10) as nodes, kafka3.proxied() as line:
+def test_a_node_is_cut_off_from_kafka(kafka: KafkaCluster, totals: Totals, tmp_path: Path) -> None:
+    with Nodes(tmp_path, kafka, timeout=10) as nodes, kafka.proxied() as line:
         north = nodes.start("north", line.bootstrap)
         nodes.start("south")
         with connect(north) as connection:
