@@ -44,17 +44,12 @@ def kafka(kafka3: KafkaCluster) -> KafkaCluster:
     return kafka3
 
 
-@pytest.fixture(scope="module")
-def standing(kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with Nodes(tmp_path_factory.mktemp("nodes"), kafka3) as nodes:
-        yield nodes
-
-
 @pytest.fixture
-def nodes(kafka: KafkaCluster, standing: Nodes) -> Nodes:
-    for name in sorted({"north", "south"} - standing.running.keys()):
-        standing.start(name)
-    return standing
+def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
+    with Nodes(tmp_path, kafka) as nodes:
+        nodes.start("north")
+        nodes.start("south")
+        yield nodes
 
 
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.__name__)
