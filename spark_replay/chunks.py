@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projections.machine.machine import Machine
+from projections.machine.storing import queue_digest
 from projections.replay import PartitionLog, decoder_for
 from projections.snapshots import SnapshotError, Snapshots, load
 from projections.store import StateStore, StoreError
@@ -223,7 +224,7 @@ class Told:
     @classmethod
     def of(cls, machine: Machine) -> "Told":
         queues = {
-            queue_id: (f"{queue.vhost}/{queue.name}", queue.digest(), queue.epoch)
+            queue_id: (f"{queue.vhost}/{queue.name}", queue_digest(queue), queue.epoch)
             for queue_id, queue in machine.by_id.items()
         }
         return cls(machine.head(), queues)

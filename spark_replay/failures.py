@@ -1,4 +1,4 @@
-"""What really went wrong, out of an exception that Spark has wrapped.
+"""That Spark does not work here, and what really went wrong, out of an exception that Spark has wrapped.
 
 An error in a Python worker reaches the driver as the text of a traceback inside Java's stack trace. The last line of
 that traceback names the class and what it had to say; the rest is of use to nobody but us.
@@ -9,6 +9,10 @@ import re
 # "spark_replay.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Request|Log|History|Record))(?:: (.*))?$", re.MULTILINE)
 _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
+
+
+class NoSpark(Exception):
+    """Spark cannot be started, or lacks a part; the text says what the JVM had to say, or how to get the part."""
 
 
 def cause_of(error: BaseException) -> tuple[str, str]:

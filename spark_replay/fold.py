@@ -32,6 +32,7 @@ from schemas.events import Actor, CheckpointAsked, Checkpointed, Event
 from schemas.single_object import FramedDecoder
 from spark_replay import columns, lineage
 from spark_replay.history_log import Group, InKafka, Place, groups_in, open_log, partition_of
+from spark_replay.kafka_frame import records_frame
 from spark_replay.ranges import BadRequest, FromCheckpoint, Range, joined
 
 if TYPE_CHECKING:
@@ -258,8 +259,6 @@ def _fold_topics(
     spark: "SparkSession", topics: InKafka, stretches: Sequence[Range], tasks: Any, schema: "pa.Schema"
 ) -> "DataFrame":
     """Each partition from its beginning."""
-    from spark_replay.kafka_frame import records_frame
-
     named = [stretch.partition for stretch in stretches]
     for partition in open_log(topics).queues:
         if partition.name in named and partition.start_offset:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from spark_replay.failures import NoSpark
 from spark_replay.history_log import InKafka
 from spark_replay.kafka_settings import for_java
 from spark_replay.ranges import Range
@@ -44,8 +45,6 @@ def load(reader: Any) -> "DataFrame":
     """`reader.load()` of a batch or a stream."""
     from pyspark import __version__
     from pyspark.errors import AnalysisException
-
-    from spark_replay.session import NoSpark
 
     try:
         frame: DataFrame = reader.load()

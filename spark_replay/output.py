@@ -13,6 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from spark_replay.failures import NoSpark
 from spark_replay.properties import plain, properties_object
 
 if TYPE_CHECKING:
@@ -92,8 +93,6 @@ def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
 
 def save(writer: "DataFrameWriter", form: str, out: Path) -> None:
     """As one of TABLES. NoSpark when Spark has no such format, or is not set up for it."""
-    from spark_replay.session import NoSpark
-
     try:
         writer.format(form).save(str(out))
     except Exception as error:  # Delta has several, and none that pyspark knows

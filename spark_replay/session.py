@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark_replay.failures import NoSpark
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -28,10 +30,6 @@ _LOCAL = {
 }
 _JAVA_OPTIONS = "-XX:+UseSerialGC"
 _SHORT = " -XX:TieredStopAtLevel=1"  # jobs are short and in Python
-
-
-class NoSpark(Exception):
-    """Spark cannot be started; the text says what the JVM had to say."""
 
 
 def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False) -> "SparkSession":

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from projections.machine.queue import MessageView, Queue
+from projections.machine.storing import queue_digest
 from projections.snapshots import Snapshots
 from schemas.events import Argument
 from spark_replay import columns
@@ -164,7 +165,7 @@ def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
         "message_bytes_dlx": queue.message_bytes_dlx,
         "consumers": queue.consumer_count(),
         "counters": list(queue.counters.items()),
-        "digest": queue.digest(),
+        "digest": queue_digest(queue),
     }
 
 

@@ -1,6 +1,7 @@
 """The layout as a test: imports flow one way, the machine is pure, files stay short, names mean something."""
 
 import ast
+import graphlib
 import re
 from pathlib import Path
 
@@ -34,6 +35,24 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def imports_that_run(path: Path) -> set[str]:
+    """As `imports`, without those for type checkers; and what is taken from a package as the module that it may be."""
+
+    class Running(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+    found = set()
+    for node in ast.walk(Running().visit(ast.parse(path.read_text()))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
 def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
@@ -45,6 +64,16 @@ def test_imports_flow_one_way(path: Path) -> None:
     allowed = ALLOWED[package] | {package}
     wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
     assert not wrong, f"{name(path)} must not import {sorted(wrong)}"
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """What is imported for its type alone does not count: it runs nowhere."""
+    arrows = {module_name(path): imports_that_run(path) for path in SOURCES}
+    graph = {module: arrows[module] & arrows.keys() - {module} for module in arrows}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "projections" / "machine").glob("*.py")), ids=name)

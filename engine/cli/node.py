@@ -72,7 +72,7 @@ def start(
     semantics: str, subject_header: str, keys: Path | None, log_level: str,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
-    from engine.__main__ import run
+    from engine.process import run
 
     if subject_header and kafka.servers is not None and keys is None:
         raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")

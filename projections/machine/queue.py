@@ -375,35 +375,21 @@ class Queue(Outcomes):
 
     def consumers(self) -> list[ConsumerView]:
         """The attached consumers, in the order in which they came."""
-        from projections.machine.single_active import activity_status
-
         return [
             ConsumerView(
                 c.consumer, c.tag, c.session, c.channel, c.user, c.no_ack, c.exclusive, c.prefetch, c.priority,
                 len(c.held), c.arguments, not self.single_active or c is self.active,
-                activity_status(self, c),
+                self._activity_status(c),
             )
             for c in self.holders.values()
             if c.attached
         ]  # fmt: skip
 
+    def _activity_status(self, consumer: Consumer) -> str:
+        """As RabbitMQ's listings name it."""
+        if not self.single_active:
+            return "up"
+        return "single_active" if consumer is self.active else "waiting"
+
     def consumer_count(self) -> int:
         return self.attached
-
-    def digest(self) -> str:
-        """SHA-256 (hex) of this queue's canonical state."""
-        from projections.machine.storing import queue_digest
-
-        return queue_digest(self)
-
-    def meta(self) -> bytes:
-        """The queue's small state, packed: everything but its ready messages."""
-        from projections.machine.storing import pack_meta
-
-        return pack_meta(self)
-
-    def chunks(self) -> dict[int, bytes]:
-        """The ready messages, packed, by chunk number."""
-        from projections.machine.storing import pack_chunks
-
-        return pack_chunks(self)

@@ -77,10 +77,3 @@ def _best(queue: Queue) -> Consumer | None:
     if queue.profile.gives_way:
         return max(waiting, key=lambda consumer: (consumer.priority, consumer.prefetch or UNLIMITED))
     return waiting[0]
-
-
-def activity_status(queue: Queue, consumer: Consumer) -> str:
-    """As RabbitMQ's listings name it."""
-    if not queue.single_active:
-        return "up"
-    return "single_active" if consumer is queue.active else "waiting"

@@ -236,7 +236,8 @@ def _take_dirty_chunks(order: Order, chunks: dict[int, bytes], vanished: list[in
 
 
 def queue_digest(queue: Queue) -> str:
-    """One hash of the small state and one each of ids, infos and expiries in ready order, however they are chunked."""
+    """SHA-256 (hex) of the queue's canonical state: of the small state, and of ids, infos and expiries in ready order,
+    however they are chunked."""
     ids, infos, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for order in queue.orders():
         start = order.start

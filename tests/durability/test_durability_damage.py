@@ -20,7 +20,7 @@ import pytest
 
 from tests.running import ROOT, RunningBroker, free_port
 
-DATA_ERROR = 65  # sysexits.h EX_DATAERR, see engine/__main__.py
+DATA_ERROR = 65  # sysexits.h EX_DATAERR, see engine/process.py
 MESSAGES = 300
 ONE = ("--partitions", "1")
 

@@ -14,9 +14,9 @@ from tests.running import RunningBroker
 KEYS = ["a", "b", "c"]
 # Ends itself as a power cut does, when `step` is called for the `count`th time.
 CUT = """
-import os, signal
+import os, signal, sys
 import {module} as module
-from engine.__main__ import main
+from engine.cli.main import main
 
 left, step = [{count}], module.{step}
 
@@ -28,7 +28,7 @@ async def cut(*arguments):
 
 module.{step} = cut
 if __name__ == "__main__":
-    main()
+    main(["start", *sys.argv[1:]])
 """
 BIND, PUBLISH = ("engine.exchanges", "Exchanges.bind"), ("engine.restoring", "publish")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.__main__ import Failure, _listen_http
 from engine.cli.main import run
 from engine.config import Config
+from engine.process import Failure, _listen_http
 from tests.certificates import Authority
 from tests.running import ROOT, RunningBroker, free_port, start_process
 

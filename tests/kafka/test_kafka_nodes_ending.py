@@ -19,7 +19,7 @@ from tests.kafka.nodes import NEVER, SECONDS, Nodes, connect, until
 from tests.running import ROOT, RunningBroker, free_port
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-UNAVAILABLE = 69  # sysexits.h EX_UNAVAILABLE, see engine/__main__.py
+UNAVAILABLE = 69  # sysexits.h EX_UNAVAILABLE, see engine/process.py
 QUEUES = [
     next(name for name in (f"q-{number}" for number in range(100)) if partition_of("/", name, 2) == partition)
     for partition in range(2)

@@ -9,6 +9,7 @@ from events_for_tests import VHOST, Bench, explain, policy, route
 from projections.machine import state
 from projections.machine.effects import Quarantine
 from projections.machine.machine import Machine
+from projections.machine.storing import pack_meta
 from schemas.events import (
     BROKER,
     Acked,
@@ -220,10 +221,10 @@ def test_applying_a_policy_again_only_renews_the_lease() -> None:
 def test_a_queue_that_exists_is_only_renewed_whatever_it_is_declared_as() -> None:
     bench = Bench()
     queue = bench.declare("q", max_length=3, expires=100)
-    before = json.loads(queue.meta()[4:])
+    before = json.loads(pack_meta(queue)[4:])
     bench.now_ms += 5
     assert bench.do(QueueDeclared(VHOST, "q", "quorum", False, True, True, of(9), (), "other", None, None), of(9)) == []
-    after = json.loads(queue.meta()[4:])
+    after = json.loads(pack_meta(queue)[4:])
     assert after.pop("last_used_ms") == before.pop("last_used_ms") + 5
     assert after == before
 

@@ -13,6 +13,7 @@ from histories import START_MS, Recorder, plain_fold
 
 from engine.log.embedded import EmbeddedLog
 from engine.log.reader import EmbeddedLogReader
+from projections.machine.storing import queue_digest
 from projections.rewind import OutsideHistory
 from projections.snapshots import Snapshots
 from spark_replay.audit import audit
@@ -31,7 +32,7 @@ def test_b01_state_at_offsets_equals_a_plain_fold(spark, busy: Path) -> None:
         chosen = [chance.randrange(1, end + 1) for end in ends]
         asked = json.dumps({f"queues-{number}": end for number, end in enumerate(chosen)})
         expected = {
-            (queue.vhost, queue.name): queue.digest()
+            (queue.vhost, queue.name): queue_digest(queue)
             for number, end in enumerate(chosen)
             for queue in plain_fold(busy, number, end).queues()
         }
@@ -136,7 +137,8 @@ def test_the_state_does_not_depend_on_the_hash_seed(spark, busy: Path) -> None:
     script = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
         "from pathlib import Path; from histories import plain_fold\n"
-        "print([q.digest() for n in (0, 1) for q in plain_fold(Path(sys.argv[1]), n, 10**9).queues()])"
+        "from projections.machine.storing import queue_digest\n"
+        "print([queue_digest(q) for n in (0, 1) for q in plain_fold(Path(sys.argv[1]), n, 10**9).queues()])"
     )
     here = Path(__file__).resolve()
     printed = {

@@ -1,7 +1,5 @@
 """The composition root: log, broker, AMQP server and management API in one uvloop loop, until a signal ends them.
 
-    python -m engine --data DIR [--host H] [--amqp-port N] [--http-port M] ...      the same as `rewindmq start`
-
 Rules of this file
 - One line on stdout when clients may come; everything else goes to the log on stderr (logs.py).
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
@@ -218,13 +216,3 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno is not None:
         return os.strerror(error.errno)
     return str(error)
-
-
-def main() -> None:
-    from engine.cli.main import main as command_line
-
-    command_line(["start", *sys.argv[1:]])
-
-
-if __name__ == "__main__":
-    main()
