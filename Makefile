@@ -1,6 +1,8 @@
 # RewindMQ. `make demo` and `make test` need Python 3.11, Java 17 and Maven, and set up the rest by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
+# Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo notebook stack stack-stop test compare acceptance lint bench soak lock clean
 
