@@ -2,6 +2,7 @@
 Debian's RabbitMQ with a quorum queue, in turn in one run.
 
     python tests/bench/bench_kafka.py [--seconds 15] [--rounds 3]
+    python tests/bench/bench_kafka.py --delay-ms 10        only a node whose Kafka is that far away, in each direction
 
 Confirms (500 outstanding) and manual acks, 100-byte persistent bodies: with a prefetch of 200, and with one of 500, as
 many as may be unconfirmed (on Kafka an ack comes back as late as a confirm, so with 200 the consumer falls behind and
@@ -38,12 +39,12 @@ def kafka(home: Path) -> Iterator[tuple[KafkaCluster, Broker]]:
 
 
 @contextlib.contextmanager
-def nodes(home: Path, cluster: KafkaCluster, count: int, *options: str) -> Iterator[list[Broker]]:
+def nodes(home: Path, bootstrap: str, count: int, *options: str) -> Iterator[list[Broker]]:
     started: list[Broker] = []
     try:
         for number in range(count):
             started.append(start_rewindmq(
-                home / f"node{number}", "--kafka", cluster.bootstrap, "--kafka-prefix", home.name,
+                home / f"node{number}", "--kafka", bootstrap, "--kafka-prefix", home.name,
                 "--node", f"node{number}@bench", *options,
             ))  # fmt: skip
         yield started
@@ -58,10 +59,19 @@ def warm(broker: Broker) -> None:
 
 def on_kafka(home: Path, options: list[str]) -> tuple[Result, float]:
     """The result, and Kafka's CPU seconds."""
-    with kafka(home / "kafka") as (cluster, server), nodes(home, cluster, 1) as [node]:
+    with kafka(home / "kafka") as (cluster, server), nodes(home, cluster.bootstrap, 1) as [node]:
         warm(node)
         before = server.cpu_seconds()
         return perftest(node, options), server.cpu_seconds() - before
+
+
+def far_from_kafka(home: Path, options: list[str], seconds: float) -> Result:
+    """The line to Kafka is a proxy in this process, whose CPU time is not the node's."""
+    with kafka(home / "kafka") as (cluster, _), cluster.proxied() as line:
+        line.delay_seconds = seconds
+        with nodes(home, line.bootstrap, 1) as [node]:
+            warm(node)
+            return perftest(node, options)
 
 
 def on_rabbitmq(home: Path, options: list[str]) -> tuple[Result, float]:
@@ -84,7 +94,7 @@ def embedded(home: Path, options: list[str]) -> tuple[Result, float]:
 
 def on_two_nodes(home: Path, options: list[str], count: int) -> float:
     """Messages a second of two pairs of clients in all, on `count` nodes."""
-    with kafka(home / "kafka") as (cluster, _), nodes(home, cluster, count) as brokers:
+    with kafka(home / "kafka") as (cluster, _), nodes(home, cluster.bootstrap, count) as brokers:
         results: list[Result] = []
         threads = [
             threading.Thread(target=lambda pair=pair: results.append(
@@ -128,9 +138,18 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=15)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", choices=PEERS)
+    parser.add_argument("--delay-ms", type=float)
     arguments = parser.parse_args()
     peers = {name: run for name, run in PEERS.items() if arguments.only in (None, name)}
     timed = ["-z", str(arguments.seconds)]
+    if arguments.delay_ms is not None:
+        for most in ("500", "5000"):
+            with tempfile.TemporaryDirectory() as home:
+                options = ["-c", most, "-q", most, "--quorum-queue", *timed]
+                result = far_from_kafka(Path(home), options, arguments.delay_ms / 1000)
+            print(f"Kafka {arguments.delay_ms} ms away, {most} unconfirmed, prefetch {most}: {result.per_second:,.0f}"
+                  f" msg/s, confirm latency, ms: {latency(result, 'confirm')}", flush=True)  # fmt: skip
+        return
     for prefetch in ("200", "500"):
         throughput(peers, [*OPTIONS, "-q", prefetch, *timed], prefetch, arguments.rounds)
     for name, run in peers.items():

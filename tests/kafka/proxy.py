@@ -1,9 +1,10 @@
-"""A line between clients and Kafka's nodes that can be cut, on loopback.
+"""A line between clients and Kafka's nodes that can be cut, and can be long, on loopback.
 
     proxies.blackhole()    nothing gets through any more in either direction, connections stay open and silent;
                            what was on the way arrives after `resume`, as TCP would send it again
     proxies.reset()        connections are reset, new ones too
     proxies.resume()
+    proxies.delay_seconds = 0.01    what is sent from now on arrives so much later, in either direction
 
 For Kafka this only works when a node advertises the proxy's port: `KafkaCluster.proxied`.
 """
@@ -23,6 +24,7 @@ class Proxies:
 
     def __init__(self, targets: Mapping[int, int]) -> None:
         self.targets = targets
+        self.delay_seconds = 0.0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxies", daemon=True)
         self._open = asyncio.Event()
@@ -106,8 +108,11 @@ class Proxies:
     async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(READ_BYTES):
             await self._open.wait()
-            writer.write(data)
-            await writer.drain()
+            if self.delay_seconds:  # what is under way is as much as comes
+                self._loop.call_later(self.delay_seconds, writer.write, data)
+            else:
+                writer.write(data)
+                await writer.drain()
         raise ConnectionResetError
 
 
