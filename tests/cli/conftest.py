@@ -1,4 +1,4 @@
-"""The real `rewindmq` command, run as a process against a real broker."""
+"""The real `rewindmq` command, run as a process against a real broker (forked.py)."""
 
 import subprocess
 import sys
@@ -7,17 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.forked import run
 from tests.running import RunningBroker
 
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 COMMAND = Path(sys.executable).parent / "rewindmq"
-
-
-def run(*arguments: str, stdin: str = "", **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [str(COMMAND), *arguments], input=stdin, capture_output=True, text=True, timeout=60,
-        env={"PATH": "/usr/bin", **environment},
-    )  # fmt: skip
 
 
 @pytest.fixture

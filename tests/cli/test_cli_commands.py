@@ -7,7 +7,8 @@ import time
 import httpx
 import pytest
 
-from tests.cli.conftest import Cli, run
+from tests.cli.conftest import Cli
+from tests.cli.forked import run
 from tests.running import RunningBroker, free_port
 
 

@@ -14,7 +14,8 @@ import pytest
 from engine.state_copy import StateCopy
 from projections import keys, rocks
 from projections.store import StateStore
-from tests.cli.conftest import Cli, run
+from tests.cli.conftest import Cli
+from tests.cli.forked import run
 from tests.cli.test_cli_commands import failed
 
 

@@ -10,7 +10,8 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
-from tests.cli.conftest import COMMAND, Cli, run
+from tests.cli.conftest import COMMAND, Cli
+from tests.cli.forked import run
 from tests.running import RunningBroker
 
 NODE = "rewindmq@localhost"

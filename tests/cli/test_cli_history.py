@@ -10,7 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.cli.conftest import COMMAND, Cli, run
+from tests.cli.conftest import COMMAND, Cli
+from tests.cli.forked import run
 from tests.cli.test_cli_commands import failed, put_queue
 from tests.running import RunningBroker, free_port
 

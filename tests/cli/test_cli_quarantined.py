@@ -10,7 +10,8 @@ import pytest
 from engine.log.embedded import EmbeddedLog
 from schemas.codec import Encoder
 from schemas.events import BROKER, Purged
-from tests.cli.conftest import Cli, run
+from tests.cli.conftest import Cli
+from tests.cli.forked import run
 from tests.running import RunningBroker
 
 REASON = "byte 0 of 1: the record ends within timestamp"

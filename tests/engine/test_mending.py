@@ -32,7 +32,8 @@ class Looking:
 
         monkeypatch.setattr(Mending, "_broken", noted)
         monkeypatch.setattr("engine.mending.NAMES_A_LOOK", A_LOOK)
-        monkeypatch.setattr(self.node, "_beat", lambda: None)  # a real second counts for nothing here
+        assert self.node._timer is not None
+        self.node._timer.cancel()  # a real second counts for nothing here
 
     async def look(self, times: int = 1) -> None:
         for _ in range(times):
