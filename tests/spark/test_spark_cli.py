@@ -17,6 +17,7 @@ from spark_replay.properties import properties_object
 
 
 def run(*arguments: object, status: int = 0) -> str:
+    """As a process, with a Spark of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "spark_replay", *map(str, arguments)], capture_output=True, text=True,
         cwd=Path(__file__).resolve().parents[2], env={**os.environ, "TZ": "America/New_York"},
@@ -90,12 +91,13 @@ def test_audit_says_what_it_did_and_exits_0(told: Path, spark, capsys) -> None:
     assert capsys.readouterr().out.rstrip().endswith("audit passed")
 
 
-def test_audit_of_a_lie_exits_1_and_says_where(tmp_path: Path) -> None:
+def test_audit_of_a_lie_exits_1_and_says_where(tmp_path: Path, spark, capsys) -> None:
     history = Recorder(tmp_path, partitions=1)
     history.declare("orders")
     offset = history.claim(0, "0" * 64)
     history.close()
-    printed = run("audit", "--data", tmp_path, status=1)
+    assert cli.run(["audit", "--data", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
     assert f"claims: queues-0 offset {offset}: the broker claimed 000" in printed
     assert printed.rstrip().endswith("audit FAILED: 1 finding")
 
