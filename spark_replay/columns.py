@@ -1,7 +1,7 @@
 """The columns of every table that `spark_replay` reads or makes: the one place where names and types are agreed.
 
     EVENTS    one row an event of the log, what was asked        spark.read.format("rewindmq")
-    RECORDS   the same, undecoded and without bodies: what a fold reads (option view=records)
+    RECORDS   the same, undecoded and without bodies: what a fold reads (option view=records); KAFKA_RECORDS: of a Kafka
     HISTORY   one row an outcome, what came of it
     DIFF      one row of HISTORY by which a message came into a queue or left it
     SLO       one row a queue, consumer or stretch of time: how long messages waited and stayed
@@ -48,6 +48,8 @@ def spark_schema(columns: pa.Schema) -> "StructType":
 
 
 RECORDS = table(partition=TEXT, offset=LONG, record=BYTES)
+# Of a history in Kafka, where a record is an Avro single object and its time is Kafka's
+KAFKA_RECORDS = table(partition=TEXT, offset=LONG, timestamp_ms=LONG, record=BYTES)
 
 # `queue` names the queue of an event that concerns one; `queues` the queues of a publish that are in this partition.
 # `messages` are inclusive ranges of message ids (acks and nacks). `detail` is JSON of every field without a column.

@@ -1,13 +1,18 @@
 """That Spark does not work here, and what really went wrong, out of an exception that Spark has wrapped.
 
 An error in a Python worker reaches the driver as the text of a traceback inside Java's stack trace. The last line of
-that traceback names the class and what it had to say; the rest is of use to nobody but us.
+that traceback names the class and what it had to say; the rest is of use to nobody but us. One of ours that came of
+another's (Kafka's client) comes behind it, and says what it means here.
 """
 
 import re
 
 # "spark_replay.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
-_RAISED = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Request|Log|History|Record))(?:: (.*))?$", re.MULTILINE)
+_OURS = ("engine.", "projections.", "schemas.", "spark_replay.")
+_RAISED = re.compile(
+    r"^((?:engine|projections|schemas|spark_replay)\.[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$",
+    re.MULTILINE,
+)
 _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
 
 
@@ -20,7 +25,9 @@ def cause_of(error: BaseException) -> tuple[str, str]:
     if type(error).__module__.startswith("spark_replay."):
         return type(error).__name__, str(error)
     text = str(error)
-    found = [(name.rpartition(".")[2], line) for name, line in _RAISED.findall(text)]
+    raised = _RAISED.findall(text)
+    raised = [(name, line) for name, line in raised if name.startswith(_OURS)] or raised
+    found = [(name.rpartition(".")[2], line) for name, line in raised]
     found = [(name, line) for name, line in found if name not in _OF_SPARK and "org.apache" not in line]
     if found:
         name, line = found[0]

@@ -81,7 +81,8 @@ def fold_feed(product: Product, feed: Feed) -> "Iterator[pa.RecordBatch]":
 def fold_events(
     product: Product, machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, stripped: bool = False
 ) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects. `stripped`: the records are without bodies (`strip_body`)."""
+    """Show `product` every event with its effects. `stripped`: the records are without bodies (`strip_body`,
+    `strip_framed_body`)."""
     product.begin(machine)
     decode = (decoder or Decoder()).decode
     apply = machine.apply
@@ -285,13 +286,16 @@ def _topic_task(
 def fold_frame(
     records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema"
 ) -> "DataFrame":
-    """What `product(partition)` makes of a DataFrame with the columns RECORDS, each Spark partition of which holds one
-    log partition from its beginning, in order (as the data source's view `records` gives it)."""
-    frame = records.select(*columns.RECORDS.names)
-    return frame.mapInArrow(partial(_fold_rows, product), columns.spark_schema(schema))
+    """What `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS, each Spark partition of
+    which holds one log partition from its beginning, in order (as the data source's view `records` gives it)."""
+    of_kafka = "timestamp_ms" in records.columns
+    frame = records.select(*(columns.KAFKA_RECORDS if of_kafka else columns.RECORDS).names)
+    return frame.mapInArrow(partial(_fold_rows, product, of_kafka), columns.spark_schema(schema))
 
 
-def _fold_rows(product: Callable[[str], Product], batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+def _fold_rows(
+    product: Callable[[str], Product], framed: bool, batches: "Iterator[pa.RecordBatch]"
+) -> "Iterator[pa.RecordBatch]":
     partition, groups = groups_of(batches)
     first = next(groups, None)
     if partition is not None and first is not None:
@@ -299,12 +303,13 @@ def _fold_rows(product: Callable[[str], Product], batches: "Iterator[pa.RecordBa
             why = f"it has {partition} from offset {first[0][0]} on (startingOffsets, minPartitions)"
             raise BadRequest(f"a fold of a frame begins with the beginning of a partition: {why}")
         groups = chain((first,), groups)
-        yield from fold_events(product(partition), Machine(partition), groups, stripped=True)
+        decoder = FramedDecoder() if framed else Decoder()
+        yield from fold_events(product(partition), Machine(partition), groups, decoder, stripped=True)
 
 
 def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[Group]]:
-    """The partition that a task was given, None when it has no records, and these. They have the columns RECORDS or
-    those of `kafka_frame.to_records`."""
+    """The partition that a task was given, None when it has no records, and these. They have the columns RECORDS,
+    KAFKA_RECORDS or those of `kafka_frame.to_records`."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from engine.log.base import Block
 from engine.log.kafka_reading import KafkaLogReader
 from engine.log.reader import EmbeddedLogReader
 from projections.replay import PartitionLog, decoder_for
 from schemas.events import Actor, Published
-from spark_replay.ranges import BadRequest, Range
+from spark_replay.ranges import BadRequest
 
 if TYPE_CHECKING:
     from schemas.codec import Decoder
@@ -55,14 +56,24 @@ class InKafka:
 Place = str | InKafka
 
 
+class HistoryPartition(PartitionLog, Protocol):
+    """A partition of either log, to read. LogError where it cannot be read."""
+
+    @property
+    def durable_offset(self) -> int:
+        """The end (exclusive) of what no crash takes back."""
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
+
+
 class HistoryLog(Protocol):
     """Of either log, what is needed here. LogError where it cannot be read."""
 
     @property
-    def metadata(self) -> PartitionLog: ...
+    def metadata(self) -> HistoryPartition: ...
 
     @property
-    def queues(self) -> Sequence[PartitionLog]: ...
+    def queues(self) -> Sequence[HistoryPartition]: ...
 
 
 def open_log(place: Place) -> HistoryLog:
@@ -74,7 +85,7 @@ def open_log(place: Place) -> HistoryLog:
     return EmbeddedLogReader(Path(place))
 
 
-def selected(log: HistoryLog, which: str, names: str | None) -> list[PartitionLog]:
+def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:
     """The partitions of `queues`, `metadata` or `all`; of these only `names` (comma separated), in the order given."""
     logs = {"queues": [*log.queues], "metadata": [log.metadata], "all": [log.metadata, *log.queues]}
     if which not in logs:
@@ -105,18 +116,26 @@ def begin_ms(partition: PartitionLog) -> int | None:
     return None
 
 
-def partition_of(place: Place, name: str) -> PartitionLog:
+def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
+    """The time of the newest record of a stretch; None when there is none in it. In Kafka the last offsets may be gaps,
+    so it looks further and further back."""
+    reach = 1
+    while start < end:
+        begin = max(start, end - reach)
+        times = [block.max_timestamp_ms for block in partition.read(begin, end)]
+        if times:
+            return times[-1]
+        end = begin
+        reach *= 32
+    return None
+
+
+def partition_of(place: Place, name: str) -> HistoryPartition:
     return selected(open_log(place), "all", name)[0]
 
 
-def read_groups(place: Place, stretch: Range, rows: int, size: int) -> Iterator[Group]:
-    """The records of a stretch in order, about `rows` records or `size` bytes at a time. CorruptLog."""
-    if stretch.start < stretch.end:
-        yield from groups_in(partition_of(place, stretch.partition), stretch.start, stretch.end, rows, size)
-
-
 def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[Group]:
-    """`read_groups` of a partition that is open."""
+    """The records of a stretch in order, about `rows` records or `size` bytes at a time. CorruptLog, LogError."""
     offsets: list[int] = []
     records: list[bytes] = []
     times: list[int] | None = [] if partition.framed else None

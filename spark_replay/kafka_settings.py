@@ -1,8 +1,8 @@
 """Settings of Kafka's clients, said once, under librdkafka's names as for the broker (`--kafka-setting`).
 
-The history is read by two clients: ours (librdkafka) for offsets, bodies and the metadata log, and Spark's source,
-which is Java's. What Java calls otherwise is translated. What has no counterpart there is refused, and not left out:
-half of a job would do without it.
+The functions and commands read the history by two clients: ours (librdkafka) for offsets, bodies and the metadata log,
+and Spark's source, which is Java's. What Java calls otherwise is translated. What has no counterpart there is refused,
+and not left out: half of a job would do without it. `format("rewindmq")` reads by ours alone (`for_librdkafka`).
 
     security.protocol, sasl.mechanism                     the same
     sasl.username, sasl.password                          sasl.jaas.config (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)
@@ -51,6 +51,20 @@ def _pair(text: str, option: str) -> tuple[str, str]:
     if not separator:
         raise BadRequest(f"{option}: {key!r} is not KEY=VALUE")
     return key.strip(), value.strip()
+
+
+def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Options of the data source, `kafka.` and librdkafka's name, without that prefix. Unlike on the command line, what
+    Java has nothing like may be said: the data source reads by our client alone, in the planning and in the tasks.
+    BadRequest, which never shows a value, of what the reader decides itself: it would change nothing. What librdkafka
+    does not know is a LogError when its client is set up."""
+    from engine.log.kafka_clients import CONSUMERS_OWN
+
+    settings = {option.removeprefix("kafka."): value for option, value in options.items()}
+    own = sorted(settings.keys() & CONSUMERS_OWN)
+    if own:
+        raise BadRequest(f"kafka.{own[0]}: no setting, as a history is read in one way only")
+    return tuple(sorted(settings.items()))
 
 
 def for_java(settings: Mapping[str, str]) -> dict[str, str]:

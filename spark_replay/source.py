@@ -3,7 +3,10 @@
     spark.dataSource.register(RewindSource)
     spark.read.format("rewindmq").option("path", "DATA").load()
 
-    path                 the broker's data directory
+    path                 the broker's data directory; or else a history in Kafka:
+    kafka.bootstrap.servers, kafkaPrefix (rewindmq)
+                         host:port, comma separated, and what the names of its topics begin with
+    kafka.*              any setting of librdkafka's, as for the broker; Spark needs no connector
     view                 events (default), records, partitions: the log (source_log.py, source_stream.py)
                          history, queues, messages: folds (source_folds.py)
     log                  of the log: queues (default), metadata or all

@@ -34,7 +34,7 @@ class FoldStretch(InputPartition):
 class FoldReader(DataSourceReader):
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.data = asked.path
+        self.place = asked.place
 
     def partitions(self) -> list[InputPartition]:
         from spark_replay.history import plan_history
@@ -42,9 +42,9 @@ class FoldReader(DataSourceReader):
 
         options, own = self.asked.options, self.asked.snapshots
         if self.asked.view == "history":
-            return [FoldStretch(stretch, None) for stretch in plan_history(self.data, options, own)]
+            return [FoldStretch(stretch, None) for stretch in plan_history(self.place, options, own)]
         moment = options.get("asOfTimestamp"), options.get("asOfOffset")
-        plan = plan_state(self.data, *moment, own, options.get("fromCheckpoint"))
+        plan = plan_state(self.place, *moment, own, options.get("fromCheckpoint"))
         return [FoldStretch(stretch, plan.clock_ms) for stretch in plan.stretches()]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
@@ -57,10 +57,10 @@ class FoldReader(DataSourceReader):
         stretch, clock_ms = partition.value
         view, queue, used = self.asked.view, self.asked.options.get("queue"), self.asked.snapshots_used()
         if view == "history":
-            return log_task(stretch, self.data, used, fold_history, {"queue": queue})
-        plan = StatePlan(self.data, (stretch,), clock_ms)
+            return log_task(stretch, self.place, used, fold_history, {"queue": queue})
+        plan = StatePlan(self.place, (stretch,), clock_ms)
         settings = {"plan": plan, "queue": queue, "messages": view == "messages"}
-        return _of(view.removesuffix("s"), log_task(stretch, self.data, used, fold_state, settings))
+        return _of(view.removesuffix("s"), log_task(stretch, self.place, used, fold_state, settings))
 
 
 def _of(kind: str, rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -2,18 +2,21 @@
 
     view=events        the table EVENTS: decoded. includeBodies=false leaves `body` out; includeHeaders=true adds
                        `headers`, decoded from `properties`
-    view=records       the table RECORDS: undecoded, without bodies, for `fold.fold_frame`
+    view=records       the table RECORDS: undecoded, without bodies, for `fold.fold_frame`; of Kafka KAFKA_RECORDS
     view=partitions    the table PARTITIONS, one row a partition of the log
+
+The column `record` has the record as its log has it: bare in a data directory, an Avro single object in Kafka.
 
 A row stands for itself here, so a stretch can be cut anywhere: with `minPartitions` a partition of the log becomes
 several of Spark's, each with a stretch of about the same length, in order.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from projections.rewind import OutsideHistory
 from spark_replay import columns
 from spark_replay.ranges import Range, divide, resolve
 from spark_replay.source_options import Asked
@@ -21,7 +24,8 @@ from spark_replay.source_options import Asked
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from engine.log.reader import PartitionReader
+    from projections.replay import PartitionLog
+    from spark_replay.history_log import Group, HistoryLog, HistoryPartition
 
 # Rows and bytes after which a batch is handed over, whichever is first
 BATCH_ROWS = 10_000
@@ -40,73 +44,87 @@ class LogReader(DataSourceReader):
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.data = asked.path
 
     def partitions(self) -> list[InputPartition]:
         from spark_replay.history_log import first_event_ms, open_log
         from spark_replay.moments import by_offsets
 
-        log = open_log(self.data)
-        stretches = resolve(wanted(self.asked), by_offsets(log, self.asked.options), first_event_ms(log))
+        log = open_log(self.asked.place)
+        stretches = resolve(wanted(log, self.asked), by_offsets(log, self.asked.options), first_event_ms(log))
         return [LogStretch(stretch) for stretch in divide(stretches, self.asked.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         if partition is None:  # so Spark says that there are no partitions
             return iter(())
-        return read_stretch(self.data, partition.value, self.asked)
+        return read_stretch(partition.value, self.asked)
 
 
-def wanted(asked: Asked) -> "list[PartitionReader]":
+def wanted(log: "HistoryLog", asked: Asked) -> "list[HistoryPartition]":
     """The partitions that the options `log` and `partitions` name. BadRequest, LogError."""
-    from pathlib import Path
-
-    from engine.log.reader import EmbeddedLogReader
     from spark_replay.history_log import selected
 
-    log = EmbeddedLogReader(Path(asked.path))
-    found = selected(log, asked.options.get("log", "queues"), asked.options.get("partitions"))
-    named = {partition.name: partition for partition in log.partitions}
-    return [named[partition.name] for partition in found]
+    return selected(log, asked.options.get("log", "queues"), asked.options.get("partitions"))
 
 
-def read_stretch(data: str, stretch: Range, asked: Asked) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the rows of a stretch, as events or as records."""
-    return _records(data, stretch) if asked.view == "records" else _events(data, stretch, asked.columns)
+def read_stretch(stretch: Range, asked: Asked) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: the rows of a stretch, as events or as records. OutsideHistory when some of it was lost since
+    the stretch was planned, and that matters; CorruptLog, LogError."""
+    from spark_replay.history_log import groups_in, partition_of
+
+    if stretch.start == stretch.end:
+        return
+    log = partition_of(asked.place, stretch.partition)
+    if asked.strict:
+        _require_there(log, stretch)
+    groups = groups_in(log, stretch.start, stretch.end, BATCH_ROWS, BATCH_BYTES)
+    rows = _records if asked.view == "records" else _events
+    yield from rows(log, groups, asked.columns)
 
 
-def _records(data: str, stretch: Range) -> "Iterator[pa.RecordBatch]":
+def _require_there(log: "PartitionLog", stretch: Range) -> None:
+    first, last = log.start_offset, log.next_offset
+    if stretch.start < first or last < stretch.end:
+        asked = f"offsets {stretch.start} to {stretch.end} are to be read"
+        raise OutsideHistory(f"failOnDataLoss: {log.name} has offsets {first} to {last} by now, and {asked}")
+
+
+def _records(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
-    from schemas.codec import strip_body
-    from spark_replay.history_log import read_groups
-
-    schema = columns.RECORDS
-    for offsets, records, _ in read_groups(data, stretch, BATCH_ROWS, BATCH_BYTES):
-        stripped = [strip_body(record) for record in records]
-        arrays = [
-            pa.repeat(pa.scalar(stretch.partition, schema[0].type), len(stripped)),
-            pa.array(offsets, schema[1].type),
-            pa.array(stripped, schema[2].type),
-        ]
+    strip = _strip_of(log)
+    for offsets, records, times in groups:
+        values = {"offset": offsets, "timestamp_ms": times, "record": [strip(record) for record in records]}
+        name = pa.repeat(pa.scalar(log.name, schema[0].type), len(records))
+        arrays = [name, *(pa.array(values[column.name], column.type) for column in [*schema][1:])]
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _events(data: str, stretch: Range, schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
-    from schemas.codec import Decoder, UndecodableRecord, strip_body
-    from spark_replay.events import EventTable
-    from spark_replay.history_log import read_groups
+def _events(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+    from itertools import repeat
 
-    decoder = Decoder()
-    table = EventTable(schema, stretch.partition)
+    from projections.replay import decoder_for
+    from schemas.codec import UndecodableRecord
+    from spark_replay.events import EventTable
+
+    decoder, strip = decoder_for(log), _strip_of(log)
+    table = EventTable(schema, log.name)
     bodies = "body" in schema.names
-    for offsets, records, _ in read_groups(data, stretch, BATCH_ROWS, BATCH_BYTES):
-        for offset, record in zip(offsets, records, strict=True):
+    for offsets, records, times in groups:
+        for offset, record, logged_ms in zip(offsets, records, times or repeat(None)):  # noqa: B905  repeat has no end
             try:
                 timestamp_ms, actor, event = decoder.decode(record, bodies)
-                table.add(offset, timestamp_ms, actor, event, strip_body(record))
+                at_ms = timestamp_ms if logged_ms is None else logged_ms
+                table.add(offset, at_ms, actor, event, strip(record))
             except UndecodableRecord as error:
                 table.add_undecodable(offset, str(error), record)
         yield table.take()
+
+
+def _strip_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
+    from schemas.codec import strip_body
+    from schemas.single_object import strip_framed_body
+
+    return strip_framed_body if log.framed else strip_body
 
 
 class PartitionsReader(DataSourceReader):
@@ -114,27 +132,26 @@ class PartitionsReader(DataSourceReader):
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.data = asked.path
 
     def partitions(self) -> list[InputPartition]:
+        from spark_replay.history_log import open_log
         from spark_replay.own_snapshots import own_snapshots
 
-        own_snapshots(self.data, self.asked.snapshots)
-        return [LogStretch(Range(each.name, each.start_offset, each.next_offset)) for each in wanted(self.asked)]
+        place = self.asked.place
+        own_snapshots(place, self.asked.snapshots)
+        found = wanted(open_log(place), self.asked)
+        return [LogStretch(Range(each.name, each.start_offset, each.next_offset)) for each in found]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        from spark_replay.history_log import begin_ms
+        from spark_replay.history_log import begin_ms, newest_ms, partition_of
         from spark_replay.outcomes import batch_of
 
         if partition is None:  # so Spark says that there are no partitions
             return
         stretch: Range = partition.value
-        [log] = [each for each in wanted(self.asked) if each.name == stretch.partition]
-        first = last = None
-        if stretch.start < stretch.end:
-            first = begin_ms(log)
-            [last] = [block.max_timestamp_ms for block in log.read(stretch.end - 1, stretch.end)]
-        times = [None if ms is None else ms * 1000 for ms in (first, last)]
-        there = [at for at in self.asked.snapshots_used().offsets(stretch.partition) if at <= stretch.end]
+        log, used = partition_of(self.asked.place, stretch.partition), self.asked.snapshots_used()
+        newest = newest_ms(log, stretch.start, stretch.end)
+        times = [None if ms is None else ms * 1000 for ms in (None if newest is None else begin_ms(log), newest)]
+        there = [] if used is None else [at for at in used.offsets(stretch.partition) if at <= stretch.end]
         row = (stretch.partition, stretch.start, stretch.end, *times, there)
         yield batch_of([row], columns.PARTITIONS)

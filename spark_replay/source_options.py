@@ -2,6 +2,7 @@
 
 All options are strings, and Spark hands their names over in lower case. An option that nobody knows, or that says
 nothing about the view, would quietly be another question: it is refused, when the table is asked for, in one line.
+What begins with `kafka.` is a setting of Kafka's client and may be a secret: no line shows its value.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,11 @@ from spark_replay.ranges import STRETCH, BadRequest, parse_count, true_or_false
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_PLACE = ("path", "data", "view")
+    from spark_replay.history_log import Place
+
+_BOOTSTRAP = "kafka.bootstrap.servers"
+_PLACES = ("path", "data", _BOOTSTRAP)
+_PLACE = ("path", "data", "kafkaPrefix", "view")
 _CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOffsets"}
 _FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
 _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
@@ -44,40 +49,59 @@ class Asked:
     """The options of one table, checked. BadRequest."""
 
     def __init__(self, given: Mapping[str, str | None]) -> None:
-        unknown = {name.lower() for name in given} - _SPELLED.keys()
+        texts = {name.lower(): str(value) for name, value in given.items() if value is not None}
+        of_kafka = {name: value for name, value in texts.items() if name.startswith("kafka.")}
+        unknown = texts.keys() - of_kafka.keys() - _SPELLED.keys()
         if unknown:
             raise BadRequest(f"{min(unknown)} is no option of rewindmq")
-        options = {_SPELLED[name.lower()]: str(value) for name, value in given.items() if value is not None}
+        options = {_SPELLED[name]: value for name, value in texts.items() if name not in of_kafka}
         self.view = _view(options)
         _check(self.view, options)
+        self.place = _place(options, of_kafka)
         self.bodies = true_or_false(options, "includeBodies", True)
         self.headers = true_or_false(options, "includeHeaders", False)
+        self.strict = true_or_false(options, "failOnDataLoss", True)
         self.least = parse_count(options, "minPartitions", 1)
         self.options = {_CHANGES.get(name, name): text for name, text in options.items()}
-
-    @property
-    def path(self) -> str:
-        path = self.options.get("path") or self.options.get("data")
-        if not path:
-            raise BadRequest('option "path": which data directory?')
-        return path
 
     @property
     def snapshots(self) -> Path | None:
         directory = self.options.get("snapshots")
         return None if directory is None else Path(directory).resolve()
 
-    def snapshots_used(self) -> Snapshots:
-        """Those, or the ones beside the log."""
+    def snapshots_used(self) -> Snapshots | None:
+        """Those, or the ones beside the log; beside a Kafka there are none."""
         from spark_replay.fold import beside
 
-        used = beside(self.path) if self.snapshots is None else Snapshots(self.snapshots)
-        assert used is not None, "beside a data directory there may always be some"
-        return used
+        return beside(self.place) if self.snapshots is None else Snapshots(self.snapshots)
 
     @property
     def columns(self) -> "pa.Schema":
+        if self.view == "records" and not isinstance(self.place, str):
+            return columns.KAFKA_RECORDS
         return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]
+
+
+def _place(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Place":
+    """`of_kafka`: those that begin with `kafka.`. BadRequest when it is not exactly one place."""
+    from spark_replay.history_log import InKafka
+    from spark_replay.kafka_settings import for_librdkafka
+
+    found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _PLACES and value.strip()]
+    about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
+    if about_kafka and _BOOTSTRAP not in dict(found):
+        raise BadRequest(f"{about_kafka[0]} is about a history in Kafka: where is it, {_BOOTSTRAP}?")
+    if not found:
+        raise BadRequest(f'where is the history: option "path", a data directory, or "{_BOOTSTRAP}"?')
+    if len(found) > 1:
+        raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Say one")
+    [(kind, where)] = found
+    if kind != _BOOTSTRAP:
+        return where
+    if "fromCheckpoint" in options and "snapshots" not in options:
+        raise BadRequest("fromCheckpoint: there are no snapshots beside a Kafka; say where yours are, with snapshots")
+    settings = for_librdkafka({name: value for name, value in of_kafka.items() if name != _BOOTSTRAP})
+    return InKafka(where, options.get("kafkaPrefix", "rewindmq"), settings)
 
 
 def _view(options: Mapping[str, str]) -> str:

@@ -1,6 +1,6 @@
 """`spark.readStream.format("rewindmq")`: the log as a stream, for as long as brokers add to it.
 
-    events = spark.readStream.format("rewindmq").option("path", "DATA").load()
+    events = spark.readStream.format("rewindmq").option("path", "DATA").load()         # or kafka.bootstrap.servers
 
     batch N      from where batch N - 1 ended to where the log was durable when it was triggered
     its offset   {"queues-0": 8134, "queues-1": 7020}, exclusive: in Spark's checkpoint, and good as startingOffsets
@@ -8,7 +8,9 @@
 - Offsets name records for ever, so a batch that is done again after a crash has the same rows: what Spark's checkpoint
   counts, it counts exactly once, and with an idempotent sink nothing is lost or comes twice.
 - Only what is durable is given out, since a record that a crash of the machine takes back would leave its offset to
-  another. What a broker has written and not synced yet is synced here (`PartitionReader.durable_offset`).
+  another. What a broker has written and not synced yet is synced here (`PartitionReader.durable_offset`); Kafka gives
+  out nothing before its replicas have it.
+- In Kafka some offsets are no record (where transactions end): a batch may have fewer rows than offsets, also none.
 - A start below the log's beginning, and an end below the start (a log that was put back from a backup, or is another
   one), are errors, unless failOnDataLoss is false: then what is not there is left out.
 - The views are those of rows that stand for themselves, events and records. A fold keeps its state from batch to batch,
@@ -22,27 +24,27 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from projections.rewind import OutsideHistory
-from spark_replay.ranges import BadRequest, Range, divide, resolve, true_or_false
+from spark_replay.ranges import BadRequest, Range, divide, resolve
 from spark_replay.source_log import LogStretch, read_stretch, wanted
 from spark_replay.source_options import Asked
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from engine.log.reader import PartitionReader
+    from spark_replay.history_log import HistoryLog, HistoryPartition
 
 
 @dataclass(frozen=True, slots=True)
 class Durable:
     """What of a partition is durable, as ranges.py sees it."""
 
-    log: "PartitionReader"
+    log: "HistoryPartition"
     name: str
     start_offset: int
     next_offset: int
 
     @classmethod
-    def of(cls, log: "PartitionReader") -> "Durable":
+    def of(cls, log: "HistoryPartition") -> "Durable":
         return cls(log, log.name, log.start_offset, log.durable_offset)
 
     def offset_at(self, timestamp_ms: int) -> int:
@@ -59,23 +61,26 @@ class LogStream(DataSourceStreamReader):
         if endings:
             raise BadRequest(f"{endings[0]}: a stream has no end")
         self.asked = asked
-        self.data = asked.path
-        self.strict = true_or_false(asked.options, "failOnDataLoss", True)
 
     def initialOffset(self) -> dict[str, int]:
         """Of a query without a checkpoint."""
         from spark_replay.history_log import first_event_ms, open_log
         from spark_replay.moments import by_offsets
 
-        log = open_log(self.data)
-        stretches = resolve(self._durable().values(), by_offsets(log, self.asked.options), first_event_ms(log))
+        log = open_log(self.asked.place)
+        stretches = resolve(self._durable(log).values(), by_offsets(log, self.asked.options), first_event_ms(log))
         return {stretch.partition: stretch.start for stretch in stretches}
 
     def latestOffset(self) -> dict[str, int]:
-        return {name: partition.next_offset for name, partition in self._durable().items()}
+        from spark_replay.history_log import open_log
+
+        durable = self._durable(open_log(self.asked.place))
+        return {name: partition.next_offset for name, partition in durable.items()}
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
-        there = self._durable()
+        from spark_replay.history_log import open_log
+
+        there = self._durable(open_log(self.asked.place))
         for each in (start, end):
             if each.keys() != there.keys():
                 was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
@@ -84,15 +89,15 @@ class LogStream(DataSourceStreamReader):
         return [LogStretch(each) for each in divide(stretches, self.asked.least) if each.start < each.end]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        return read_stretch(self.data, partition.value, self.asked)
+        return read_stretch(partition.value, self.asked)
 
-    def _durable(self) -> dict[str, Durable]:
-        return {log.name: Durable.of(log) for log in wanted(self.asked)}
+    def _durable(self, log: "HistoryLog") -> dict[str, Durable]:
+        return {each.name: Durable.of(each) for each in wanted(log, self.asked)}
 
     def _stretch(self, there: Durable, start: int, end: int) -> Range:
         """OutsideHistory when some of it is not there, and that matters."""
         name, first, last = there.name, there.start_offset, there.next_offset
-        if self.strict and not first <= start <= end <= last:
+        if self.asked.strict and not first <= start <= end <= last:
             asked = f"the query stands at {start}" + (f" and asks up to {end}" if end > last else "")
             raise OutsideHistory(f"failOnDataLoss: {name} has offsets {first} to {min(end, last)}, {asked}")
         begin = min(max(start, first), last)

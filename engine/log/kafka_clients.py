@@ -12,6 +12,7 @@ Whoever needs Kafka gets its clients here, so that addresses and security are sa
 
 import concurrent.futures
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -76,6 +77,8 @@ _CONSUMERS_MUST: dict[str, Any] = {
     "isolation.level": "read_uncommitted",
     "allow.auto.create.topics": False,
 }
+# No setting changes these: what a consumer is told besides by those who read and by `KafkaClients.consumer`.
+CONSUMERS_OWN = frozenset({*_CONSUMERS_MUST, "bootstrap.servers", "enable.partition.eof", "logger", "log_level"})
 # A millisecond of linger: without it librdkafka sends a request for every few records, which costs it 6 us of CPU a
 # message instead of 2, and on full cores makes the round trip longer, not shorter. Compression costs more CPU than it
 # saves here.
@@ -116,7 +119,7 @@ class KafkaClients:
     @cached_property
     def _admin(self) -> AdminClient:
         # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
-        return _made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
+        return self._made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
 
     @cached_property
     def asking(self) -> Consumer:
@@ -127,18 +130,30 @@ class KafkaClients:
         """It logs only when it is polled, so those that are asked a question and closed do not."""
         log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
         must = {**_CONSUMERS_MUST, **settings, **log_to}
-        return _made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
+        return self._made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
         must = {**_PRODUCERS_MUST, **settings, "logger": logger}
-        return _made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
+        return self._made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
 
+    def _made(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+        """LogError, without the error that it was: that one may show the value of a setting."""
+        try:
+            return kind(settings)
+        except KafkaException as error:
+            why = text_of(error)
+        except (AttributeError, TypeError, ValueError) as error:  # of a text where the library wants a function
+            why = str(error)
+        raise LogError(f"Kafka: its client cannot be set up: {self._without_values(why)}")
 
-def _made(kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
-    try:
-        return kind(settings)
-    except KafkaException as error:
-        raise LogError(f"Kafka: its client cannot be set up: {text_of(error)}") from error
+    def _without_values(self, text: str) -> str:
+        """Settings may be secrets, or have one in them that belongs to another: `***` in their place, and of lists in
+        that of each part."""
+        values = [value for name, value in self._settings.items() if name != "bootstrap.servers"]
+        parts = {part for value in values for part in (value, *re.split(r"[,;=\s]+", value)) if part}
+        for part in sorted(parts, key=len, reverse=True):
+            text = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", "***", text)
+        return text
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:

@@ -42,6 +42,11 @@ class KafkaPartition:
     def next_offset(self) -> int:
         return self._watermarks()[1]
 
+    @property
+    def durable_offset(self) -> int:
+        """Kafka shows nobody what its replicas do not have yet."""
+        return self.next_offset
+
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
         after = TopicPartition(self.topic, self.number, max(0, timestamp_ms + 1))

@@ -4,14 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from histories import ANN, START_MS
-from topics import Writer, make_topics
+from histories import START_MS
+from topics import Writer, make_topics, write_gaps
 
 from engine.log.kafka_reading import KafkaLogReader
 from projections.machine.machine import Machine
 from projections.machine.storing import queue_digest
 from projections.replay import fold
-from schemas.events import Acked, Argument, ConsumerAttached, Published, QueueDeclared, Route
 from spark_replay import __main__ as cli
 from spark_replay.audit import audit
 from spark_replay.chunks import verify
@@ -109,36 +108,8 @@ def test_lineage_names_the_topics_and_how_far_they_were_read(
 
 @pytest.fixture(scope="module")
 def gaps(kafka: KafkaCluster) -> InKafka:
-    """A history with ends of transactions in it, which take offsets, with an aborted transaction (what was appended was
-    appended), and with values that are no events."""
     place = make_topics(kafka.bootstrap, "gaps", 1)
-    writer = Writer(place, **{"transactional.id": "gaps"})
-    producer = writer.producer
-    producer.init_transactions()
-    route = Route("/", "", "orders", ("orders",))
-    times = iter(range(START_MS, START_MS + 100))
-
-    def append(*events: object, ends=producer.commit_transaction) -> None:
-        producer.begin_transaction()
-        for event in events:
-            if event is None or isinstance(event, bytes):
-                writer.value(place.queues, 0, next(times), event)
-            else:
-                writer.event(0, next(times), ANN, event)
-        writer.flush()  # an abort throws away what was not sent
-        ends()
-
-    def published(body: bytes) -> Published:
-        return Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
-
-    limit = (Argument("x-max-length", "signedint", 3),)
-    append(QueueDeclared("/", "orders", "classic", True, False, False, 0, limit, "rabbitmq-3.13", None, None))
-    append(published(b"at 2"), published(b"at 3"))  # 4: the end of the transaction
-    append(published(b"at 5"), ends=producer.abort_transaction)
-    append(b"no event", None, b"\xc3\x01" + bytes(8) + b"of an unknown schema")  # 7, 8, 9
-    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 2, 0, 0, 0, ())
-    append(attached, Acked("/", "orders", 100, ((2, 3),)))
-    append(published(b"at 14"))
+    write_gaps(place)
     return place
 
 

@@ -48,6 +48,9 @@ def test_every_product_logs_in(
         place = InKafka(line.bootstrap, "secured", tuple(sasl.items()))
         assert PASSWORD not in f"{place} {place!r}"
         assert history(spark, place).collect() == history(spark, str(busy)).collect()
+        secured = {f"kafka.{name}": value for name, value in {"bootstrap.servers": line.bootstrap, **sasl}.items()}
+        frame = spark.read.format("rewindmq").options(kafkaPrefix="secured", view="history", **secured).load()
+        assert frame.collect() == history(spark, str(busy)).collect()
         where = ["--kafka", line.bootstrap, "--prefix", "secured", *options]
         assert cli.run(["audit", *where]) == 0  # which also asks for the topics' settings
         assert capsys.readouterr().out.rstrip().endswith("audit passed")

@@ -4,15 +4,25 @@ They are as RewindMQ makes them, but that whoever writes says the time (CreateTi
 times in both logs.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from histories import ANN, START_MS
 
 from engine.log.reader import EmbeddedLogReader
 from schemas.codec import Decoder, Encoder
-from schemas.events import Actor, Event
+from schemas.events import (
+    Acked,
+    Actor,
+    Argument,
+    ConsumerAttached,
+    Event,
+    Published,
+    QueueDeclared,
+    Route,
+)  # fmt: skip
 from schemas.single_object import wrap
 from spark_replay.history_log import InKafka
 
@@ -72,3 +82,36 @@ class Writer:
                         self.record(topic, int(partition.name.rpartition("-")[2]), time_of(record), record)
             self.copied[partition.name] = end
         self.flush()
+
+
+def published(body: bytes, queue: str = "orders") -> Published:
+    route = Route("/", "", queue, (queue,))
+    return Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
+
+
+def write_gaps(place: InKafka) -> None:
+    """A history of one queue partition with ends of transactions in it, which take offsets (1, 4, 6, 10, 13, 15), with
+    an aborted transaction (what was appended was appended), and with values that are no events."""
+    writer = Writer(place, **{"transactional.id": place.prefix})
+    producer = writer.producer
+    producer.init_transactions()
+    times = iter(range(START_MS, START_MS + 100))
+
+    def append(*events: Event | bytes | None, ends: Callable[[], None] = producer.commit_transaction) -> None:
+        producer.begin_transaction()
+        for event in events:
+            if event is None or isinstance(event, bytes):
+                writer.value(place.queues, 0, next(times), event)
+            else:
+                writer.event(0, next(times), ANN, event)
+        writer.flush()  # an abort throws away what was not sent
+        ends()
+
+    limit = (Argument("x-max-length", "signedint", 3),)
+    append(QueueDeclared("/", "orders", "classic", True, False, False, 0, limit, "rabbitmq-3.13", None, None))
+    append(published(b"at 2"), published(b"at 3"))  # 4: the end of the transaction
+    append(published(b"at 5"), ends=producer.abort_transaction)
+    append(b"no event", None, b"\xc3\x01" + bytes(8) + b"of an unknown schema")  # 7, 8, 9
+    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 2, 0, 0, 0, ())
+    append(attached, Acked("/", "orders", 100, ((2, 3),)))
+    append(published(b"at 14"))
