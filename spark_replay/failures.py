@@ -7,11 +7,10 @@ another's (Kafka's client) comes behind it, and says what it means here.
 
 import re
 
-# "spark_replay.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
 _OURS = ("engine.", "projections.", "schemas.", "spark_replay.")
+# "spark_replay.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
 _RAISED = re.compile(
-    r"^((?:engine|projections|schemas|spark_replay)\.[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$",
-    re.MULTILINE,
+    rf"^((?:{'|'.join(map(re.escape, _OURS))})[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE
 )
 _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
 

@@ -34,17 +34,16 @@ class FoldStretch(InputPartition):
 class FoldReader(DataSourceReader):
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
-        self.place = asked.place
 
     def partitions(self) -> list[InputPartition]:
         from spark_replay.history import plan_history
         from spark_replay.state import plan_state
 
-        options, own = self.asked.options, self.asked.snapshots
+        place, options, own = self.asked.place, self.asked.options, self.asked.snapshots
         if self.asked.view == "history":
-            return [FoldStretch(stretch, None) for stretch in plan_history(self.place, options, own)]
+            return [FoldStretch(stretch, None) for stretch in plan_history(place, options, own)]
         moment = options.get("asOfTimestamp"), options.get("asOfOffset")
-        plan = plan_state(self.place, *moment, own, options.get("fromCheckpoint"))
+        plan = plan_state(place, *moment, own, options.get("fromCheckpoint"))
         return [FoldStretch(stretch, plan.clock_ms) for stretch in plan.stretches()]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
@@ -55,12 +54,13 @@ class FoldReader(DataSourceReader):
         if partition is None:  # so Spark says that there are no partitions
             return iter(())
         stretch, clock_ms = partition.value
-        view, queue, used = self.asked.view, self.asked.options.get("queue"), self.asked.snapshots_used()
+        place, view, queue = self.asked.place, self.asked.view, self.asked.options.get("queue")
+        used = self.asked.snapshots_used()
         if view == "history":
-            return log_task(stretch, self.place, used, fold_history, {"queue": queue})
-        plan = StatePlan(self.place, (stretch,), clock_ms)
+            return log_task(stretch, place, used, fold_history, {"queue": queue})
+        plan = StatePlan(place, (stretch,), clock_ms)
         settings = {"plan": plan, "queue": queue, "messages": view == "messages"}
-        return _of(view.removesuffix("s"), log_task(stretch, self.place, used, fold_state, settings))
+        return _of(view.removesuffix("s"), log_task(stretch, place, used, fold_state, settings))
 
 
 def _of(kind: str, rows: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":

@@ -10,6 +10,7 @@ import pytest
 
 from tests.clients.brokers import NotInstalled, running
 from tests.http.test_http_definitions import CATEGORIES, WHOLE
+from tests.needs import require
 from tests.running import RunningBroker
 
 SECONDS = 60
@@ -21,7 +22,7 @@ def rabbitmq() -> Iterator[tuple[httpx.Client, int]]:
         with running("3.13") as broker, api(broker.http_port) as client:
             yield client, broker.port
     except NotInstalled as missing:
-        pytest.skip(f"no RabbitMQ to exchange definitions with: {missing}")
+        require(False, f"no RabbitMQ to exchange definitions with: {missing}")
 
 
 @pytest.fixture

@@ -1,9 +1,6 @@
-"""RabbitMQ's PerfTest (Java) as it is, a short run in each of the modes that services use: what was published arrives.
+"""RabbitMQ's PerfTest (Java 17, Maven) as it is, a short run in each of the modes that services use: what was published
+arrives."""
 
-Needs Java 17 and Maven: a developer without them sees a skip that says so, CI (the variable CI is set) fails.
-"""
-
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +11,7 @@ import httpx
 import pika
 import pytest
 
+from tests.needs import require
 from tests.running import ROOT, RunningBroker
 
 BENCH = ROOT / "tests" / "bench"
@@ -45,9 +43,7 @@ MODES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def jars() -> None:
-    if MISSING and "CI" not in os.environ:
-        pytest.skip(f"PerfTest needs {' and '.join(MISSING)}")
-    assert not MISSING, f"PerfTest needs {' and '.join(MISSING)}"
+    require(not MISSING, f"PerfTest needs {' and '.join(MISSING)}")
     if not LIB.exists():
         subprocess.run(["mvn", "-B", "-q", "-f", str(BENCH / "pom.xml"), "package"], check=True, timeout=240)
 

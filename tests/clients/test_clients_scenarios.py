@@ -12,6 +12,7 @@ from tests.clients.brokers import PROFILES
 from tests.clients.compare import differences, report, rewindmq_outcomes
 from tests.clients.expected import EXPECTED
 from tests.clients.scenarios import SCENARIOS
+from tests.needs import require
 from tests.running import ROOT
 
 
@@ -46,7 +47,7 @@ def test_expected_differences_are_explained_and_of_scenarios_that_there_are() ->
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not RABBITMQ.exists(), reason="Debian's package rabbitmq-server is not installed")
 def test_the_record_is_still_true() -> None:
     """Both brokers now, side by side."""
+    require(RABBITMQ.exists(), "Debian's package rabbitmq-server is not installed")
     assert report("3.13", list(SCENARIOS), in_full=False) == 0

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from tests.bench.peers import RABBITMQ
+from tests.needs import require
 from tests.running import RunningBroker
 
 SCRIPTS = list(RABBITMQ.parent.parent.glob(
     "lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www/cli/rabbitmqadmin"
 ))  # fmt: skip
-pytestmark = pytest.mark.skipif(not SCRIPTS, reason="rabbitmqadmin (of Debian's package rabbitmq-server) is not there")
+require(SCRIPTS, "rabbitmqadmin (of Debian's package rabbitmq-server) is not there")
 Admin = Callable[..., str]
 
 

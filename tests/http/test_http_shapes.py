@@ -16,9 +16,10 @@ import pika
 import pytest
 
 from tests.http.management_peer import INSTALLED, NOT_INSTALLED, start_management
+from tests.needs import require
 from tests.running import RunningBroker
 
-pytestmark = pytest.mark.skipif(not INSTALLED, reason=NOT_INSTALLED)
+require(INSTALLED, NOT_INSTALLED)
 
 ABSENT = {
     "Erlang's processes, memory and databases": (

@@ -4,12 +4,12 @@
     kafka3    three nodes for a test module, replication 3, quick to see that a node died: kill one, start it again
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kafka.cluster import FAST, KafkaCluster, missing
+from tests.needs import require
 
 
 @pytest.fixture(scope="session")
@@ -29,8 +29,4 @@ def kafka3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
 def require_kafka() -> None:
     """Where a Kafka cannot be started, tests are skipped, but fail in CI."""
     reason = missing()
-    if reason is None:
-        return
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    require(reason is None, str(reason))

@@ -27,7 +27,7 @@ from tests.simulation.history import WEIGHTS, check
 from tests.simulation.witness import Witness
 from tests.simulation.world import POINTS
 
-SEEDS = 150
+SEEDS = 200
 VALIDATED = range(10_000, 10_030)
 REAL_ROCKS = range(20_000, 20_006)
 MANY = 5_000

@@ -16,7 +16,7 @@ from projections.machine.effects import ACKED, DELETED, DELIVERED, DELIVERY_LIMI
 from tests.simulation.nodes_history import STEPS, WEIGHTS, check, history_of, run
 from tests.simulation.nodes_world import Record
 
-SEEDS = 40
+SEEDS = 60
 MANY = 5_000
 
 
