@@ -14,7 +14,6 @@ from typing import Any, Self
 
 import httpx
 import pika
-from confluent_kafka import Producer
 from pika import BlockingConnection
 
 from engine.log.kafka_reading import KafkaLogReader
@@ -23,6 +22,7 @@ from projections.replay import fold
 from schemas.events import BROKER, CheckpointAsked, Checkpointed
 from schemas.single_object import FramedDecoder, FramedEncoder
 from tests.kafka.cluster import KafkaCluster
+from tests.kafka.producers import ordered_producer
 from tests.running import RunningBroker
 
 SECONDS = 60
@@ -111,7 +111,7 @@ class Nodes:
         topic, too."""
         log = KafkaLogReader(self.kafka.bootstrap, self.prefix)
         encoder = FramedEncoder()
-        producer = Producer({"bootstrap.servers": self.kafka.bootstrap, "acks": "all"})
+        producer = ordered_producer(self.kafka.bootstrap)
         agreed = {}
         for number, partition in enumerate(log.queues):
             at: list[int] = []

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
@@ -24,6 +23,7 @@ from engine.log.seals import Stored, fingerprint
 from schemas.codec import Encoder
 from schemas.events import Actor, Event, Purged, VhostCreated
 from schemas.single_object import wrap
+from tests.kafka.producers import ordered_producer
 
 SECONDS = 30
 RECORDS = 1_000
@@ -65,7 +65,7 @@ class Topics:
             self.append("chain", self.prints, 1)
 
     def append(self, topic: str, records: list[tuple[int, bytes]], number: int = 0) -> None:
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 1})
+        producer = ordered_producer(self.bootstrap)
         for timestamp_ms, value in records:
             producer.produce(f"{self.prefix}.{topic}", value, b"", number, timestamp=timestamp_ms)
         assert producer.flush(SECONDS) == 0

@@ -8,11 +8,12 @@ import time
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Consumer, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.fixtures import require_kafka
+from tests.kafka.producers import ordered_producer
 from tests.running import ROOT, free_port
 
 SECONDS = 60
@@ -73,7 +74,7 @@ def create(kafka: KafkaCluster, topic: str, replicas: int) -> None:
 
 
 def write(bootstrap: str, topic: str, value: bytes) -> None:
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all"})
+    producer = ordered_producer(bootstrap)
     producer.produce(topic, value)
     assert producer.flush(SECONDS) == 0
 

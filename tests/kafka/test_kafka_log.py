@@ -15,6 +15,7 @@ from engine.log.kafka import KafkaLog
 from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.following import SECONDS, Following
+from tests.kafka.producers import ordered_producer
 
 PARTITIONS = ("metadata-0", "queues-0", "queues-1")
 
@@ -238,7 +239,7 @@ def test_transactions_of_services_leave_gaps(kafka: KafkaCluster, log: KafkaLog)
 
 
 def test_a_record_without_a_value_is_empty(kafka: KafkaCluster, log: KafkaLog) -> None:
-    service = Producer({"bootstrap.servers": kafka.bootstrap})
+    service = ordered_producer(kafka.bootstrap)
     service.produce(log.queues[0].topic, None, b"key", partition=0)
     assert service.flush(SECONDS) == 0
 

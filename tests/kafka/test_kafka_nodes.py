@@ -12,7 +12,6 @@ import aio_pika
 import aiormq
 import pika
 import pytest
-from confluent_kafka import Producer
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import (
     ChannelClosedByBroker,
@@ -26,6 +25,7 @@ from engine.log.placement import partition_of
 from schemas.producer import Publisher
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import SECONDS, Nodes, api, connect, until
+from tests.kafka.producers import ordered_producer
 from tests.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
@@ -522,7 +522,7 @@ def test_a_service_that_appends_to_kafka_reaches_consumers(
     here.queue_declare(name, durable=True)
     catch_up(there)
     publisher = Publisher("billing", nodes.prefix)
-    producer = Producer({"bootstrap.servers": nodes.kafka.bootstrap, "partitioner": "murmur2", "acks": "all"})
+    producer = ordered_producer(nodes.kafka.bootstrap, partitioner="murmur2")
     for number in range(50):
         record = publisher.record("/", name, b"%d" % number, headers={"try": 1})
         producer.produce(record.topic, key=record.key, value=record.value)

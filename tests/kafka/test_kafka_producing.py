@@ -23,6 +23,7 @@ from schemas.events import Actor, ConsumerAttached, Event, Published, QueueDecla
 from schemas.producer import Publisher
 from schemas.single_object import FramedDecoder, FramedEncoder
 from tests.kafka.cluster import KafkaCluster
+from tests.kafka.producers import ordered_producer
 from tests.running import ROOT, RunningBroker
 
 DOC = ROOT / "docs" / "producing.md"
@@ -44,7 +45,7 @@ def make_topic(kafka: KafkaCluster, topic: str, partitions: int = PARTITIONS) ->
 
 def append(kafka: KafkaCluster, topic: str, partition: int, *events: Event) -> None:
     encoder = FramedEncoder()
-    producer = Producer({"bootstrap.servers": kafka.bootstrap})
+    producer = ordered_producer(kafka.bootstrap)
     for event in events:
         producer.produce(topic, encoder.encode(encoder.prefix(0, SERVICE), event), partition=partition)
     assert producer.flush(SECONDS) == 0
@@ -183,7 +184,7 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
         route = Route("/", "", "orders", ("orders",))
         append(kafka, topic, home, Published(route, b"", None, None, True, None, None, b"no properties", 13))
         run(examples()[0], kafka, tmp_path, prefix, path=str(ROOT))
-        producer = Producer({"bootstrap.servers": kafka.bootstrap, "partitioner": "murmur2"})
+        producer = ordered_producer(kafka.bootstrap)
         nowhere = Publisher("billing", prefix).record("/", "nowhere", b"lost")
         producer.produce(topic, key=nowhere.key, value=nowhere.value, partition=home)
         producer.produce(topic, key=nowhere.key, value=b"not Avro", partition=home)

@@ -7,7 +7,6 @@ times in both logs.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from histories import ANN, START_MS
 
@@ -25,6 +24,7 @@ from schemas.events import (
 )  # fmt: skip
 from schemas.single_object import wrap
 from spark_replay.history_log import InKafka
+from tests.kafka.producers import ordered_producer
 
 SECONDS = 60
 FOR_EVER = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "retention.bytes": "-1"}
@@ -45,7 +45,7 @@ class Writer:
 
     def __init__(self, place: InKafka, **settings: str) -> None:
         self.place = place
-        self.producer = Producer({"bootstrap.servers": place.bootstrap, "acks": "all", "linger.ms": 5, **settings})
+        self.producer = ordered_producer(place.bootstrap, **settings)
         self.encoder = Encoder()
         self.copied: dict[str, int] = {}
 
