@@ -26,6 +26,7 @@ from engine.cli import (
     queues,
     quorum,
     seals,
+    versions,
     vhosts,
 )
 from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
@@ -33,8 +34,10 @@ from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": (*node.COMMANDS, *copying.COMMANDS), "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
-    "History": (*history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS), "Policies": policies.COMMANDS,
-    "Connections": connections.COMMANDS,
+    "History": (
+        *history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
+    ),
+    "Policies": policies.COMMANDS, "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,
     "Access control": access.COMMANDS, "Virtual hosts": vhosts.COMMANDS, "Limits": limits.COMMANDS,
     "Parameters": parameters.COMMANDS, "Definitions": definitions.COMMANDS,

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from histories import START_MS, Recorder
 
+from schemas.events import BROKER, MachineUpgraded
 from spark_replay import __main__ as cli
 from spark_replay.candidates import parse_candidate
 from spark_replay.ranges import BadRequest
@@ -114,6 +115,25 @@ def test_b04_from_a_time_on(spark, tmp_path: Path) -> None:
     assert lengths - tried.fates.count() == 4
     with pytest.raises(BadRequest, match="hold from a queue's declaration on"):
         try_out(spark, tmp_path, Candidate("late", "orders", arguments={"x-max-length": 1}), start=str(START_MS))
+
+
+def test_b12_an_upgrade_is_rehearsed(spark, tmp_path: Path) -> None:
+    """In 3.13 a nack raises the delivery count, in 4.3 it is no failure: whose fate changes, message by message."""
+    told = Recorder(tmp_path, partitions=1)
+    told.append(0, BROKER, MachineUpgraded(2))
+    told.declare("orders", {"x-delivery-limit": 1}, "quorum")
+    told.declare("letters")
+    unlucky, lucky = told.publish("orders", b"unlucky"), told.publish("orders", b"lucky")
+    told.consume("orders", 1, prefetch=2)
+    told.nack("orders", 1, unlucky)
+    told.nack("orders", 1, unlucky)  # the second time is one too many
+    told.ack("orders", 1, lucky)
+    told.publish("letters", b"of a classic queue")
+    told.close()
+    profiles = [Candidate(name, ".", semantics=name) for name in ("rabbitmq-3.13", "rabbitmq-4.3")]
+    tried = try_out(spark, tmp_path, *profiles)
+    found = {(row.candidate, row.message_id, row.before, row.after) for row in tried.fates.collect()}
+    assert found == {("rabbitmq-4.3", unlucky, "delivery_limit", "unacked")}
 
 
 def test_the_command_line(spark, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
