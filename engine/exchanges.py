@@ -153,6 +153,11 @@ class Exchanges(Administration, ABC):
         exchange_types.check_binding(exchange, routing_key, arguments)
         bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
         await self.metadata.bind(session.actor, bound)
+        if not self.topology.is_bound(bound):  # somebody was faster, and deleted what it was to bind
+            for kind, name in (("exchange", source), (destination_type, destination)):
+                there = (vhost, name) in self.topology.exchanges if kind == "exchange" else self.queue(vhost, name)
+                if not there:
+                    raise NotFound(f"no {resource(kind, name, vhost)}")
 
     async def unbind(
         self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,

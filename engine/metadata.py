@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
-from engine.log.base import LogPartition
+from engine.log.base import LogError, LogPartition
 from engine.log.shared import Arrived, SharedPartition
 from projections.machine.queue import Queue
 from projections.replay import PartitionLog as ReadableLog
@@ -40,6 +40,11 @@ class Metadata(ABC):
         """From the beginning of the log: it is small. Where it ended. UndecodableRecord and CorruptLog of an embedded
         log as they come: a broker must not run with half of its users and bindings. In a shared log, which others may
         write to, every node skips what cannot be decoded."""
+        if self._readable.start_offset > 0:
+            raise LogError(
+                f"{self.name} begins at offset {self._readable.start_offset}: users, exchanges and bindings of before"
+                " are gone; put back a backup of it"
+            )
         decoder = decoder_for(self._readable)
         end = 0
         for block in self._readable.read():

@@ -45,7 +45,14 @@ def with_kafka(command: Callable[..., Any]) -> Callable[..., Any]:
     def with_one(
         *arguments: Any, servers: str | None, prefix: str, settings_given: tuple[str, ...], **options: Any
     ) -> Any:
-        asked_for = click.get_current_context().get_parameter_source("servers") is ParameterSource.COMMANDLINE
+        context = click.get_current_context()
+        asked_for = context.get_parameter_source("servers") is ParameterSource.COMMANDLINE
+        if servers == "":
+            raise click.BadParameter("'' is no address", param_hint="--kafka")
+        if servers is None and context.get_parameter_source("prefix") is ParameterSource.COMMANDLINE:
+            raise click.UsageError("--kafka-prefix says which topics, but not of which Kafka: --kafka")
+        if not prefix:
+            raise click.BadParameter("'' is no prefix", param_hint="--kafka-prefix")
         settings = []
         for setting in settings_given:
             key, separator, value = setting.partition("=")

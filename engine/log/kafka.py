@@ -23,13 +23,13 @@ from typing import Self
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from engine.log.base import LogError
-from engine.log.kafka_clients import KafkaClients, text_of
+from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, text_of
 from engine.log.kafka_following import KafkaFollowing
 from engine.log.kafka_owners import KafkaOwners
 from engine.log.kafka_patience import PATIENCE_SECONDS, Patience, Probe
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.kafka_topics import KafkaTopics, Replicas
-from engine.log.shared import Arrived
+from engine.log.shared import Arrived, RecordTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +52,9 @@ class SharedKafkaPartition(KafkaPartition):
 
     def append(self, key: bytes, value: bytes) -> None:
         if len(value) + len(key) > self._most:
-            raise LogError(
-                f"Kafka: a record of {len(value)} bytes is larger than the topic {self.topic} takes: raise its"
-                " max.message.bytes, and start again"
+            raise RecordTooLarge(
+                f"a record of {len(value)} bytes is larger than the {self._most} that the topic {self.topic} takes:"
+                " raise its max.message.bytes, and start the nodes again"
             )
         if self._backlog or not self.sent(key, value):
             self._backlog.append((self, key, value))
@@ -125,6 +125,7 @@ class KafkaLog:
         """The log of all nodes that have this prefix. `partitions` of queues: as many as there are, two when they are
         made. LogError when Kafka does not answer, or the topics are not as they have to be."""
         clients = KafkaClients(bootstrap, settings)
+        clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
         return cls(bootstrap, prefix, topics, clients, topics.check(partitions))

@@ -29,6 +29,32 @@ logger = logging.getLogger(__name__)
 # librdkafka warns of a setting that it calls experimental (gapless).
 logger.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
+
+class Seldom(logging.Filter):
+    """Lets what is the same but for its numbers through once in `SECONDS`: while a broker is away each client tries
+    again many times a second, and librdkafka tells of each."""
+
+    SECONDS = 60.0
+    MOST = 1_000  # texts remembered
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = re.sub(r"(?<![.:\d])\d+(?![.:\d])", "N", record.getMessage())  # but for addresses
+        now = self._clock()
+        if now - self._said.get(text, -self.SECONDS) < self.SECONDS:
+            return False
+        if len(self._said) >= self.MOST:
+            self._said.clear()
+        self._said[text] = now
+        return True
+
+
+logger.addFilter(Seldom())
+
 # How long start, tools and rewinds wait for Kafka.
 TIMEOUT_SECONDS = 30.0
 ANSWER_MS = 6_000
@@ -125,6 +151,24 @@ class KafkaClients:
     def asking(self) -> Consumer:
         """For questions about offsets, in any thread."""
         return self.consumer({})
+
+    def require_answer(self, seconds: float) -> None:
+        """LogError, with what is in the way, when no broker says anything for so long."""
+        errors: list[str] = []
+
+        def note(error: KafkaError) -> None:
+            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing that the others don't
+                errors[:] = [error.str()]
+
+        consumer = self.consumer({"error_cb": note})
+        try:
+            consumer.list_topics(timeout=seconds)
+        except KafkaException as error:
+            consumer.poll(0.1)  # calls `note`
+            why = self._without_values(errors[0] if errors else text_of(error))
+            raise LogError(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
+        finally:
+            consumer.close()
 
     def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
         """It logs only when it is polled, so those that are asked a question and closed do not."""

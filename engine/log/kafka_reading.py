@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from engine.log.base import Block, LogError
 from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
@@ -168,10 +168,7 @@ class KafkaLogReader:
 
     def require_answer(self, seconds: float) -> None:
         """LogError when no broker says anything for so long."""
-        try:
-            self.clients.asking.list_topics(self.topics.metadata, timeout=seconds)
-        except KafkaException as error:
-            raise LogError(f"Kafka: nothing is heard from {self.clients.bootstrap}: {text_of(error)}") from error
+        self.clients.require_answer(seconds)
 
     @cached_property
     def identity(self) -> str:

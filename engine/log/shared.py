@@ -22,7 +22,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from engine.log.base import Block
+from engine.errors import PreconditionFailed
+from engine.log.base import Block, LogError
+
+
+class RecordTooLarge(LogError, PreconditionFailed):
+    """Nothing was appended. A client is told 406, over HTTP 400."""
 
 
 @dataclass(slots=True)
@@ -50,7 +55,8 @@ class SharedPartition(Protocol):
     def next_offset(self) -> int:
         """Everything below can be read now (the high watermark). Asks the log."""
 
-    def append(self, key: bytes, value: bytes) -> None: ...
+    def append(self, key: bytes, value: bytes) -> None:
+        """RecordTooLarge."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Blocks (runs of consecutive offsets, with `timestamps_ms`) from `offset` up to `end` (exclusive; None: what

@@ -48,6 +48,12 @@ def test_start_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> Non
 
 def test_start_refuses_bad_options(tmp_path: Path) -> None:
     failed(run("start"), 64, "Error (argument validation): Missing option '--data'")
+    data = ("--data", str(tmp_path))
+    failed(run("start", *data, "--kafka", ""), 64, "Error (argument validation): Invalid value for --kafka: ''")
+    which = "Error (argument validation): --kafka-prefix says which topics, but not of which Kafka: --kafka"
+    failed(run("start", *data, "--kafka-prefix", "other"), 64, which)
+    somewhere = (*data, "--kafka", "127.0.0.1:1", "--kafka-prefix", "")
+    failed(run("start", *somewhere), 64, "Error (argument validation): Invalid value for --kafka-prefix: ''")
     failed(
         run("start", "--data", str(tmp_path), "--amqp-port", "70000"), 64, "Error (argument validation): Invalid value"
     )

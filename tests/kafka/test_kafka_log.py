@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from engine.log.base import LogError
 from engine.log.kafka import KafkaLog
 from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
+from engine.log.shared import RecordTooLarge
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.following import SECONDS, Following
 from tests.kafka.producers import ordered_producer
@@ -305,7 +306,7 @@ def test_a_tool_that_reads_makes_no_topics(kafka: KafkaCluster, log: KafkaLog, p
 
 def test_a_record_that_kafka_would_refuse_is_refused_at_once(log: KafkaLog) -> None:
     """The largest is taken, and comes back."""
-    with pytest.raises(LogError, match=r"larger than the topic .*max\.message\.bytes"):
+    with pytest.raises(RecordTooLarge, match=r"larger than the \d+ that the topic .*max\.message\.bytes"):
         log.queues[0].append(b"key", bytes(log.max_record_bytes))
 
     async def run() -> Following:

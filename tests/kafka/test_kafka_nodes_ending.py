@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pika
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import ConnectionClosedByBroker
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from engine.log.placement import partition_of
 from tests.kafka.cluster import KafkaCluster
@@ -210,6 +212,47 @@ def test_a_data_directory_of_another_history_is_refused(kafka: KafkaCluster, tmp
         assert f"{nodes.prefix}-b.* at {kafka.bootstrap}" in said
         assert "delete this one" in said
         nodes.start("north")
+
+
+def test_a_metadata_topic_without_its_beginning_is_refused(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Its users would be gone, and guest be there again with the password that everybody knows."""
+    with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:
+        nodes.start("north")
+        nodes.stop("north")
+        topic = f"{nodes.prefix}.metadata"
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        [deleted] = admin.delete_records([TopicPartition(topic, 0, 2)]).values()
+        deleted.result(SECONDS)
+        for data in ("north", "new"):
+            said = refused(tmp_path / data, *nodes.options("north"))
+            assert said.startswith("rewindmq: metadata-0 begins at offset 2: users, exchanges and bindings of before")
+
+
+def test_what_is_larger_than_a_topic_takes_is_refused_with_406(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """Bodies are judged by their headers; here it is all that is around a body, and a method's arguments."""
+    with Nodes(tmp_path, kafka, timeout=NEVER) as nodes:
+        nodes.start("north")
+        nodes.stop("north")
+        change = ConfigEntry("max.message.bytes", "65536", incremental_operation=AlterConfigOpType.SET)
+        admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+        resource = ConfigResource(ConfigResource.Type.TOPIC, f"{nodes.prefix}.queues", incremental_configs=[change])
+        [future] = admin.incremental_alter_configs([resource]).values()
+        future.result(SECONDS)
+        large = {"large": "x" * 66_000}
+        with connect(nodes.start("north")) as connection:
+            connection.channel().queue_declare("small", durable=True)
+            for ask in (
+                lambda channel: channel.queue_declare("large", durable=True, arguments=large),
+                lambda channel: channel.basic_consume("small", lambda *_: None, arguments=large),
+                lambda channel: channel.basic_publish("", "small", b"body", pika.BasicProperties(headers=large)),
+            ):
+                channel = connection.channel()
+                channel.confirm_delivery()
+                with pytest.raises(ChannelClosedByBroker) as closed:
+                    ask(channel)
+                assert closed.value.reply_code == 406
+                assert "is larger than the 65024 that the topic" in closed.value.reply_text
+            assert connection.channel().queue_declare("small", passive=True).method.message_count == 0
 
 
 def refused(data: Path, *options: str) -> str:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from engine.broker import Broker
-from engine.errors import AmqpError
+from engine.errors import AmqpError, NotFound
 from engine.log.memory_shared import SharedFaults
-from schemas.events import BROKER, NodeJoined, NodeLost, Tick, VhostDeleted
+from schemas.events import BROKER, ExchangeDeleted, NodeJoined, NodeLost, Tick, VhostDeleted
 from schemas.single_object import FramedDecoder, FramedEncoder
 from tests.simulation.clients import arguments
 from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
@@ -102,6 +102,20 @@ def test_a_clock_that_has_never_been_compared_with_the_logs_is_worth_one_tick(st
     story.start("b")
     story.world.loop.run(20)
     assert sum(isinstance(event, Tick) for event in events_of(story, index)) <= 4
+
+
+def test_a_binding_is_not_confirmed_when_another_node_deleted_its_exchange_before_it(story: Story) -> None:
+    """It was: the fold drops a binding from an exchange that is gone, and the client published into nothing."""
+    client = story.client(story.start("a"))
+    name = "events"
+    assert story.ask(client, lambda broker: broker.declare_exchange(
+        client.session, name, "fanout", False, True, False, False, ()
+    )) == [None]  # fmt: skip
+    story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
+    put(story, 0, ExchangeDeleted("/", name))
+    [refused] = story.ask(client, lambda broker: broker.bind(client.session, name, "queue", "q1", "", ()))
+    assert isinstance(refused, NotFound)
+    assert refused.text == "no exchange 'events' in vhost '/'"
 
 
 def test_the_first_user_is_made_if_the_first_node_died_before(story: Story) -> None:

@@ -1,0 +1,34 @@
+"""What a node says of a Kafka that it cannot reach, and how often."""
+
+import logging
+
+import pytest
+
+from engine.log.base import LogError
+from engine.log.kafka_clients import KafkaClients, Seldom
+from tests.running import free_port
+
+
+def test_where_no_kafka_is_the_error_says_what_is_in_the_way() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(LogError, match=rf"^Kafka: nothing is heard from {address}: .*Connection refused"):
+        KafkaClients(address).require_answer(1.0)
+    with pytest.raises(LogError, match=r"^Kafka: nothing is heard from nowhere\.invalid:9092: .*resolve"):
+        KafkaClients("nowhere.invalid:9092").require_answer(1.0)
+
+
+def test_librdkafkas_lines_come_once_a_minute() -> None:
+    now = [0.0]
+    seldom = Seldom(lambda: now[0])
+
+    def passes(text: str) -> bool:
+        return seldom.filter(logging.LogRecord("kafka", logging.ERROR, "", 0, text, (), None))
+
+    line = "FAIL [rdkafka#producer-{}]: {}/1: Connect failed: Connection refused (after {}ms in state CONNECT)"
+    assert passes(line.format(1, "10.0.0.7:9092", 0))
+    assert not passes(line.format(3, "10.0.0.7:9092", 12))
+    assert passes(line.format(1, "10.0.0.8:9092", 0))
+    now[0] = 59.9
+    assert not passes(line.format(1, "10.0.0.7:9092", 0))
+    now[0] = 60.0
+    assert passes(line.format(1, "10.0.0.7:9092", 0))
