@@ -6,20 +6,22 @@ comes back after a minute folds a minute. Only when it has caught up does it joi
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from engine.broker import Broker
 from engine.config import Config
 from engine.log.base import LogError
 from engine.log.kafka import KafkaLog
+from engine.log.placement import astray, count_of
 from engine.log.shared import SharedLog
 from engine.metadata import ReadBackMetadata
 from engine.node import Node, state_belongs_to
 from engine.read_back import ReadBackPartition
 from engine.state_copy import remove_leftovers
 from engine.users import first_user
-from projections.replay import recover
+from projections.machine.machine import Machine
+from projections.replay import fold, recover
 from projections.store import StateStore
 
 JOIN_SECONDS = 60.0
@@ -52,6 +54,12 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
                 partitions.append(ReadBackPartition(
                     index, queue_log, recovery.machine, recovery.projector, clock, config.node
                 ))  # fmt: skip
+            machines = [each.machine for each in partitions]
+            for left_out in log.left_out:
+                machines.append(Machine(left_out.name))
+                fold(machines[-1], left_out)
+            require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
+            config = replace(config, partitions=len(partitions))  # should Kafka be given more while this node runs
             return await start_node(config, log, metadata, partitions, store, offsets, clock, failed)
         except BaseException:
             store.close()
@@ -59,6 +67,37 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
     except BaseException:
         log.close()
         raise
+
+
+def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) -> None:
+    """LogError when queues lie by another number of partitions than this node would go by: Kafka was given more, or
+    `asked` is wrong. `machines`: of all partitions that the topic has, and not only of those that are asked for."""
+    found = len(machines)
+    homes = [(number, *key) for number, machine in enumerate(machines) for key in machine.by_name]
+    if not homes:
+        return
+    # A node that joins writes to each of its partitions, so it had none of those at the end that are empty. Others may
+    # have been written to by services, which go by the topic's number.
+    used = max(number + 1 for number, machine in enumerate(machines) if machine.next_offset)
+    made, count = count_of(homes, used), asked or found
+    stray = astray(homes, count)
+    if made == count or (stray is None and (asked is not None or made != used)):
+        return
+    if made is not None:
+        added = ", which leaves the added ones alone" if made < found else ""
+        raise LogError(
+            f"Kafka: the topic {topic} has {found} partitions, and its queues lie by the {made} that it was made with,"
+            f" not by {count}: start every node with --partitions {made}{added}"
+        )
+    assert stray is not None, "the queues lie by `count`, and by no count"
+    number, vhost, queue = stray
+    if count < found:
+        raise LogError(
+            f"Kafka: the topic {topic} has {found} partitions, and {count} are asked for, by which queue '{queue}' in"
+            f" vhost '{vhost}' would not lie in queues-{number}; there is no number by which all queues lie"
+        )
+    logger.warning("%s: queue '%s' in vhost '%s' lies in queues-%d, where nobody finds it: it was not declared by a"
+                   " node that has %d partitions", topic, queue, vhost, number, count)  # fmt: skip
 
 
 async def start_node(

@@ -10,7 +10,7 @@ broker.
 
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from engine.config import Config
@@ -55,7 +55,22 @@ class PastQueue:
 
 def history_of(config: Config) -> History:
     """That of a broker that runs so."""
-    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings)
+    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings, config.partitions)
+
+
+def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
+    """For who does not know how many partitions the nodes go by: Kafka may have been given more (`History.partitions`).
+    The history as it is, then with fewer, one for each further partition that the queue may be in."""
+    yield history
+    if history.kafka is None or history.partitions is not None:
+        return
+    found = len(history.open().queues)
+    seen = {partition_of(vhost, queue, found)}
+    for partitions in range(found - 1, 0, -1):
+        home = partition_of(vhost, queue, partitions)
+        if home not in seen:
+            seen.add(home)
+            yield replace(history, partitions=partitions)
 
 
 def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:

@@ -7,7 +7,8 @@
 
     topic   <prefix>.queues
     key     vhost/queue in UTF-8; the partition is Kafka's murmur2 of it (the default of Kafka's Java client, not of
-            librdkafka): a record in another partition is quarantined, as the queue does not live there
+            librdkafka): a record in another partition is quarantined, as the queue does not live there. If partitions
+            were added to the topic later, the service has to name the partition itself (docs/producing.md)
     value   an Avro single object: C3 01, the fingerprint of the schema, an envelope with a `Published` event
 
 The contract

@@ -101,17 +101,23 @@ def past_offline(
 ) -> dict[str, object]:
     from engine.http.past import MAX_BODY_SHOWN, past_item
     from engine.log.base import LogError
-    from engine.past import NoSuchQueue, queue_at
+    from engine.past import NoSuchQueue, histories_of, queue_at
     from projections.machine.machine import NewerHistory
 
+    refusal: Exception | None = None
     try:
-        at = At(offset=offset) if time is None else moment_in(history, vhost, queue, time)
         store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
-        return past_item(queue_at(history, vhost, queue, at, first, count), MAX_BODY_SHOWN, store)
-    except (NoSuchQueue, RewindError, NewerHistory) as error:
-        raise CliError(DATA, str(error)) from None
+        for each in histories_of(history, vhost, queue):
+            try:
+                at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
+                return past_item(queue_at(each, vhost, queue, at, first, count), MAX_BODY_SHOWN, store)
+            except (NoSuchQueue, RewindError) as error:
+                refusal = refusal or error  # the first: it is of where the queue would be by all partitions
+    except NewerHistory as error:
+        refusal = error
     except LogError as error:
         raise CliError(not_there(history, error), str(error)) from None
+    raise CliError(DATA, str(refusal))
 
 
 def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:

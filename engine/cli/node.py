@@ -41,7 +41,8 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
 @click.option("--prometheus-port", type=click.IntRange(1, 65535),
               help="Metrics at a port of their own, too (RabbitMQ's is 15692).")  # fmt: skip
 @click.option("--partitions", type=click.IntRange(1, 1024),
-              help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one).")  # fmt: skip
+              help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one)."
+                   " On Kafka: with how many it was made, if others were added later.")  # fmt: skip
 @click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
 @click.option("--load-definitions", type=click.Path(exists=True, path_type=Path),
               help="Import this file, or each *.json of this directory; no user guest is made then.")  # fmt: skip

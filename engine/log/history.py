@@ -7,7 +7,7 @@ Whatever `data` holds (a state, snapshots) has to be of the history that is read
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -26,12 +26,14 @@ class OtherHistory(LogError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node is at hand."""
+    """`kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node is at hand; and
+    `partitions` says how many of the queues' topic count, the first ones; None: all."""
 
     data: Path | None
     kafka: str | None = None
     prefix: str = "rewindmq"
     settings: tuple[tuple[str, str], ...] = ()
+    partitions: int | None = None
 
     def open(self) -> "HistoryReader":
         """LogError when there is no log, Kafka does not answer, or `data` is of another history (OtherHistory)."""
@@ -39,11 +41,11 @@ class History:
             assert self.data is not None, "a history is in a data directory or in Kafka"
             embedded = EmbeddedLogReader(self.data)
             return HistoryReader(embedded.metadata, embedded.queues)
-        log = _kafka(self)
+        log = _kafka(replace(self, partitions=None))
         log.require_answer(FIRST_ANSWER_SECONDS)
         if self.data is not None:
             self._require_same(self.data, log.identity)
-        return HistoryReader(log.metadata, log.queues)
+        return HistoryReader(log.metadata, log.queues[: self.partitions])
 
     def _require_same(self, data: Path, identity: str) -> None:
         path = data / "kafka"

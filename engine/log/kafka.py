@@ -83,7 +83,9 @@ class SharedKafkaPartition(KafkaPartition):
 class KafkaLog:
     """`settings` are librdkafka's, for all clients."""
 
-    def __init__(self, bootstrap: str, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int) -> None:
+    def __init__(
+        self, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int, partitions: int, found: int
+    ) -> None:
         self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
         self.on_trouble: Callable[[str | None], None] = lambda why: None
         self.on_failure: Callable[[Exception], None] = lambda error: None
@@ -104,7 +106,11 @@ class KafkaLog:
         self.nodes = SharedKafkaPartition(self, clients, topics.nodes, 0, "nodes-0")
         self.queues: Sequence[SharedKafkaPartition] = [
             SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}")
-            for each in range(len(self._replicas))
+            for each in range(partitions)
+        ]
+        # What an admin added later, and this node was told to leave alone.
+        self.left_out: Sequence[KafkaPartition] = [
+            KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
         self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues)}
         self._nodes_from = self.nodes.next_offset
@@ -123,12 +129,14 @@ class KafkaLog:
         settings: Mapping[str, str] | None = None,
     ) -> Self:  # fmt: skip
         """The log of all nodes that have this prefix. `partitions` of queues: as many as there are, two when they are
-        made. LogError when Kafka does not answer, or the topics are not as they have to be."""
+        made; fewer than there are: the first ones. LogError when Kafka does not answer, or the topics are not as they
+        have to be."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
         topics.create(partitions, replication)
-        return cls(bootstrap, prefix, topics, clients, topics.check(partitions))
+        most, found = topics.check(partitions)
+        return cls(prefix, topics, clients, most, partitions or found, found)
 
     def follow(self, offsets: Mapping[str, int]) -> None:
         """`nodes-0` is followed from where it ended when the log was opened, unless `offsets` says otherwise."""
@@ -163,7 +171,7 @@ class KafkaLog:
         now = time.monotonic()
         if now - self._replicas_at > PLACEMENT_SECONDS and self._asking_replicas.acquire(blocking=False):
             threading.Thread(target=self._ask_replicas, name="kafka-placement", daemon=True).start()
-        return self._replicas
+        return self._replicas[: len(self.queues)]
 
     def close(self) -> None:
         if self._closed:

@@ -114,12 +114,13 @@ class KafkaTopics:
                 if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise LogError(f"Kafka: the topic {name} cannot be created: {text_of(error)}") from error
 
-    def check(self, partitions: int | None) -> int:
-        """How many bytes a record may have. LogError when the topics are not such that a history may live in them."""
+    def check(self, partitions: int | None) -> tuple[int, int]:
+        """How many bytes a record may have, and how many queue partitions there are. LogError when the topics are not
+        such that a history may live in them."""
         admin = self._clients.admin()
         descriptions = self._described(admin)
         found = len(descriptions[self.queues].partitions)
-        if partitions is not None and partitions != found:
+        if partitions is not None and partitions > found:
             raise LogError(
                 f"Kafka: the topic {self.queues} has {found} partitions, and {partitions} are asked for: their number"
                 " is fixed when the topic is made, because a queue's history is in the partition that its name gives"
@@ -131,7 +132,7 @@ class KafkaTopics:
         for name in self._names:
             config = self._check_settings(name, _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER})
             limit = min(limit, int(config["max.message.bytes"].value or 0))
-        return limit
+        return limit, found
 
     def _check_settings(self, name: str, rules: Mapping[str, tuple[str, str]]) -> dict[str, ConfigEntry]:
         config = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))

@@ -235,6 +235,7 @@ class MemorySharedLog:
         self.metadata = MemorySharedPartition(self, shared.metadata)
         self.nodes = MemorySharedPartition(self, shared.nodes)
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
+        self.left_out: Sequence[MemorySharedPartition] = ()  # nobody adds partitions here
         self.is_cut = False
         self.closed = False
         self.owned: frozenset[str] = frozenset()  # as the node has been told

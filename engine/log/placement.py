@@ -1,5 +1,12 @@
 """Which queue partition a queue lives in: the one that Kafka's own partitioner would pick for the key `vhost/queue`, so
-that services which append to Kafka themselves agree with the broker."""
+that services which append to Kafka themselves agree with the broker.
+
+So the number of partitions must stay. Kafka lets an admin add some: then queues tell by where they lie how many there
+were (`count_of`)."""
+
+from collections.abc import Iterable
+
+Home = tuple[int, str, str]  # number of the partition, vhost, queue
 
 _MULTIPLIER = 0x5BD1E995
 _MASK = 0xFFFFFFFF
@@ -8,6 +15,17 @@ _MASK = 0xFFFFFFFF
 def partition_of(vhost: str, queue: str, partitions: int) -> int:
     """The number of the queue's partition, of `partitions`."""
     return (murmur2(f"{vhost}/{queue}".encode()) & 0x7FFFFFFF) % partitions
+
+
+def astray(homes: Iterable[Home], partitions: int) -> Home | None:
+    """The first queue that does not lie where it would lie with so many partitions."""
+    return next((home for home in homes if partition_of(home[1], home[2], partitions) != home[0]), None)
+
+
+def count_of(homes: Iterable[Home], most: int) -> int | None:
+    """The largest number of partitions, up to `most`, by which all these queues lie where they do."""
+    homes = list(homes)
+    return next((count for count in range(most, 0, -1) if astray(homes, count) is None), None)
 
 
 def murmur2(data: bytes) -> int:
