@@ -128,3 +128,25 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
         assert broker.queue("/", "q").messages_ready == 0
 
     run(test, tmp_path, monkeypatch)
+
+
+def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        await declare(there, session(there))
+        await settled()
+        transport = httpx.ASGITransport(app=make_app(here))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+            nodes.log("a").cut(True)
+            publishing = asyncio.ensure_future(api.post("/exchanges/%2F/amq.default/publish", json={
+                "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
+            }))  # fmt: skip
+            await settled()
+            await there.delete_queue(session(there), "q", False, False)
+            nodes.log("a").cut(False)
+            answer = await publishing
+            assert (answer.status_code, answer.json()) == (200, {"routed": False})
+
+    run(test, tmp_path, monkeypatch)
