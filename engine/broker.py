@@ -65,6 +65,7 @@ from engine.turns import Turns
 from projections.hidden import is_reply_queue
 from projections.machine.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from projections.machine.queue import Queue
+from projections.quarantine import QuarantineReport
 from schemas.events import (
     Actor,
     Argument,
@@ -502,6 +503,12 @@ class Broker(Exchanges):
     def when_durable(self, callback: Callable[[], None]) -> None:
         """Call back in the loop once everything appended so far, in every partition, is durable."""
         self.turns.when_durable(callback)
+
+    @property
+    def quarantined(self) -> dict[str, QuarantineReport]:
+        """The records of each partition of the log that made no sense and were skipped."""
+        found = {self.metadata.name: self.metadata.quarantine}
+        return found | {partition.name: partition.projector.quarantine for partition in self.partitions}
 
     @property
     def folds_what_is_durable(self) -> bool:

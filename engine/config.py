@@ -73,7 +73,6 @@ class Config:
         """Of all nodes on the same log."""
         return self.node if self.kafka is None else self.kafka_prefix
 
-    @property
-    def queues_topic(self) -> str | None:
-        """Kafka's name for the queue partitions; None for the embedded log."""
-        return None if self.kafka is None else f"{self.kafka_prefix}.queues"
+    def topic_of(self, partition: str) -> str | None:
+        """Kafka's name for where it is; None for the embedded log."""
+        return None if self.kafka is None else f"{self.kafka_prefix}.{partition.rpartition('-')[0]}"

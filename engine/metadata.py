@@ -13,6 +13,7 @@ from collections.abc import Callable
 from engine.log.base import LogError, LogPartition
 from engine.log.shared import Arrived, SharedPartition
 from projections.machine.queue import Queue
+from projections.quarantine import QuarantineReport
 from projections.replay import PartitionLog as ReadableLog
 from projections.replay import decoder_for
 from projections.topology import Topology
@@ -26,11 +27,13 @@ logger = logging.getLogger(__name__)
 
 
 class Metadata(ABC):
-    """`changed(event)` is called after each event that was folded."""
+    """`changed(event)` is called after each event that was folded. `quarantine`: records that made no sense and were
+    skipped. It is not stored: the log is folded from its beginning at each start."""
 
     def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
         self.name = log.name
         self.topology = Topology()
+        self.quarantine = QuarantineReport()
         self.clock_ms = 0  # the largest timestamp in the log
         self.changed: Callable[[int, Event], None] = _nobody_cares
         self._readable = log
@@ -39,7 +42,7 @@ class Metadata(ABC):
     def fold(self) -> int:
         """From the beginning of the log: it is small. Where it ended. UndecodableRecord and CorruptLog of an embedded
         log as they come: a broker must not run with half of its users and bindings. In a shared log, which others may
-        write to, every node skips what cannot be decoded."""
+        write to, every node quarantines what cannot be decoded. LogError when the beginning is gone."""
         if self._readable.start_offset > 0:
             raise LogError(
                 f"{self.name} begins at offset {self._readable.start_offset}: users, exchanges and bindings of before"
@@ -49,17 +52,17 @@ class Metadata(ABC):
         end = 0
         for block in self._readable.read():
             for index, record in enumerate(block.records):
+                offset = block.first_offset + index
                 try:
                     timestamp_ms, actor, event = decoder.decode(record)
                 except UndecodableRecord as error:
                     if not self._readable.framed:
                         raise
-                    logger.error("%s: record %d is skipped: %s", self._readable.name, block.first_offset + index, error)
+                    self._quarantine(offset, "", str(error))
                     continue
                 if block.timestamps_ms is not None:
                     timestamp_ms = block.timestamps_ms[index]
-                self.topology.apply(block.first_offset + index, timestamp_ms, actor, event)
-                self.clock_ms = max(self.clock_ms, timestamp_ms)
+                self._apply(offset, timestamp_ms, actor, event)
             end = block.first_offset + len(block.records)
         return end
 
@@ -81,9 +84,20 @@ class Metadata(ABC):
         """Log an event and wait until it is folded: its offset. With a sole writer it never waits."""
 
     def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        if self._apply(offset, timestamp_ms, actor, event):
+            self.changed(offset, event)
+
+    def _apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> bool:
+        """False for an event that makes no sense, and so has changed nothing."""
         self.clock_ms = max(self.clock_ms, timestamp_ms)
-        self.topology.apply(offset, timestamp_ms, actor, event)
-        self.changed(offset, event)
+        problem = self.topology.apply(offset, timestamp_ms, actor, event)
+        if problem:
+            self._quarantine(offset, type(event).__name__, problem)
+        return not problem
+
+    def _quarantine(self, offset: int, event_type: str, reason: str) -> None:
+        self.quarantine.add(offset, event_type, reason)
+        logger.error("%s: record %d is skipped: %s", self.name, offset, reason)
 
     # -- bindings, with what follows from them -------------------------------------------------------------------------
 
@@ -179,7 +193,7 @@ class ReadBackMetadata(Metadata):
             try:
                 _, actor, event = self._decoder.decode(value)
             except UndecodableRecord as error:
-                logger.error("%s: record %d is skipped: %s", self._readable.name, offset, error)
+                self._quarantine(offset, "", str(error))
                 continue
             self._fold(offset, timestamp_ms, actor, event)
             if isinstance(event, NodeJoined | NodeLost):

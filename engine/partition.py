@@ -184,6 +184,12 @@ class Partition(ABC):
     def publish(self, actor: Actor, message: Published) -> int:
         """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
 
+    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        """`publish`; `folded` is called at the moment when it was folded. With a sole writer that is now."""
+        mark = self.publish(actor, message)
+        folded()
+        return mark
+
     @abstractmethod
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
         """Log an event and wait until it is folded: its effects. `folded` is called at that moment, before anything

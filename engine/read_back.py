@@ -123,6 +123,9 @@ class ReadBackPartition(Partition):
         self._appended = mark + 1
         return mark
 
+    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        return self._send(actor, message, lambda _mark, _offset, _effects: folded())
+
     def _send(self, actor: Actor, event: Event, folded: Folded | None) -> int:
         now = self._clock()
         if now != self._prefix_ms or actor is not self._prefix_actor:

@@ -68,6 +68,8 @@ def pattern_problem(pattern: object) -> str | None:
         re.compile(pattern)
     except re.error as error:
         return f'pattern should be regular expression but is invalid: {{"{error.msg}",{error.pos or 0}}}'
+    except (OverflowError, RecursionError) as error:
+        return f'pattern should be regular expression but is invalid: {{"{error}",0}}'
     return None
 
 

@@ -2,7 +2,8 @@
 
 Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
-  Spark fold the same events. It never raises: what makes no sense (an unbinding of nothing) changes nothing.
+  Spark fold the same events. It never raises: what makes no sense (an unbinding of nothing) changes nothing. What no
+  broker writes, and nobody could read later (a parameter that is no JSON), changes nothing either, and is told.
 - The log is small, so nothing of this is stored: whoever needs it folds the metadata log from its beginning.
 - Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
   incarnation: when that goes the binding is dead, whatever comes under the name, and the broker removes it (`Unbound`).
@@ -27,6 +28,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from projections.machine.settings import definition
+from projections.queue_arguments import QUEUE_ARGUMENTS
 from schemas.events import (
     Actor,
     Bound,
@@ -64,6 +67,9 @@ from schemas.events import (
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
+NESTED_MOST = 100  # three times what the HTTP API takes
+BRACKETS = re.compile(r"[\[\]{}]")
+STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
     ("amq.match", "headers"), ("amq.topic", "topic"),
@@ -105,14 +111,18 @@ class Erasure:
     reason: str
 
 
+class Nonsense(Exception):
+    """An event that no broker writes, and why. A handler says so before it changes anything."""
+
+
 class _Rule:
     """A policy made ready for matching."""
 
     def __init__(self, event: PolicySet | OperatorPolicySet, version: int) -> None:
         self.event = event
         self.pattern = re.compile(event.pattern)
-        self.keys = frozenset(json.loads(event.definition))
         self.policy = Policy(event.name, event.definition, version)
+        self.keys = frozenset(definition(self.policy))
 
     def fits_queue(self, queue: str, queue_type: str) -> bool:
         apply_to = self.event.apply_to
@@ -256,16 +266,22 @@ class Topology:
 
     # -- folding --------------------------------------------------------------------------------------------------
 
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> str:
+        """Why the event is nonsense and was skipped; "" of all others."""
         self.next_offset = offset + 1
         handler = HANDLERS.get(type(event))
-        if handler is not None:
+        if handler is None:
+            return "not an event of the metadata log"
+        try:
             handler(self, offset, event)
+        except Nonsense as nonsense:
+            return str(nonsense)
         if isinstance(event, MarkSet):
             self.marked[event.name] = timestamp_ms, actor.user
         if isinstance(event, SubjectErased):
             named = (event.subject, event.key_ids, event.reason)
             self.erasures.append(Erasure(offset, timestamp_ms, actor.user, *named))
+        return ""
 
     def on_bound(self, offset: int, event: Bound) -> None:
         if (event.vhost, event.source) in self.exchanges:
@@ -340,6 +356,8 @@ class Topology:
         self._operator_rules.get(event.vhost, {}).pop(event.name, None)
 
     def on_vhost_created(self, offset: int, event: VhostCreated) -> None:
+        if event.default_queue_type not in ("", *QUEUE_ARGUMENTS):
+            raise Nonsense(f"vhost {event.vhost!r}: there is no queue type {event.default_queue_type!r}")
         self._create_vhost(event)
 
     def on_vhost_deleted(self, offset: int, event: VhostDeleted) -> None:
@@ -377,6 +395,7 @@ class Topology:
         self.topic_permissions.pop((event.vhost, event.user, event.exchange), None)
 
     def on_parameter_set(self, offset: int, event: ParameterSet) -> None:
+        _require_json(f"parameter {event.name!r}", event.value)
         if event.vhost in self.vhosts:
             self.parameters[event.vhost, event.component, event.name] = event
 
@@ -384,6 +403,7 @@ class Topology:
         self.parameters.pop((event.vhost, event.component, event.name), None)
 
     def on_global_parameter_set(self, offset: int, event: GlobalParameterSet) -> None:
+        _require_json(f"global parameter {event.name!r}", event.value)
         self.global_parameters[event.name] = event
 
     def on_global_parameter_cleared(self, offset: int, event: GlobalParameterCleared) -> None:
@@ -449,13 +469,15 @@ class Topology:
                 sources.extend(self._delete_exchange(*key))
 
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> _Rule | None:
-        """None for a policy that no broker writes: a fold must not stop at one."""
-        if event.vhost not in self.vhosts:
-            return None
+        """None when its vhost is gone."""
+        _require_json(f"definition of policy {event.name!r}", event.definition)
         try:
-            return _Rule(event, offset)
-        except (re.error, ValueError, TypeError):
-            return None
+            rule = _Rule(event, offset)
+        except ValueError as error:
+            raise Nonsense(str(error)) from None
+        except (re.error, OverflowError, RecursionError) as error:
+            raise Nonsense(f"pattern of policy {event.name!r}: {error}") from None
+        return rule if event.vhost in self.vhosts else None
 
 
 HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
@@ -510,6 +532,21 @@ def _limits(definition: str) -> Limits:
     if not isinstance(given, dict):
         return {}
     return {name: value for name, value in sorted(given.items()) if type(value) is int}
+
+
+def _require_json(what: str, text: str) -> None:
+    """Nonsense unless it can be read and shown to others: half a surrogate pair and infinite numbers cannot. How deep
+    the parser gets depends on the stack above it, and a fold must not."""
+    depth = deepest = 0
+    for bracket in BRACKETS.findall(STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > NESTED_MOST:
+        raise Nonsense(f"{what} is nested deeper than {NESTED_MOST}")
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        raise Nonsense(f"{what} is not JSON: {error}") from None
 
 
 def _best(rules: dict[str, _Rule], queue: str, queue_type: str) -> Policy | None:

@@ -15,7 +15,7 @@ from engine.amqp.consumer import Consumer, content
 from engine.amqp.output import ChannelOutput
 from engine.amqp.overdue import Looks
 from engine.amqp.properties import Parsed, parse, with_reply_queue
-from engine.amqp.publishing import FAN_OUT, Publishing, PutOff, message, route_by_content
+from engine.amqp.publishing import FAN_OUT, Placing, Publishing, PutOff, message, route_by_content
 from engine.amqp.publishing import decode as decode_publish
 from engine.amqp.settlement import Settlement, Verdict
 from engine.amqp.transactions import Transaction
@@ -117,7 +117,7 @@ class Channel:
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
         """A publish to many queues, to several partitions, to none, one that is routed by its content or to carbon
-        copies, or whose body is encrypted."""
+        copies, a mandatory one on a log that is read back, or one whose body is encrypted."""
         destinations = self.destinations(publishing, parsed)
         logged, encryption = body, None
         if destinations:
@@ -140,8 +140,9 @@ class Channel:
             return
         if sequence and len(destinations) > 1:
             self.confirms.expect(sequence, len(destinations))
+        placing = self.placing(publishing, destinations, parsed.raw, body)
         for destination in destinations:
-            mark = self.publish_to(destination, parsed, logged, encryption)
+            mark = self.publish_to(destination, parsed, logged, encryption, placing)
             if sequence:
                 destination.partition.await_durable(mark, self.confirms, sequence)
         if tally.routed - routed >= FAN_OUT:
@@ -173,14 +174,29 @@ class Channel:
         else:
             self.tally.unroutable_dropped += 1
 
+    def placing(
+        self, publishing: Publishing, destinations: tuple[Destination, ...], properties: bytes, body: bytes
+    ) -> Placing | None:
+        """For a mandatory publish whose queues may be gone when it gets there."""
+        def nowhere() -> None:
+            if not self.closing:
+                self.unroutable(publishing, properties, body)
+
+        return Placing(len(destinations), nowhere) if publishing.placed else None
+
     def logged(self, parsed: Parsed, body: bytes) -> tuple[bytes, Encryption | None]:
         """The body as it gets into the log. When it is to be encrypted: NoKeyYet, ResourceError (506)."""
         return (body, None) if parsed.subject is None else self.broker.subjects.sealed(parsed.subject, body)
 
-    def publish_to(self, to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None) -> int:
+    def publish_to(
+        self, to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None, placing: Placing | None
+    ) -> int:
         """The mark of the message in the partition."""
         self.tally.routed += len(to.route.queues)
-        return to.partition.publish(self.actor, message(to, parsed, body, encryption))
+        published = message(to, parsed, body, encryption)
+        if placing is not None:
+            return placing.publish(to, self.actor, published)
+        return to.partition.publish(self.actor, published)
 
     def parse_properties(self, raw: bytes) -> Parsed:
         parsed = parse(raw)

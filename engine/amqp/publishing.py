@@ -2,7 +2,12 @@
 
 A `Publishing` stays in the channel's memo under the bytes of its method frame. Where it goes holds as long as
 `broker.routing_version` stands; routing that looks at the content, or at CC and BCC, is resolved per message.
+
+On a log that is read back, another node may have deleted the queue before the publish gets there: a mandatory one is
+returned then (`Placing`).
 """
+
+from collections.abc import Callable
 
 from engine.amqp.erlang import erlang_binary
 from engine.amqp.properties import Parsed, carbon_copies
@@ -11,7 +16,7 @@ from engine.errors import FrameError, NotImplementedByBroker
 from engine.matching import NO_CONTENT, Content
 from engine.partition import Partition
 from projections.hidden import is_reply_queue
-from schemas.events import Encryption, Published, Route
+from schemas.events import Actor, Encryption, Published, Route
 
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
 
@@ -27,6 +32,27 @@ class PutOff(Exception):
         self.body = body
 
 
+class Placing:
+    """A mandatory publish on its way to `partitions`. `nowhere` is called if it was folded in the last of them and no
+    queue of its route was there any more in any: before it is confirmed."""
+
+    def __init__(self, partitions: int, nowhere: Callable[[], None]) -> None:
+        self.left = partitions
+        self.nowhere = nowhere
+        self.routed = False
+
+    def publish(self, to: Destination, actor: Actor, message: Published) -> int:
+        """Its mark in that partition."""
+        return to.partition.publish_told(actor, message, lambda: self.folded(to))
+
+    def folded(self, at: Destination) -> None:
+        machine, route = at.partition.machine, at.route
+        self.routed = self.routed or any(machine.queue(route.vhost, name) is not None for name in route.queues)
+        self.left -= 1
+        if self.left == 0 and not self.routed:
+            self.nowhere()
+
+
 class Publishing:
     """What a method frame said. `partition` and `route` are set when it goes to one partition, and to few queues."""
 
@@ -35,6 +61,7 @@ class Publishing:
         self.routing_key = routing_key
         self.mandatory = mandatory
         self.returned = mandatory and exchange == "" and is_reply_queue(routing_key)  # even when it is delivered
+        self.placed = False  # it takes a `Placing` to know whether it was routed
         self.version = -1  # of the routing that `destinations` was resolved under
         self.needs_content = False
         self.destinations: tuple[Destination, ...] = ()
@@ -50,9 +77,11 @@ class Publishing:
             self.destinations = ()
         else:
             self.destinations = broker.route(session, self.exchange, self.routing_key, None)
+        self.placed = self.mandatory and not self.returned and broker.folds_what_is_durable
         self.partition = None
         self.route = None
-        if len(self.destinations) == 1 and not self.returned and len(self.destinations[0].route.queues) < FAN_OUT:
+        by_hand = self.returned or self.placed
+        if len(self.destinations) == 1 and not by_hand and len(self.destinations[0].route.queues) < FAN_OUT:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)

@@ -129,8 +129,9 @@ class Transaction:
         if not destinations:
             channel.unroutable(kept.publishing, kept.parsed.raw, kept.body)
             return
+        placing = channel.placing(kept.publishing, destinations, kept.parsed.raw, kept.body)
         for destination in destinations:
-            mark = channel.publish_to(destination, kept.parsed, body, encryption)
+            mark = channel.publish_to(destination, kept.parsed, body, encryption, placing)
             commit.waiting += 1
             destination.partition.await_durable(mark, commit, 0)
         if kept.publishing.returned:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from engine.amqp.properties import parse
-from engine.amqp.publishing import Publishing, message, route_by_content
+from engine.amqp.publishing import Placing, Publishing, message, route_by_content
 from engine.counters import Tally
 from engine.delays import DELAYED_EXCHANGE
 from engine.errors import AmqpError, PreconditionFailed
@@ -90,6 +90,7 @@ class Outcome:
         self.missing = partitions
         self.counters = counters
         self.refused = False
+        self.routed = True
         self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def confirm(self, sequence: int, refused: bool) -> None:
@@ -99,6 +100,11 @@ class Outcome:
             self.counters["global_messages_confirmed_total"] += not self.refused
             if not self.settled.done():  # the request may have been given up
                 self.settled.set_result(None)
+
+    def nowhere(self) -> None:
+        """Its queues were gone when it got there."""
+        self.routed = False
+        self.counters["global_messages_unroutable_returned_total"] += 1
 
 
 async def publish(call: Call) -> Response:
@@ -120,7 +126,7 @@ async def publish(call: Call) -> Response:
         await outcome.settled
         if outcome.refused:
             raise bad_request("rejected Unable to publish message. Check queue limits.")
-    return reply({"routed": outcome is not None})
+    return reply({"routed": outcome is not None and outcome.routed})
 
 
 async def send(
@@ -150,13 +156,13 @@ async def send(
     tally.received = tally.received_confirm = 1
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     tally.unroutable_returned = tally.confirmed = int(not destinations)
-    outcome = Outcome(len(destinations), broker.counters) if destinations else None
+    outcome = Outcome(len(destinations), broker.counters)
+    placing = Placing(len(destinations), outcome.nowhere)
     for destination in destinations:
-        offset = destination.partition.publish(session.actor, message(destination, parsed, logged, encryption))
-        assert outcome is not None
-        destination.partition.await_durable(offset, outcome, 1)
+        mark = placing.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        destination.partition.await_durable(mark, outcome, 1)
     tally.settle(broker.counters)
-    return outcome
+    return outcome if destinations else None
 
 
 def decoded(payload: str, encoding: str) -> bytes:

@@ -415,8 +415,8 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
 
 def history_counters(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> Iterator[Metric]:
     quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
-    for partition in broker.partitions:
-        quarantined.add(partition.projector.quarantine_count, {"partition": partition.name})
+    for name, report in broker.quarantined.items():
+        quarantined.add(report.count, {"partition": name})
     yield quarantined
     found: dict[tuple[str, str], int] = {}
     for _, queue in pairs:

@@ -138,7 +138,8 @@ def log_item(broker: "Broker", partition: "Partition") -> Item:
     """`leader`, `members`, `online`: Kafka's brokers, or this node."""
     members = broker.keeper.members(partition)
     return {
-        "partition": partition.name, "topic": broker.config.queues_topic, "next_offset": partition.next_offset,
+        "partition": partition.name, "topic": broker.config.topic_of(partition.name),
+        "next_offset": partition.next_offset,
         "durable_offset": partition.durable_offset, "state_offset": partition.machine.next_offset,
         "leader": members.leader, "members": list(members.members), "online": list(members.online),
         "owned": partition.owned,

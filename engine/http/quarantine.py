@@ -1,4 +1,4 @@
-"""Records of the queue partitions that make no sense and were skipped: which, where, and why."""
+"""Records of the log that make no sense and were skipped: which, where, and why."""
 
 from starlette.responses import Response
 
@@ -16,17 +16,16 @@ async def list_quarantined(call: Call) -> Response:
     asked = query.get("count", str(DEFAULT_COUNT))
     if not (asked.isascii() and asked.isdigit() and len(asked) <= 9):
         raise bad_request("count is a whole number")
-    partitions = {partition.name: partition for partition in call.broker.partitions}
+    reports = call.broker.quarantined
     only = query.get("partition")
-    if only is not None and only not in partitions:
-        raise bad_request(f"there is no partition {only}; there are {', '.join(partitions)}")
-    topic = call.broker.config.queues_topic
+    if only is not None and only not in reports:
+        raise bad_request(f"there is no partition {only}; there are {', '.join(reports)}")
     items: list[Item] = [
         {
-            "partition": name, "topic": topic, "offset": each.offset, "event": each.event_type or None,
-            "reason": each.reason,
+            "partition": name, "topic": call.broker.config.topic_of(name), "offset": each.offset,
+            "event": each.event_type or None, "reason": each.reason,
         }
-        for name, partition in partitions.items() if only in (None, name)
-        for each in partition.projector.quarantine.newest(int(asked))
+        for name, report in reports.items() if only in (None, name)
+        for each in report.newest(int(asked))
     ]  # fmt: skip
     return listed(call, items)

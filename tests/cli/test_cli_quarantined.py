@@ -54,7 +54,7 @@ def test_listed_in_every_dress(filled: Cli) -> None:
 def test_wrong_questions(cli: Cli) -> None:
     wrong = cli("list_quarantined", "--partition", "queues-77")
     assert wrong.returncode == 65
-    assert wrong.stderr == "Error: there is no partition queues-77; there are queues-0, queues-1\n"
+    assert wrong.stderr == "Error: there is no partition queues-77; there are metadata-0, queues-0, queues-1\n"
     assert cli("list_quarantined", "colour").returncode == 64
     assert cli("list_quarantined", "--count", "-1").returncode == 64
     assert cli("list_quarantined", "-q").stdout == ""

@@ -8,11 +8,22 @@ import httpx
 import pytest
 from broker_harness import Client
 
+from engine.broker import Broker
 from engine.errors import ConnectionForced
 from engine.http.app import make_app
 from engine.read_back import ReadBackPartition
 from engine.restoring import Plan, Wanted, restore
-from schemas.events import BROKER, Actor, Event, Fetched, NodeLost, Published, Route
+from schemas.events import (
+    BROKER,
+    Actor,
+    Event,
+    Fetched,
+    GlobalParameterSet,
+    NodeLost,
+    Published,
+    Route,
+    VhostCreated,
+)
 from schemas.single_object import FramedEncoder
 from tests.engine.test_read_back import START_MS, Nodes, declare, publish, run, session, settled
 
@@ -126,5 +137,67 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
         with pytest.raises(ConnectionForced):
             await asking
         assert broker.queue("/", "q").messages_ready == 0
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        await declare(there, session(there))
+        await settled()
+        transport = httpx.ASGITransport(app=make_app(here))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+            nodes.log("a").cut(True)
+            publishing = asyncio.ensure_future(api.post("/exchanges/%2F/amq.default/publish", json={
+                "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
+            }))  # fmt: skip
+            await settled()
+            await there.delete_queue(session(there), "q", False, False)
+            nodes.log("a").cut(False)
+            answer = await publishing
+            assert (answer.status_code, answer.json()) == (200, {"routed": False})
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_nonsense_in_the_metadata_log_is_listed_by_every_node_and_breaks_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By those that read it when it comes, and by those that find it at their start."""
+    encoder = FramedEncoder()
+    no_json = "global parameter 'g' is not JSON: Expecting value: line 1 column 1 (char 0)"
+    nonsense: list[tuple[Event, str]] = [
+        (GlobalParameterSet("g", "no JSON"), no_json),
+        (VhostCreated("/", "", (), "lazy"), "vhost '/': there is no queue type 'lazy'"),
+    ]
+
+    async def asked(broker: Broker, path: str) -> Any:
+        transport = httpx.ASGITransport(app=make_app(broker))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a", auth=("guest", "guest")) as api:
+            answer = await api.get(path)
+            assert answer.status_code == 200, answer.text
+            return answer.json() if path.startswith("/api") else answer.text
+
+    async def test(nodes: Nodes) -> None:
+        here = await nodes.start("a")
+        metadata, name = nodes.history.metadata, "metadata-0"
+        offsets = [metadata.put(b"", b"garbage")]
+        for event, _ in nonsense:
+            offsets.append(metadata.put(b"", encoder.encode(encoder.prefix(nodes.now_ms, BROKER), event)))
+        await settled()
+        expected = [(None, "byte 0 of 7: not a single-object encoding, which begins with C3 01")]
+        expected += [(type(event).__name__, reason) for event, reason in nonsense]
+        for broker in (here, await nodes.start("b")):
+            assert await asked(broker, f"/api/quarantine?partition={name}") == [
+                {"offset": at, "event": event, "reason": reason, "partition": name, "topic": "rewindmq.metadata"}
+                for at, (event, reason) in zip(offsets, expected, strict=True)
+            ]
+            assert 'quarantined_events_total{partition="metadata-0"} 3' in await asked(broker, "/metrics")
+            assert (await asked(broker, "/api/definitions"))["global_parameters"] == []
+            assert await asked(broker, "/api/global-parameters") == []
+            await declare(broker, session(broker), f"q at {broker.config.node}")
 
     run(test, tmp_path, monkeypatch)

@@ -68,8 +68,11 @@ def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
         assert listed(broker, count="0") == []
         assert listed(broker, columns="offset", partition=f"queues-{HOME}") == [{"offset": n} for n in range(3)]
         assert counted(broker) == [
-            f'rewindmq_quarantined_events_total{{partition="queues-{number}"}} {3 if number == HOME else 1}'
-            for number in range(2)
+            'rewindmq_quarantined_events_total{partition="metadata-0"} 0',
+            *(
+                f'rewindmq_quarantined_events_total{{partition="queues-{number}"}} {3 if number == HOME else 1}'
+                for number in range(2)
+            ),
         ]
         (broker.stop if end == "stop" else broker.kill)()
         broker = start_broker(data)
@@ -79,7 +82,7 @@ def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
 
 
 @pytest.mark.parametrize(("query", "reason"), [
-    ({"partition": "queues-9"}, "there is no partition queues-9; there are queues-0, queues-1"),
+    ({"partition": "queues-9"}, "there is no partition queues-9; there are metadata-0, queues-0, queues-1"),
     ({"count": "-1"}, "count is a whole number"),
     ({"count": "many"}, "count is a whole number"),
 ])  # fmt: skip

@@ -22,7 +22,9 @@ from pika.exceptions import (
 )
 
 from engine.log.placement import partition_of
+from schemas.events import BROKER, Event, GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
 from schemas.producer import Publisher
+from schemas.single_object import FramedEncoder
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import SECONDS, Nodes, api, connect, until
 from tests.kafka.producers import ordered_producer
@@ -537,9 +539,35 @@ def test_a_service_that_appends_to_kafka_reaches_consumers(
     with api(north) as ours, api(south) as theirs:
         listed = ours.get("/quarantine").json()
         assert theirs.get("/quarantine").json() == listed
-    nonsense = [each for each in listed if each["event"] is None]
+    nonsense = [each for each in listed if each["event"] is None and each["partition"] != "metadata-0"]
     assert [each["reason"] for each in nonsense] == [
         f"byte 0 of {length}: not a single-object encoding, which begins with C3 01" for length in (10, 11, 11, 11, 11)
     ]
     nowhere = [each for each in listed if each["reason"] == f"no queue 'no {name}' in vhost '/'"]
     assert [each["event"] for each in nowhere] == ["Published"]
+
+
+def test_nonsense_in_the_metadata_topic_is_quarantined_by_all_nodes_alike(
+    nodes: Nodes, here: BlockingChannel, there: BlockingChannel, north: RunningBroker, south: RunningBroker, name: str
+) -> None:
+    """And whatever is asked of the metadata is answered."""
+    listing = "/quarantine?partition=metadata-0"
+    encoder = FramedEncoder()
+    events: list[Event] = [
+        ParameterSet("/", "a", name, "no JSON"), GlobalParameterSet(name, "no JSON"),
+        PolicySet("/", name, ".*", "no JSON", 0, "all"), VhostCreated("/", "", (), name),
+    ]  # fmt: skip
+    producer = ordered_producer(nodes.kafka.bootstrap)
+    for value in (b"garbage", *(encoder.encode(encoder.prefix(0, BROKER), event) for event in events)):
+        producer.produce(f"{nodes.prefix}.metadata", key=b"", value=value)
+    assert producer.flush(SECONDS) == 0
+    for channel, node in ((here, north), (there, south)):
+        with api(node) as asked:
+            until(lambda asked=asked: len(asked.get(listing).json()) >= 1 + len(events), "it is not listed")
+            listed = asked.get(listing).json()
+            assert [each["event"] for each in listed] == [None, *(type(event).__name__ for event in events)]
+            for path in ("definitions", "parameters", "global-parameters", "policies", "vhosts"):
+                assert asked.get(f"/{path}").status_code == 200
+        channel.queue_declare(f"{name} at {node.http_url}", durable=True)
+    with api(north) as ours, api(south) as theirs:
+        assert ours.get("/quarantine").json() == theirs.get("/quarantine").json()

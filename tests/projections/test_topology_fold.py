@@ -12,6 +12,7 @@ from schemas.events import (
     BROKER,
     Bound,
     BrokerStarted,
+    Event,
     ExchangeDeclared,
     ExchangeDeleted,
     GlobalParameterCleared,
@@ -25,6 +26,7 @@ from schemas.events import (
     PermissionsSet,
     PolicyCleared,
     PolicySet,
+    Tick,
     TopicPermissionsCleared,
     TopicPermissionsSet,
     Unbound,
@@ -84,6 +86,51 @@ def test_what_is_there_by_rule() -> None:
 
 def test_every_metadata_event_has_a_handler() -> None:
     assert set(HANDLERS) == set(MetadataEvent.__args__)
+
+
+def operator_policy(pattern: str, definition: str) -> OperatorPolicySet:
+    return OperatorPolicySet("/", "o", pattern, definition, 0, "queues")
+
+
+@pytest.mark.parametrize(("event", "reason"), [
+    (ParameterSet("/", "c", "p", "nonsense"), "parameter 'p' is not JSON: Expecting value: line 1 column 1 (char 0)"),
+    (ParameterSet("gone", "c", "p", ""), "parameter 'p' is not JSON"),
+    (ParameterSet("/", "c", "p", '"\\ud800"'), "surrogates not allowed"),
+    (GlobalParameterSet("g", "{"), "global parameter 'g' is not JSON"),
+    (GlobalParameterSet("g", "NaN"), "global parameter 'g' is not JSON"),
+    (GlobalParameterSet("g", "[1e999]"), "global parameter 'g' is not JSON"),
+    (GlobalParameterSet("g", "[" * 101 + "]" * 101), "global parameter 'g' is nested deeper than 100"),
+    (GlobalParameterSet("g", "[" * 1_000_000), "global parameter 'g' is nested deeper than 100"),
+    (policy("p", definition=""), "definition of policy 'p' is not JSON"),
+    (policy("p", definition='["max-length"]'), "definition of policy 'p' is not an object"),
+    (policy("p", definition="[" * 1_000_000), "definition of policy 'p' is nested deeper than 100"),
+    (policy("p", pattern="("), "pattern of policy 'p': missing )"),
+    (policy("p", pattern="a{99999999999}"), "pattern of policy 'p': the repetition number is too large"),
+    (policy("p", pattern="(" * 100_000), "pattern of policy 'p': "),
+    (operator_policy("", "7"), "definition of policy 'o' is not an object"),
+    (operator_policy("[", "{}"), "pattern of policy 'o': "),
+    (VhostCreated("v", "", (), "lazy"), "vhost 'v': there is no queue type 'lazy'"),
+    (VhostCreated("w", "", (), "delayed"), "vhost 'w': there is no queue type 'delayed'"),
+    (Tick(), "not an event of the metadata log"),
+])  # fmt: skip
+def test_nonsense_is_told_and_changes_nothing(event: Event, reason: str) -> None:
+    topology = fold(
+        VhostCreated("v", "", (), "quorum"), ParameterSet("/", "c", "p", "1"), GlobalParameterSet("g", "2"),
+        policy("p"), operator_policy("q", '{"max-length":1}'),
+    )  # fmt: skip
+    before = topology.digest()
+    assert reason in topology.apply(7, 0, BROKER, event)
+    assert (topology.digest(), topology.next_offset) == (before, 8)
+
+
+@pytest.mark.parametrize("event", [
+    VhostCreated("v", "", (), "stream"), VhostCreated("v"), VhostDeleted("gone"), unbound("x", "q"),
+    GlobalParameterSet("g", "[" * 100 + "]" * 100), GlobalParameterSet("g", "[" + "[]," * 1_000 + "{}]"),
+    ParameterSet("/", "c", "p", '"' + r"\"[[" * 1_000 + '"'), ParameterSet("gone", "c", "p", "1"),
+    policy("p", vhost="gone"),
+])  # fmt: skip
+def test_what_a_broker_may_write_is_no_nonsense(event: MetadataEvent) -> None:
+    assert fold().apply(0, 0, BROKER, event) == ""
 
 
 def test_bindings_keep_their_order_and_are_a_set() -> None:
