@@ -66,7 +66,7 @@ def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -
     the log. LogError when there is no log or its beginning is gone; BadRequest, CorruptLog."""
     snapshots = own_snapshots(place, directory) or beside(place)
     chunks = plan_chunks(place, snapshots)
-    if isinstance(place, str) and (Path(place) / "state").is_dir():
+    if isinstance(place, str) and (Path(place) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
     findings = _verified(spark, place, snapshots, chunks)
@@ -269,7 +269,7 @@ def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: Snaps
     finally:
         store.close()
     if report.equal:
-        detail = f"{report.queues} queues, equal at offset {report.offset}"
+        detail = f"{report.queues} queues, {report.result} at offset {report.offset}"
         yield (STATE, True, log.name, report.offset, None, None, detail)
     for each in report.differences:
         yield (STATE, False, log.name, report.offset, each.queue or None, None, f"{each.key} {each.what}")

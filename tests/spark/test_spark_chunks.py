@@ -291,7 +291,7 @@ def test_the_live_state_is_what_the_last_chunk_leads_to(spark, live: Path, copy:
     assert [f.check for f in bad(verify(spark, str(live), copy))] == ["snapshots"]
     queue = next(queue for queue in plain_fold(live, 0, ends[0]).queues() if queue.name == "rest")
     key = keys.queue(keys.partition_prefix("queues-0"), queue.queue_id)
-    db = rocks.open_database(live / "state", None)
+    db = rocks.open_database(live / "state")
     value = bytearray(db[key])
     value[-1] ^= 1
     db[key] = bytes(value)
