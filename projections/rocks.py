@@ -35,7 +35,7 @@ def open_to_read(path: Path) -> Rdict:
     for _ in range(READING_ATTEMPTS - 1):
         try:
             return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
-        except Exception:  # the writer may just have replaced a file that was listed: those that are listed now are there
+        except Exception:  # the writer may just have replaced a file that was listed; those listed now are there
             continue
     return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
 
