@@ -55,7 +55,7 @@ def audit(spark: "SparkSession", place: Place, snapshots: Path | None = None) ->
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
     if stretches:
-        findings += verify_snapshots(spark, place, {stretch.partition for stretch in stretches}, snapshots)
+        findings += verify_snapshots(spark, place, {end.partition for end in ends} - sound, snapshots)
         store = None if isinstance(place, InKafka) else place
         frame = fold_log(
             spark, place, stretches, fold_audit, columns.AUDITED, fresh=True, store=store, reach=reach

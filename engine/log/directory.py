@@ -77,7 +77,7 @@ def _require_no_more(data_dir: Path, partitions: int) -> None:
     for directory in sorted((data_dir / "log").glob("queues-*")):
         number = directory.name.removeprefix("queues-")
         if number.isdecimal() and int(number) >= partitions:
-            raise LogError(f"{directory} is there, but by {_layout_file(data_dir)} there are {partitions} of them")
+            raise LogError(f"{directory} is there, but {_layout_file(data_dir)} tells of {partitions} only")
 
 
 def write_layout(data_dir: Path, partitions: int) -> None:
