@@ -17,15 +17,30 @@ BLOCK_CACHE_BYTES = 8 * 1024 * 1024
 # Larger than RocksDB's 4 KiB: queues are read in the order of their keys, and the index stays small.
 BLOCK_BYTES = 16 * 1024
 INFO_LOG_BYTES = 1024 * 1024
+READING_ATTEMPTS = 5
 
 
 class StoreError(Exception):
     """The state store cannot be used; the text says why and what to do."""
 
 
-def open_database(path: Path, secondary: Path | None = None) -> Rdict:
-    """Open for reading and writing; or, with `secondary` (a directory for RocksDB's own notes), for reading beside
-    whoever writes. rocksdict raises a plain Exception when it cannot."""
+def open_database(path: Path) -> Rdict:
+    """Open for reading and writing. rocksdict raises a plain Exception when it cannot."""
+    return Rdict(str(path), _options(), access_type=AccessType.read_write())
+
+
+def open_to_read(path: Path) -> Rdict:
+    """Open beside whoever writes. A plain Exception when a file is missing (as a RocksDB "secondary", the other way to
+    do this, it would pass for one that never held what was in the file)."""
+    for _ in range(READING_ATTEMPTS - 1):
+        try:
+            return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
+        except Exception:  # the writer may just have replaced a file that was listed; those listed now are there
+            continue
+    return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
+
+
+def _options() -> Options:
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     options.set_write_buffer_size(MEMTABLE_BYTES)
@@ -39,8 +54,7 @@ def open_database(path: Path, secondary: Path | None = None) -> Rdict:
     table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
     table.set_block_size(BLOCK_BYTES)
     options.set_block_based_table_factory(table)
-    access = AccessType.read_write() if secondary is None else AccessType.secondary(str(secondary))
-    return Rdict(str(path), options, access_type=access)
+    return options
 
 
 def without_wal() -> WriteOptions:

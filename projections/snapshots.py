@@ -90,6 +90,11 @@ class Snapshots:
         found = (self.directory / partition).glob(f"{'[0-9]' * 20}{SUFFIX}")
         return sorted(int(path.stem) for path in found)
 
+    def partitions(self) -> list[str]:
+        """Of which there are some."""
+        found = {path.parent.name for path in self.directory.glob(f"queues-*/{'[0-9]' * 20}{SUFFIX}")}
+        return sorted(found)
+
     def discard_beyond(self, partition: str, end: int) -> None:
         """Remove the snapshots of states after offset `end`."""
         for offset in self.offsets(partition):

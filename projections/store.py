@@ -20,8 +20,6 @@ prepares never touches RocksDB.
 The store is a cache of the log: losing it costs the time of a replay and nothing else. Keys are drawn in `keys.py`.
 """
 
-import shutil
-import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,29 +43,24 @@ BODY_CACHE_BYTES = 16 * 1024 * 1024
 class StateStore:
     """An open state directory. `path` is DIR/state."""
 
-    def __init__(self, db: Rdict, path: Path, scratch: Path | None) -> None:
+    def __init__(self, db: Rdict, path: Path) -> None:
         self.path = path
         self._db = db
-        self._scratch = scratch
         self._projectors: list[Projector] = []
         self._copying = threading.Lock()
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "StateStore":
         """Open or, unless `read_only`, make the store. `read_only` leaves the files as they are and works beside a
-        running broker, whose last persisted state it then sees. StoreError when it cannot be opened."""
-        scratch = None
-        if read_only:
-            if not (path / "CURRENT").exists():
-                raise StoreError(f"{path}: there is no state store here")
-            scratch = Path(tempfile.mkdtemp(prefix="rewindmq-state-"))
-        else:
+        running broker, whose last persisted state it then sees. StoreError when it cannot be opened, as when a file is
+        missing."""
+        if not read_only:
             path.mkdir(parents=True, exist_ok=True)
+        elif not (path / "CURRENT").exists():
+            raise StoreError(f"{path}: there is no state store here")
         try:
-            store = cls(rocks.open_database(path, scratch), path, scratch)
+            store = cls(rocks.open_to_read(path) if read_only else rocks.open_database(path), path)
         except Exception as error:  # rocksdict knows no narrower class
-            if scratch is not None:
-                shutil.rmtree(scratch)
             raise StoreError(_why(path, error)) from error
         try:
             store._check_format(read_only)
@@ -141,6 +134,13 @@ class StateStore:
         prefix = keys.partition_prefix(partition)
         return self.get(keys.quarantine_count(prefix)) is not None or self.get(keys.head(prefix)) is None
 
+    def holds(self, partition: str) -> bool:
+        """Whether anything is stored of a partition. StoreError as `get`."""
+        try:
+            return any(True for _ in self.scan(keys.partition_prefix(partition)))
+        except Exception as error:  # rocksdict knows no narrower class
+            raise StoreError(_why(self.path, error)) from error
+
     def applied_offset(self, partition: str) -> int:
         """The next offset of the partition's stored fold; 0 when nothing is stored. StoreError as `get`."""
         stored = self.get(keys.applied(keys.partition_prefix(partition)))
@@ -172,8 +172,6 @@ class StateStore:
         """Flush what was written, and close. What was prepared and not written is the log's to tell again."""
         with self._copying:
             self._db.close()
-        if self._scratch is not None:
-            shutil.rmtree(self._scratch)
 
 
 def _why(path: Path, error: Exception) -> str:

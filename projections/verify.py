@@ -42,10 +42,12 @@ class Difference:
 
 @dataclass(slots=True)
 class Verification:
-    """What came of a partition. `offset`: where both states stand; `messages`: how many bodies were compared."""
+    """What came of a partition. `offset`: where both states stand; `messages`: how many bodies were compared; `stored`:
+    there is something of it. Nothing is no difference: a broker writes now and then, and rebuilds what it had not."""
 
     partition: str
     offset: int
+    stored: bool
     queues: int = 0
     messages: int = 0
     difference_count: int = 0
@@ -55,6 +57,13 @@ class Verification:
     @property
     def equal(self) -> bool:
         return self.difference_count == 0
+
+    @property
+    def result(self) -> str:
+        """In words."""
+        if not self.equal:
+            return f"{self.difference_count} differences"
+        return "equal" if self.stored else "nothing stored yet"
 
     def differs(self, queue: str, key: str, what: str, message_id: int | None = None) -> None:
         self.difference_count += 1
@@ -85,20 +94,19 @@ def stored_offset(log: PartitionLog, store: StateStore) -> int:
 def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Verification:
     """The state alone, without bodies and the quarantined records, by a fold that goes on from `machine`: a snapshot at
     or before `stored_offset`, which the caller answers for."""
-    report = Verification(log.name, stored_offset(log, store))
+    report = _begun(log, store)
     fold(machine, log, report.offset)
     report.queues = len(machine.by_id)
-    if report.offset:
+    if report.stored:
         _compare_state(machine, store, report)
     return report
 
 
 def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
-    offset = stored_offset(log, store)
-    report = Verification(log.name, offset)
+    report = _begun(log, store)
     fresh = Machine(log.name)
-    report.quarantined = fold(fresh, log, offset)
-    if offset:
+    report.quarantined = fold(fresh, log, report.offset)
+    if report.stored:
         _compare_state(fresh, store, report)
         _compare_quarantined(store, report)
     queues = fresh.by_id
@@ -107,6 +115,10 @@ def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
     _compare_bodies(log, store, queues, live, report)
     _find_leftovers(store, queues, live, report)
     return report
+
+
+def _begun(log: PartitionLog, store: StateStore) -> Verification:
+    return Verification(log.name, stored_offset(log, store), store.holds(log.name))
 
 
 def _name(queue: Queue | None) -> str:

@@ -55,7 +55,7 @@ def audit(spark: "SparkSession", place: Place, snapshots: Path | None = None) ->
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
     if stretches:
-        findings += verify_snapshots(spark, place, {stretch.partition for stretch in stretches}, snapshots)
+        findings += verify_snapshots(spark, place, {end.partition for end in ends} - sound, snapshots)
         store = None if isinstance(place, InKafka) else place
         frame = fold_log(
             spark, place, stretches, fold_audit, columns.AUDITED, fresh=True, store=store, reach=reach
@@ -190,7 +190,7 @@ def _store(data: str, stretch: Range) -> list[Finding]:
     ) -> Finding:
         return Finding(STORE, ok, stretch.partition, offset, queue, message_id, detail)
 
-    if not path.is_dir():
+    if not path.exists():
         return [finding(True, "no state directory: a broker that starts rebuilds it")]
     try:
         store = StateStore.open(path, read_only=True)
@@ -203,7 +203,8 @@ def _store(data: str, stretch: Range) -> list[Finding]:
     finally:
         store.close()
     if report.equal:
-        return [finding(True, f"{report.queues} queues, {report.messages} bodies, equal at offset {report.offset}")]
+        detail = f"{report.queues} queues, {report.messages} bodies, {report.result} at offset {report.offset}"
+        return [finding(True, detail)]
     found = [
         finding(False, f"{each.key} {each.what}", report.offset, each.queue or None, each.message_id)
         for each in report.differences

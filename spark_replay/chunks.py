@@ -17,7 +17,7 @@ Whether the events themselves are those that were written, and obey the rules, i
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +38,7 @@ from spark_replay.findings import Finding, of_row
 from spark_replay.fold import beside, fold_quietly, for_each, from_snapshot, groups_up_to
 from spark_replay.history_log import Place, open_log, partition_of
 from spark_replay.outcomes import batch_of
-from spark_replay.own_snapshots import own_snapshots
+from spark_replay.own_snapshots import beyond_the_end, offsets_of, own_snapshots
 from spark_replay.ranges import Range
 
 if TYPE_CHECKING:
@@ -64,40 +64,53 @@ class Chunk(Range):
 def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -> list[Finding]:
     """Everything that was compared, in the order of partitions. `directory`: the snapshots there, and not those beside
     the log. LogError when there is no log or its beginning is gone; BadRequest, CorruptLog."""
+    _require_metadata(place)
     snapshots = own_snapshots(place, directory) or beside(place)
-    chunks = plan_chunks(place, snapshots)
-    if isinstance(place, str) and (Path(place) / "state").is_dir():
+    chunks, beyond = plan_chunks(place, snapshots)
+    if isinstance(place, str) and (Path(place) / "state").exists():
         ends = {chunk.partition: chunk.end for chunk in chunks}
         chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
-    findings = _verified(spark, place, snapshots, chunks)
+    findings = _verified(spark, place, snapshots, chunks, beyond)
     lineage.found(findings)
     return findings
 
 
 def verify_snapshots(
-    spark: "SparkSession", place: Place, partitions: Iterable[str], directory: Path | None = None
+    spark: "SparkSession", place: Place, broken: Set[str], directory: Path | None = None
 ) -> list[Finding]:
-    """Of these partitions only the snapshots; nothing when there are none."""
+    """Only the snapshots, of all partitions but the `broken` ones; nothing when there are none."""
     snapshots = own_snapshots(place, directory) or beside(place)
-    cut = [chunk for chunk in plan_chunks(place, snapshots) if chunk.meets and chunk.partition in partitions]
-    return [finding for finding in _verified(spark, place, snapshots, cut) if finding.check == SNAPSHOTS]
+    chunks, beyond = plan_chunks(place, snapshots, broken)
+    cut = [chunk for chunk in chunks if chunk.meets]
+    return [finding for finding in _verified(spark, place, snapshots, cut, beyond) if finding.check == SNAPSHOTS]
 
 
-def plan_chunks(place: Place, snapshots: Snapshots | None) -> list[Chunk]:
-    """Up to where the log ends now; snapshots beyond that are of what came since, or of another history."""
+def plan_chunks(
+    place: Place, snapshots: Snapshots | None, broken: Set[str] = frozenset()
+) -> tuple[list[Chunk], list[Finding]]:
+    """Of all partitions but the `broken` ones, up to where the log ends now; and what is wrong with snapshots behind
+    that."""
+    taken = {name: offsets for name, offsets in offsets_of(snapshots).items() if name not in broken}
+    ends = {each.name: each.next_offset for each in open_log(place).queues if each.name not in broken}
     chunks = []
-    for partition in open_log(place).queues:
-        name, end = partition.name, partition.next_offset
-        inside = [] if snapshots is None else [at for at in snapshots.offsets(name) if 0 < at <= end]
+    for name, end in ends.items():
+        inside = [at for at in taken.get(name, ()) if 0 < at <= end]
         chunks += [Chunk(name, a, b, (b,)) for a, b in pairwise([0, *inside])]
         last = inside[-1] if inside else 0
         if last < end or not inside:
             chunks.append(Chunk(name, last, end))
-    return chunks
+    beyond = beyond_the_end(taken, ends)
+    return chunks, [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
+
+
+def _require_metadata(place: Place) -> None:
+    """LogError when the metadata log cannot be read. There are no snapshots of it, so nothing else here looks at it."""
+    for _ in open_log(place).metadata.read():
+        pass  # to its end
 
 
 def _verified(
-    spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk]
+    spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk], beyond: list[Finding]
 ) -> list[Finding]:
     rows = _fold(spark, place, snapshots, chunks)
     again = doubtful(chunks, rows)
@@ -105,7 +118,7 @@ def _verified(
         replaced = _fold(spark, place, snapshots, again)
         rows = [row for row in rows if not any(_is_of(row, chunk) for chunk in again)] + replaced
     found = sorted(
-        (of_row(row) for row in rows if row.check != CHUNK),
+        beyond + [of_row(row) for row in rows if row.check != CHUNK],
         key=lambda finding: (finding.partition, finding.offset or 0, finding.check),
     )
     return [*_sums(chunks, rows, found), *found]
@@ -269,7 +282,7 @@ def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: Snaps
     finally:
         store.close()
     if report.equal:
-        detail = f"{report.queues} queues, equal at offset {report.offset}"
+        detail = f"{report.queues} queues, {report.result} at offset {report.offset}"
         yield (STATE, True, log.name, report.offset, None, None, detail)
     for each in report.differences:
         yield (STATE, False, log.name, report.offset, each.queue or None, None, f"{each.key} {each.what}")

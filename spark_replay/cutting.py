@@ -12,13 +12,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from engine.log.base import LogError
 from projections.replay import decoder_for
 from projections.snapshots import Snapshots
 from spark_replay import columns, lineage
 from spark_replay.fold import begun_at, fold_quietly, for_each, from_snapshot, groups_up_to
 from spark_replay.history_log import Place, open_log, partition_of
 from spark_replay.outcomes import batch_of
-from spark_replay.own_snapshots import begins_of, read_about, require_same_log, write_about, write_sums
+from spark_replay.own_snapshots import (
+    begins_of,
+    beyond_the_end,
+    offsets_of,
+    read_about,
+    require_same_log,
+    write_about,
+    write_sums,
+)
 from spark_replay.ranges import BadRequest, Range
 
 if TYPE_CHECKING:
@@ -39,7 +48,7 @@ class Cut:
 
 def prepare(place: Place, every: int, out: Path) -> list[Range]:
     """What there is to fold: each partition as it is now. BadRequest when `out` is no such directory, or of another
-    log. Needs no Spark."""
+    log; LogError when the log lost what was cut before. Needs no Spark."""
     about = read_about(out)
     if about is None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -48,7 +57,10 @@ def prepare(place: Place, every: int, out: Path) -> list[Range]:
     if about["every"] != every:
         raise BadRequest(f"{out} was cut every {about['every']} events")
     require_same_log(place, out, about)
+    taken = offsets_of(Snapshots(out))
     stretches = [Range(partition.name, 0, partition.next_offset) for partition in open_log(place).queues]
+    for name, _, why in beyond_the_end(taken, {stretch.partition: stretch.end for stretch in stretches}):
+        raise LogError(f"{out}: {name}: {why}")
     out.mkdir(parents=True, exist_ok=True)
     write_about(out, {"every": every, "begins": begins_of(place)})
     return stretches

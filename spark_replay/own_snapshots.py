@@ -11,6 +11,7 @@ A directory without `cut.json` is taken as it is: that of a broker or a node.
 import hashlib
 import json
 import os
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,32 @@ CUT, SUMS = "cut.json", "SHA256SUMS"
 
 
 def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
-    """The snapshots in `directory`; None for none. BadRequest when it is not there, or is of another log."""
+    """The snapshots in `directory`; None for none. BadRequest when it is not there, is none of snapshots, or of another
+    log."""
     if directory is None:
         return None
     if not directory.is_dir():
         raise BadRequest(f"{directory}: no such directory")
     about = read_about(directory)
+    own = Snapshots(directory.resolve())
     if about is not None:
         require_same_log(place, directory, about)
-    return Snapshots(directory.resolve())
+    elif not own.partitions():
+        raise BadRequest(f"{directory}: there are no snapshots in it")
+    return own
+
+
+def offsets_of(snapshots: Snapshots | None) -> dict[str, list[int]]:
+    """By partition. Whoever compares them with the end of the log asks this first: a broker may take some meanwhile."""
+    return {} if snapshots is None else {name: snapshots.offsets(name) for name in snapshots.partitions()}
+
+
+def beyond_the_end(taken: Mapping[str, Sequence[int]], ends: Mapping[str, int]) -> Iterator[tuple[str, int, str]]:
+    """Partition, offset, and what it says. Snapshots are taken of what is durable, so there was more of the log."""
+    for name, offsets in taken.items():
+        end = ends.get(name)
+        where = "there is no such partition" if end is None else f"the log ends at {end}"
+        yield from ((name, at, f"a snapshot is of offset {at}, but {where}") for at in offsets if at > (end or 0))
 
 
 def read_about(directory: Path) -> dict[str, Any] | None:

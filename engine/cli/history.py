@@ -191,10 +191,9 @@ def state_row(report: "object") -> dict[str, Value]:
     from projections.verify import Verification
 
     assert isinstance(report, Verification)
-    result = "equal" if report.equal else f"{report.difference_count} differences"
     return {
         "partition": report.partition, "check": "state", "events": report.offset, "queues": report.queues,
-        "messages": report.messages, "result": result, "chain": None,
+        "messages": report.messages, "result": report.result, "chain": None,
     }  # fmt: skip
 
 

@@ -31,7 +31,8 @@ def queue_partition(number: int) -> str:
 
 
 def read_layout(data_dir: Path) -> int:
-    """The number of queue partitions. LogError if there is no log, or one that this version doesn't know."""
+    """The number of queue partitions, whose directories are there, and no more. LogError if there is no log, or one
+    that this version doesn't know."""
     file = _layout_file(data_dir)
     try:
         layout = json.loads(file.read_text())
@@ -46,6 +47,10 @@ def read_layout(data_dir: Path) -> int:
         raise LogError(f"{file}: format {found[0]}, this version reads format {_FORMAT}")
     if not isinstance(found[1], int) or not 1 <= found[1] <= MAX_PARTITIONS:
         raise LogError(f"{file}: {found[1]!r} queue partitions")
+    for name in (METADATA, *map(queue_partition, range(found[1]))):
+        if not partition_directory(data_dir, name).is_dir():
+            raise LogError(f"{partition_directory(data_dir, name)}: a partition of the log ({file}), and it is gone")
+    _require_no_more(data_dir, found[1])
     return found[1]
 
 
@@ -61,9 +66,18 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
             raise LogError(f"{data_dir}: this log was {why}")
         return there, False
     count = NEW_PARTITIONS if partitions is None else partitions
+    _require_no_more(data_dir, count)
     for name in (METADATA, *map(queue_partition, range(count))):
         partition_directory(data_dir, name).mkdir(exist_ok=True)
     return count, True
+
+
+def _require_no_more(data_dir: Path, partitions: int) -> None:
+    """A partition that the layout does not tell of would be hidden from everybody who reads."""
+    for directory in sorted((data_dir / "log").glob("queues-*")):
+        number = directory.name.removeprefix("queues-")
+        if number.isdecimal() and int(number) >= partitions:
+            raise LogError(f"{directory} is there, but {_layout_file(data_dir)} tells of {partitions} only")
 
 
 def write_layout(data_dir: Path, partitions: int) -> None:

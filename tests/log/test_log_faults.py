@@ -21,6 +21,7 @@ from engine.log.base import LogError
 from engine.log.embedded import EmbeddedLog
 from engine.log.index import index_path
 from engine.log.reader import EmbeddedLogReader
+from engine.log.sealed_segments import segmented
 from engine.log.verify import verify_chain
 from tests.log.records import START_MS, contents, expected, fill, make_log, record, reopened
 from tests.needs import require
@@ -68,6 +69,22 @@ def test_a_strange_layout_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(LogError, match=r"layout\.json"):
         EmbeddedLog.open(tmp_path, 1)
     with pytest.raises(LogError, match=r"layout\.json"):
+        EmbeddedLogReader(tmp_path)
+
+
+def test_a_layout_that_hides_a_partition_or_tells_of_none_is_refused(tmp_path: Path) -> None:
+    EmbeddedLog.open(tmp_path, 2).close()
+    layout = tmp_path / "log" / "layout.json"
+    for partitions, line in ((1, r"log/queues-1 is there, but .*layout\.json"), (3, r"log/queues-2: .*it is gone")):
+        layout.write_text(json.dumps({"format": 1, "queue_partitions": partitions}))
+        for open_log in (lambda: EmbeddedLog.open(tmp_path, None), lambda: EmbeddedLogReader(tmp_path)):
+            with pytest.raises(LogError, match=line):
+                open_log()
+        with pytest.raises(LogError, match=line):
+            segmented(tmp_path)  # what seals are checked in
+    layout.write_text(json.dumps({"format": 1, "queue_partitions": 2}))
+    shutil.rmtree(tmp_path / "log" / "metadata-0")
+    with pytest.raises(LogError, match=r"log/metadata-0: .*it is gone"):
         EmbeddedLogReader(tmp_path)
 
 
@@ -362,6 +379,10 @@ def test_making_a_log_may_be_interrupted(tmp_path: Path) -> None:
     make_log(tmp_path, [])
     (tmp_path / "log" / "layout.json").unlink()
     shutil.rmtree(tmp_path / "log" / "queues-0")
+    (tmp_path / "log" / "queues-1").mkdir()  # the start before was to make two
+    with pytest.raises(LogError, match=r"log/queues-1 is there, but"):
+        EmbeddedLog.open(tmp_path, 1)
+    (tmp_path / "log" / "queues-1").rmdir()
     assert reopened(tmp_path) == []
 
 

@@ -249,7 +249,7 @@ class World:
             "engine.auth.Access.hash": lambda access, password: "simulated",
             "projections.projector.Projector.observe": self._observing(Projector.observe),
             "projections.snapshots.os.fsync": lambda descriptor: None,
-            "projections.rocks.open_database": lambda path, scratch: self.rocks[path],
+            "projections.rocks.open_database": lambda path: self.rocks[path],
             "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
             "projections.projector.WriteBatch": VirtualBatch,
             "projections.store.WriteBatch": VirtualBatch,

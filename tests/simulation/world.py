@@ -248,7 +248,7 @@ class World:
 
     def _virtual_rocks(self) -> dict[str, Any]:
         return {
-            "projections.rocks.open_database": lambda path, scratch: self.rocks,
+            "projections.rocks.open_database": lambda path: self.rocks,
             "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
             "projections.projector.WriteBatch": VirtualBatch,
             "tests.simulation.virtual.VirtualRocks.close": self._unless_dead(VirtualRocks.close),
@@ -257,8 +257,8 @@ class World:
     def _remembering(self) -> dict[str, Any]:
         original = rocks.open_database
 
-        def open_database(path: Path, scratch: Path | None) -> Any:
-            self.rocks = original(path, scratch)
+        def open_database(path: Path) -> Any:
+            self.rocks = original(path)
             return self.rocks
 
         return {

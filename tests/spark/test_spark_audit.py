@@ -275,7 +275,7 @@ def test_a_changed_body_in_rocksdb_is_named(spark, live: Path) -> None:
     queue, message_id = next((q, next(q.ready_ids())) for q in machine.queues() if q.messages_ready)
     prefix = keys.partition_prefix(partition.name)
     key = keys.message(prefix, queue.queue_id, message_id)
-    db = rocks.open_database(live / "state", None)
+    db = rocks.open_database(live / "state")
     value = bytearray(db[key])
     value[-1] ^= 1
     db[key] = bytes(value)

@@ -244,7 +244,7 @@ def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(told: Told, 
     partition = EmbeddedLogReader(data).queues[told.away]
     prefix, queue_id = keys.partition_prefix(partition.name), 1
     body = keys.message(prefix, queue_id, told.left)
-    db = rocks.open_database(data / "state", None)
+    db = rocks.open_database(data / "state")
     key, value, queue, message = {
         "a body": (body, flipped(db[body]), f"//{DEAD}", told.left),
         "a body is gone": (body, None, f"//{DEAD}", told.left),

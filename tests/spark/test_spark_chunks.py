@@ -11,7 +11,7 @@ import pytest
 from histories import Recorder, plain_fold
 
 from engine.log.base import CorruptLog
-from engine.log.reader import EmbeddedLogReader
+from engine.log.reader import EmbeddedLogReader, PartitionReader
 from engine.log.segments import read_header
 from projections import keys, rocks
 from projections.machine.machine import Machine
@@ -21,7 +21,7 @@ from projections.store import StateStore
 from schemas.events import BROKER, Acked, Actor, Checkpointed, QueueDeclared
 from spark_replay import __main__ as cli
 from spark_replay.audit import audit
-from spark_replay.chunks import verify
+from spark_replay.chunks import plan_chunks, verify
 from spark_replay.cutting import cut
 from spark_replay.findings import Finding
 from spark_replay.history import history
@@ -140,6 +140,7 @@ def test_snapshots_of_another_log_and_other_directories_are_refused(
     about = json.loads((strange / "cut.json").read_text())
     about["begins"]["queues-0"] = "0" * 64
     (strange / "cut.json").write_text(json.dumps(about))
+    (tmp_path / "empty" / "queues-0").mkdir(parents=True)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "notes.txt").write_text("mine")
     (tmp_path / "odd").mkdir()
@@ -148,6 +149,8 @@ def test_snapshots_of_another_log_and_other_directories_are_refused(
         (["verify", "--snapshots", strange], "has snapshots of another log"),
         (["state-at", "--snapshots", strange], "has snapshots of another log"),
         (["audit", "--snapshots", tmp_path / "none"], "no such directory"),
+        (["audit", "--snapshots", tmp_path / "empty"], "there are no snapshots in it"),
+        (["verify", "--snapshots", tmp_path / "full"], "there are no snapshots in it"),
         (["history", "--snapshots", tmp_path / "odd"], "not as `cut` writes it"),
         (["cut", "--out", tmp_path / "full"], "no directory of cuts"),
         (["cut", "--out", own, "--every", "50"], "was cut every 100 events"),
@@ -160,6 +163,67 @@ def test_snapshots_of_another_log_and_other_directories_are_refused(
     with pytest.raises(BadRequest):
         cut(spark, str(busy), EVERY, tmp_path / "full")
     assert (tmp_path / "full" / "notes.txt").read_text() == "mine"
+
+
+@pytest.fixture
+def shortened(spark, tmp_path: Path) -> tuple[Path, Path]:
+    """A history whose end was cut off after a group commit, so that nothing shows, and snapshots from before that."""
+    whole, short, own = tmp_path / "whole", tmp_path / "short", tmp_path / "own"
+    for data, messages in ((whole, 30), (short, 20)):
+        told = Recorder(data, partitions=1)
+        told.declare("orders")
+        for n in range(messages):
+            told.publish("orders", b"%d" % n)
+        told.close()
+    assert cut(spark, str(whole), 10, own).up_to == {"queues-0": 32}
+    return short, own
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_a_log_that_lost_its_end_is_convicted_by_the_snapshots_behind_it(
+    spark, shortened: tuple[Path, Path], beside: bool, capsys
+) -> None:
+    short, own = shortened
+    options = [] if beside else ["--snapshots", str(own)]
+    if beside:
+        shutil.copytree(own / "queues-0", short / "snapshots" / "queues-0")
+    for command in ("audit", "verify"):
+        assert cli.run([command, "--data", str(short), *options]) == 1
+        printed = capsys.readouterr().out
+        assert "snapshots: queues-0 offset 30: a snapshot is of offset 30, but the log ends at 22" in printed
+        assert f"{command} FAILED: 1 finding" in printed
+
+
+def test_a_log_that_lost_its_end_is_not_cut_on(shortened: tuple[Path, Path], capsys) -> None:
+    short, own = shortened
+    before = (own / "cut.json").read_bytes()
+    assert cli.run(["cut", "--data", str(short), "--every", "10", "--out", str(own)]) == 65
+    assert "queues-0: a snapshot is of offset 30, but the log ends at 22" in capsys.readouterr().err
+    assert (own / "cut.json").read_bytes() == before
+
+
+def test_snapshots_of_a_partition_that_is_no_more_are_found(spark, shortened: tuple[Path, Path], capsys) -> None:
+    """Somebody took it out of layout.json, too."""
+    short, own = shortened
+    (own / "queues-0").rename(own / "queues-1")
+    found = bad(verify(spark, str(short), own))
+    assert [(f.check, f.partition, f.offset) for f in found] == [("snapshots", "queues-1", at) for at in (10, 20, 30)]
+    assert found[0].detail == "a snapshot is of offset 10, but there is no such partition"
+    assert bad(audit(spark, str(short), own)) == found
+
+
+def test_a_snapshot_that_a_broker_takes_meanwhile_is_no_finding(
+    busy: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log's end is looked at after the snapshots are listed."""
+    listed: list[str] = []
+    offsets, next_offset = Snapshots.offsets, PartitionReader.next_offset
+    monkeypatch.setattr(Snapshots, "offsets", lambda *args: (listed.append("snapshots"), offsets(*args))[1])
+    monkeypatch.setattr(
+        PartitionReader, "next_offset", property(lambda self: (listed.append("end"), next_offset.fget(self))[1])
+    )
+    plan_chunks(str(busy), Snapshots(own))
+    assert listed == ["snapshots", "snapshots", "end", "end"]
 
 
 # -- verifying ---------------------------------------------------------------------------------------------------------
@@ -291,13 +355,48 @@ def test_the_live_state_is_what_the_last_chunk_leads_to(spark, live: Path, copy:
     assert [f.check for f in bad(verify(spark, str(live), copy))] == ["snapshots"]
     queue = next(queue for queue in plain_fold(live, 0, ends[0]).queues() if queue.name == "rest")
     key = keys.queue(keys.partition_prefix("queues-0"), queue.queue_id)
-    db = rocks.open_database(live / "state", None)
+    db = rocks.open_database(live / "state")
     value = bytearray(db[key])
     value[-1] ^= 1
     db[key] = bytes(value)
     db.close()
     found = bad(verify(spark, str(live)))
     assert [(f.check, f.partition) for f in found] == [("state", "queues-0")]
+
+
+def test_a_file_in_the_place_of_the_state_is_no_missing_state(spark, live: Path) -> None:
+    shutil.rmtree(live / "state")
+    (live / "state").write_text("x")
+    for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
+        assert [(f.check, f.partition) for f in bad(findings)] == [(check, "queues-0"), (check, "queues-1")]
+        assert "there is no state store here" in bad(findings)[0].detail
+
+
+def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_called_empty(spark, live: Path) -> None:
+    next((live / "state").glob("*.sst")).unlink()
+    for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
+        assert [(f.check, f.partition) for f in bad(findings)] == [(check, "queues-0"), (check, "queues-1")]
+        assert "No such file" in bad(findings)[0].detail
+    shutil.rmtree(live / "state")
+    StateStore.open(live / "state").close()
+    for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
+        assert bad(findings) == []
+        assert all("nothing stored yet" in f.detail for f in findings if f.check == check)
+
+
+@pytest.mark.parametrize("harm", ["deleted", "damaged"])
+def test_verify_needs_the_metadata_log(spark, live: Path, harm: str, capsys) -> None:
+    if harm == "deleted":
+        shutil.rmtree(live / "log" / "metadata-0")
+    else:
+        segment = next((live / "log" / "metadata-0").glob("*.avro"))
+        content = bytearray(segment.read_bytes())
+        content[-30] ^= 1
+        segment.write_bytes(bytes(content))
+    assert cli.run(["verify", "--data", str(live)]) == 65
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "metadata-0" in printed.err
 
 
 def test_the_audit_looks_at_the_snapshots_beside_the_log(spark, busy: Path, own: Path, tmp_path: Path) -> None:
