@@ -12,8 +12,9 @@ _OURS = ("engine.", "projections.", "schemas.", "spark_replay.")
 _RAISED = re.compile(
     rf"^((?:{'|'.join(map(re.escape, _OURS))})[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE
 )
-# "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": SQL that makes no sense, or not for the values that it meets
-_OF_SQL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] .*?SQLSTATE: (?:22|42|54|P0)\w{3}")
+# "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": SQL that makes no sense, or not for the values it meets.
+# What is wrong with a regular expression Spark leaves to Java to say
+_OF_SQL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] .*?SQLSTATE: (?:22|42|54|P0)\w{3}|\bPatternSyntaxException: .+")
 _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
 
 

@@ -29,9 +29,9 @@ def broker(tmp_path: Path):
         ("offset = 'x'", "The value 'x' of the type"),
         ("1/0 > 1", "Division by zero"),
         ("offset/0 > 1", "Division by zero"),  # which shows in a task
-        ("outcome rlike '('", "is invalid"),
+        ("outcome rlike '('", "Unclosed group"),
         ("outcome = ", "Syntax error at or near end of input"),
-        ("no such column", "Syntax error at or near 'such'"),
+        ("no such column", "Syntax error at or near 'column'"),
         ("nothing = 1", "`nothing` cannot be resolved"),
         ("outcome", "is not a boolean"),
     ],
