@@ -23,7 +23,8 @@ from projections.snapshots import SnapshotError, Snapshots, load
 logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MILLISECONDS = re.compile(r"[0-9]{1,14}")  # the last of them is in the year 5138
+_MILLISECONDS = re.compile(r"[0-9]+")
+_FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # from the year 1 to 9999, in UTC
 
 
 class RewindError(Exception):
@@ -51,7 +52,7 @@ def parse_time(text: str) -> int:
     a whole number of milliseconds since the epoch. Finer digits are cut off. UnreadableTime for anything else."""
     text = text.strip()
     if _MILLISECONDS.fullmatch(text):
-        return int(text)
+        return _in_range(text, int(text) if len(text) <= len(str(_LAST_MS)) else _LAST_MS + 1)
     try:
         time = datetime.fromisoformat(text)
     except ValueError as error:
@@ -60,7 +61,14 @@ def parse_time(text: str) -> int:
         ) from error
     if time.tzinfo is None:
         raise UnreadableTime(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
-    return (time - _EPOCH) // timedelta(milliseconds=1)
+    return _in_range(text, (time - _EPOCH) // timedelta(milliseconds=1))
+
+
+def _in_range(text: str, time_ms: int) -> int:
+    if not _FIRST_MS <= time_ms <= _LAST_MS:
+        last = f"{format_time(_LAST_MS)}, {_LAST_MS} milliseconds"
+        raise UnreadableTime(f"{text!r} is out of range: the last time is {last}")
+    return time_ms
 
 
 def format_time(time_ms: int) -> str:

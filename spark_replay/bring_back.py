@@ -17,6 +17,7 @@ import httpx
 
 from spark_replay import lineage
 from spark_replay.candidates import candidate_without
+from spark_replay.failures import sql_slip
 from spark_replay.history import history_frame, plan_history
 from spark_replay.history_log import Place
 from spark_replay.ranges import BadRequest
@@ -61,16 +62,17 @@ def check_broker(broker: Broker) -> None:
 
 def find(spark: "SparkSession", place: Place, condition: str, queue: str | None = None) -> list[Found]:
     """The messages that rows of HISTORY fulfilling `condition` (SQL) are about, by queue. BadRequest."""
-    from pyspark.errors import AnalysisException, ParseException
-
     rows = history_frame(spark, place, plan_history(place, {}), queue)
+    found: dict[tuple[str, str], list[int]] = {}
     try:
         chosen = rows.where(condition).where("message_id is not null and queue is not null")
-    except (AnalysisException, ParseException) as error:
-        raise BadRequest(f"--where: {str(error).splitlines()[0]}") from None
-    found: dict[tuple[str, str], list[int]] = {}
-    for row in chosen.select("vhost", "queue", "message_id").distinct().toLocalIterator():
-        found.setdefault((row.vhost, row.queue), []).append(row.message_id)
+        for row in chosen.select("vhost", "queue", "message_id").distinct().toLocalIterator():
+            found.setdefault((row.vhost, row.queue), []).append(row.message_id)
+    except Exception as error:  # of many classes, py4j's too
+        slip = sql_slip(error)
+        if slip is None:
+            raise
+        raise BadRequest(f"--where: {slip}") from None
     return [Found(vhost, name, tuple(sorted(ids))) for (vhost, name), ids in sorted(found.items())]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from spark_replay.command_options import snapshots_option, start_spark
+from spark_replay.command_options import require_makeable, require_writable, snapshots_option, start_spark
 from spark_replay.exit_status import EX_DATAERR
 from spark_replay.history_log import InKafka, Place
 from spark_replay.place_options import with_place, with_topics
@@ -36,6 +36,8 @@ def audit(
     from spark_replay.report import print_report
     from spark_replay.report_html import report_html
 
+    if page is not None:
+        require_writable("--html", page)
     keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
     own_snapshots(place, snapshots)
     spark = start_spark(place)
@@ -75,6 +77,7 @@ def cut(place: Place, every: int, out: Path) -> None:
     from spark_replay.cutting import cut as cut_log
     from spark_replay.cutting import prepare
 
+    require_makeable("--out", out)
     prepare(place, every, out)
     click.echo(dumps(asdict(cut_log(start_spark(place), place, every, out))))
 
@@ -97,6 +100,7 @@ def watch_command(
     from spark_replay.report import print_batch
     from spark_replay.watch import Watch, watch
 
+    require_makeable("--checkpoint", checkpoint)
     before: dict[int, Any] = {}
 
     def stop_on_signals(watching: Watch) -> None:

@@ -9,6 +9,7 @@ from spark_replay.command_options import (
     format_option,
     out_option,
     queue_option,
+    require_makeable,
     require_out,
     snapshots_option,
     start_spark,
@@ -75,6 +76,7 @@ def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
     from spark_replay.kept_history import keep_history as keep
     from spark_replay.kept_history import read_progress
 
+    require_makeable("--out", out)
     read_progress(out, queue, form)
     click.echo(dumps(asdict(keep(start_spark(place), place, out, queue, form))))
 
@@ -110,12 +112,11 @@ def diff(
     place: Place, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
 ) -> None:
     """What came into the queues and what left them between two moments, and why."""
-    from spark_replay.diff import diff_frame, plan_moment, stretches_between
+    from spark_replay.diff import diff_frame, plan_moments
     from spark_replay.output import write_frame
 
     require_out(form, out)
-    moments = plan_moment(place, start, future=False), plan_moment(place, end)
-    stretches_between(*moments)
+    moments = plan_moments(place, start, end)
     frame = diff_frame(start_spark(place), *moments, queue)
     if summary:
         from pyspark.sql import functions as f
@@ -140,9 +141,10 @@ def slo(
 ) -> None:  # fmt: skip
     """How long messages waited for their first delivery and stayed in their queue, and how many came back."""
     from spark_replay.output import write_frame
-    from spark_replay.slo import check
+    from spark_replay.slo import check, plan_slo
     from spark_replay.slo import slo as slo_of
 
     require_out(form, out)
     check(by, every)
+    plan_slo(place, start, end)
     write_frame(slo_of(start_spark(place), place, start, end, queue, by, every), form, out)

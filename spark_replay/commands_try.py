@@ -39,15 +39,17 @@ def what_if(
 ) -> None:  # fmt: skip
     """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
     from spark_replay.candidates import candidate_without, check, parse_candidate
+    from spark_replay.moments import plan_stretches
     from spark_replay.output import write_frame
     from spark_replay.what_if import what_if as what_if_of
-    from spark_replay.without import require_messages
+    from spark_replay.without import resolved
 
     require_out(form, out)
     candidates = [parse_candidate(text) for text in texts] + ([candidate_without(left_out)] if left_out else [])
     every_ms = max(1, round(every * 1000))
     check(candidates, start, every_ms)
-    require_messages(place, [rule for each in candidates if each.without for rule in each.without.rules])
+    resolved(place, [rule for each in candidates if each.without for rule in each.without.rules])
+    plan_stretches(place, start, end)
     tried = what_if_of(start_spark(place), place, candidates, start, end, every_ms)
     write_frame(getattr(tried, show), form, out)
 
@@ -71,15 +73,17 @@ def restore(
     """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
     --without something into another one."""
     from spark_replay.bring_back import Broker, bring_back, check_broker, find, without
-    from spark_replay.output import print_json
-    from spark_replay.without import parse_rule, require_messages
+    from spark_replay.moments import plan_stretches
+    from spark_replay.output import nobody_reads, print_json
+    from spark_replay.without import parse_rule, resolved
 
     if (condition is None) == (not left_out) or (time is not None and not left_out):
         raise BadRequest("give --where, or --without (and --time, if you like)")
     rules = [parse_rule(text) for text in left_out]
     if rules and (queue is None or to is None or to == queue):
         raise BadRequest("--without: say of which --queue, and into which other queue with --to")
-    require_messages(place, rules)
+    resolved(place, rules)
+    plan_stretches(place, None, time)
     broker = Broker(url, user, password)
     check_broker(broker)
     if condition is not None:
@@ -88,4 +92,9 @@ def restore(
         assert queue is not None
         found = without(start_spark(place), place, left_out, queue, time)
         name = name or f"{queue} without {', '.join(left_out)}"
-    print_json(bring_back(found, broker, to, name, dry_run), sys.stdout)
+    done = bring_back(found, broker, to, name, dry_run)
+    try:
+        print_json(done, sys.stdout)
+    except BrokenPipeError:  # what was asked for is done all the same
+        nobody_reads()
+        list(done)

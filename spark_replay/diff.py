@@ -17,7 +17,7 @@ from spark_replay import columns
 from spark_replay.fold import Feed, fold_events, fold_log, fold_quietly
 from spark_replay.history_log import Place
 from spark_replay.outcomes import PUBLISHED, HistoryProduct
-from spark_replay.ranges import BadRequest, Range, ending_time_ms
+from spark_replay.ranges import BACKWARDS, BadRequest, Range, ending_time_ms, require_order
 from spark_replay.state import StatePlan, plan_state
 
 if TYPE_CHECKING:
@@ -31,7 +31,15 @@ def diff(
     """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now), each an ISO 8601 time, epoch
     milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a name in "/"): only that one.
     BadRequest, OutsideHistory, CorruptLog."""
-    return diff_frame(spark, plan_moment(place, start, future=False), plan_moment(place, end), queue)
+    return diff_frame(spark, *plan_moments(place, start, end), queue)
+
+
+def plan_moments(place: Place, start: str, end: str | None) -> tuple[StatePlan, StatePlan]:
+    """Needs no Spark. BadRequest, OutsideHistory."""
+    require_order(start, end)
+    moments = plan_moment(place, start, future=False), plan_moment(place, end)
+    stretches_between(*moments)
+    return moments
 
 
 def plan_moment(place: Place, moment: str | None, future: bool = True) -> StatePlan:
@@ -64,7 +72,7 @@ def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
         raise BadRequest(f"the moments are of different partitions: {', '.join(begins)}; {', '.join(ends)}")
     backwards = [name for name, at in begins.items() if at > ends[name]]
     if (start.clock_ms is not None and end.clock_ms is not None and start.clock_ms > end.clock_ms) or backwards:
-        raise BadRequest("the second moment lies before the first")
+        raise BadRequest(BACKWARDS)
     return [Range(name, at, ends[name]) for name, at in begins.items()]
 
 

@@ -12,6 +12,9 @@ _OURS = ("engine.", "projections.", "schemas.", "spark_replay.")
 _RAISED = re.compile(
     rf"^((?:{'|'.join(map(re.escape, _OURS))})[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE
 )
+# "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": SQL that makes no sense, or not for the values it meets.
+# What is wrong with a regular expression Spark leaves to Java to say
+_OF_SQL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] .*?SQLSTATE: (?:22|42|54|P0)\w{3}|\bPatternSyntaxException: .+")
 _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
 
 
@@ -32,3 +35,14 @@ def cause_of(error: BaseException) -> tuple[str, str]:
         name, line = found[0]
         return name, (line or name).strip()
     return type(error).__name__, f"{type(error).__name__}: {(text.splitlines() or [''])[0]}"
+
+
+def sql_slip(error: BaseException) -> str | None:
+    """What is wrong with the SQL that Spark was given, in a line; None when something else went wrong. It may show only
+    in a task, as a division by zero, and is then anywhere in what Spark has wrapped."""
+    from pyspark.errors import AnalysisException
+
+    if isinstance(error, AnalysisException):
+        return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    found = _OF_SQL.search(str(error))
+    return None if found is None else found[0]

@@ -1,11 +1,13 @@
 """Moments that have a name (`mark:NAME`, projections/marks.py), where a job is given a time: the offsets that the mark
-says."""
+says. And the stretch between two moments.
+"""
 
 from collections.abc import Mapping
 
 from projections.marks import name_in, positions, topology_of
 from spark_replay.events import canonical_json
-from spark_replay.history_log import HistoryLog
+from spark_replay.history_log import HistoryLog, Place, first_event_ms, open_log, selected
+from spark_replay.ranges import Range, resolve
 
 
 def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
@@ -33,3 +35,12 @@ def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
             del found[f"{which}Timestamp"]
             found[f"{which}Offsets"] = offsets
     return found
+
+
+def plan_stretches(place: Place, start: str | None, end: str | None) -> list[Range]:
+    """What was logged from one time or mark to another, in whole partitions. Needs no Spark. BadRequest,
+    OutsideHistory."""
+    log = open_log(place)
+    wanted = {"startingTimestamp": start, "endingTimestamp": end}
+    options = {name: value for name, value in wanted.items() if value is not None}
+    return resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))

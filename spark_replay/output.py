@@ -7,6 +7,7 @@ so. Properties are shown decoded, under AMQP's names; what cannot be decoded is 
 import base64
 import csv
 import json
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -31,6 +32,11 @@ DELTA = (
 # No such format; a class of it is missing; not set up for it
 _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG")
 _JSON_COLUMNS = ("arguments", "effective_policy_definition")
+
+
+def nobody_reads() -> None:
+    """Who read our stdout closed it (`| head`): what is still written goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_state(state: "State", messages: bool, form: str) -> None:
@@ -126,7 +132,7 @@ def print_json(objects: Iterable[Any], target: TextIO) -> None:
 def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, page: int = 10_000) -> None:
     """Aligned columns without the empty ones; widths are set per page, so that any length can be printed. Without any
     rows all names, so that nothing found does not look like nothing done."""
-    pages = _pages(rows, page)
+    pages = _pages(([printable(cell) for cell in row] for row in rows), page)
     first = next(pages, None)
     if first is None:
         target.write("  ".join(names) + "\n")
@@ -136,6 +142,11 @@ def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, pag
         widths = {i: max(len(names[i]), *(len(line[i]) for line in lines)) for i in used}
         for line in [names, *lines]:
             target.write("  ".join(line[i].ljust(widths[i]) for i in used).rstrip() + "\n")
+
+
+def printable(text: str) -> str:
+    """For people: what clients wrote must not speak to a terminal, nor look like lines of ours."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _pages(rows: Iterable[list[str]], page: int) -> Iterator[list[list[str]]]:

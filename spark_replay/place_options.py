@@ -1,15 +1,19 @@
 """The options that say where the history is, for every command."""
 
 import functools
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from engine.log.history import FIRST_ANSWER_SECONDS
+from engine.log.kafka_clients import KafkaClients
 from spark_replay import lineage
 from spark_replay.history_log import InKafka, Place, open_log
 from spark_replay.kafka_settings import read_settings
+from spark_replay.output import nobody_reads
 from spark_replay.ranges import BadRequest
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
@@ -53,7 +57,13 @@ def _as_run(command: Callable[..., Any], place: Place, others: dict[str, Any]) -
     name = click.get_current_context().info_name or ""
     files = [others.get("out"), others.get("page"), others.get("checkpoint")]
     with lineage.run(name, place, queue=others.get("queue"), files=files):
-        return command(place=place, **others)
+        status = 0
+        try:
+            status = command(place=place, **others)
+            sys.stdout.flush()
+        except BrokenPipeError:  # which click would make status 1, as if an audit had found something
+            nobody_reads()
+        return status
 
 
 def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
@@ -63,8 +73,8 @@ def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], .
 def _existing(
     data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
 ) -> Place:
-    """A directory as an absolute path, which workers may be given, or topics. BadRequest, or LogError when there is no
-    log."""
+    """A directory as an absolute path, which workers may be given, or topics. BadRequest; LogError when there is no
+    log, NoAnswer when nobody says so."""
     if (data is None) == (kafka is None):
         raise BadRequest("where is the history: --data, or --kafka?")
     if data is not None and not data.is_dir():
@@ -76,5 +86,6 @@ def _existing(
         place = str(data.resolve())
     else:
         place = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
+        KafkaClients(place.bootstrap, dict(place.settings)).require_answer(FIRST_ANSWER_SECONDS)
     open_log(place)
     return place

@@ -10,7 +10,8 @@
                                          the stretch is there will do
 
 Ending offsets are exclusive, as Kafka's. Unlike Spark's Kafka source, a time that matches nothing is an error instead
-of quietly the end of the log: before the history there is no state, and after now there is no history yet.
+of quietly the end of the log: before the history there is no state, and after now there is no history yet. So is an
+end before the start; a stretch in which nothing happened is just empty.
 A range is resolved once and handed on as offsets, so that everything in a job sees the same stretch beside a running
 broker.
 """
@@ -23,6 +24,7 @@ from heapq import heapify, heapreplace
 from itertools import pairwise
 from typing import Protocol
 
+from projections.marks import name_in
 from projections.rewind import OutsideHistory, RewindError, format_time, parse_time
 
 STRETCH = (
@@ -32,6 +34,7 @@ STRETCH = (
 EARLIEST = -2
 LATEST = -1
 MOST_PIECES = 100_000  # of a table; a Spark job of more tasks is none
+BACKWARDS = "the second moment lies before the first"
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
@@ -108,6 +111,8 @@ def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str],
     strict = true_or_false(options, "failOnDataLoss", True)
     starts_at = _times(options, "starting", names)
     ends_at = _times(options, "ending", names)
+    for name in starts_at.keys() & ends_at.keys():
+        require_order(starts_at[name], ends_at[name])
     ranges = []
     for partition in known:
         name = partition.name
@@ -117,9 +122,20 @@ def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str],
         start = _offset(partition, starts.get(name, EARLIEST), "startingOffsets", strict)
         if name in starts_at and name not in starts:
             start = partition.offset_at(parse_time(starts_at[name]) - 1)
+        if start > end and (name in starts or name in starts_at):
+            raise BadRequest(BACKWARDS)
         ranges.append(Range(name, min(start, end), end))
-    _require_start(ranges, options)
+    _require_start(known, ranges, options)
     return ranges
+
+
+def require_order(start: str | None, end: str | None) -> None:
+    """BadRequest when both are times, and the end is before the start. What else a moment may be (mark:NAME, offsets)
+    is looked at by whoever knows where it lies."""
+    if start is None or end is None or any(name_in(text) or text.lstrip().startswith("{") for text in (start, end)):
+        return
+    if parse_time(start) > parse_time(end):
+        raise BadRequest(BACKWARDS)
 
 
 def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
@@ -176,13 +192,15 @@ def _offset(partition: ReadablePartition, asked: int, option: str, strict: bool)
     return min(max(first, asked), end)
 
 
-def _require_start(ranges: list[Range], options: Mapping[str, str]) -> None:
+def _require_start(known: list[ReadablePartition], ranges: list[Range], options: Mapping[str, str]) -> None:
     """A starting time after the last event is an error, unless the strategy says otherwise."""
     strategy = options.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):
         raise BadRequest(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
     asked = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
-    if asked and strategy == "error" and all(r.start >= r.end for r in ranges):
+    if not asked or strategy == "latest":
+        return
+    if all(stretch.start >= each.next_offset for each, stretch in zip(known, ranges, strict=True)):
         raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {asked[0]}")
 
 

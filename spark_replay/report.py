@@ -16,7 +16,7 @@ from spark_replay.chunks import SNAPSHOTS, STATE
 from spark_replay.findings import Finding
 from spark_replay.kept import KEPT
 from spark_replay.letters import ARRIVALS
-from spark_replay.output import print_json
+from spark_replay.output import nobody_reads, print_json, printable
 from spark_replay.watch import BatchReport
 
 MEANING = CHECKS | {
@@ -32,10 +32,19 @@ MEANING = CHECKS | {
 
 
 def print_report(findings: Sequence[Finding], form: str, what: str = "audit") -> None:
-    """On stdout: one line a check, then every finding with its place, and whether `what` passed."""
-    if form == "json":
-        print_json((asdict(finding) for finding in findings), sys.stdout)
-        return
+    """On stdout: one line a check, then every finding with its place, and whether `what` passed. Nobody has to read it:
+    what was found is the exit status, too."""
+    try:
+        if form == "json":
+            print_json((asdict(finding) for finding in findings), sys.stdout)
+        else:
+            sys.stdout.write(_report(findings, what))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nobody_reads()
+
+
+def _report(findings: Sequence[Finding], what: str) -> str:
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 200, highlight=False)
     table = Table(box=None, pad_edge=False)
     for heading in ("check", "result", "what it says", "looked at"):
@@ -46,20 +55,23 @@ def print_report(findings: Sequence[Finding], form: str, what: str = "audit") ->
         looked = "; ".join(f"{f.partition}: {f.detail}" for f in of_check if f.ok)
         result = "[green]ok[/]" if not broken else f"[red]{broken} found[/]"
         table.add_row(check, result, MEANING[check], looked)
-    console.print(table)
     bad = [finding for finding in findings if not finding.ok]
-    for finding in bad:
-        console.print(_line(finding), markup=False, soft_wrap=True)
-    console.print(f"{what} passed" if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
+    with console.capture() as report:  # a console ends the process when nobody reads it
+        console.print(table)
+        for finding in bad:
+            console.print(_line(finding), markup=False, soft_wrap=True)
+        console.print(f"{what} passed" if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
+    return report.get()
 
 
 def print_batch(report: BatchReport, form: str) -> None:
-    """A line a batch, as it is done, and below it what was found."""
-    if form == "json":
-        print(json.dumps(asdict(report), ensure_ascii=False), flush=True)
-        return
+    """A line a batch, as it is done, and below it what was found. A watch goes on when nobody reads it: its directory
+    has all of that."""
     lines = [report.line(), *(f"  {_line(finding)}" for finding in report.violations)]
-    print("\n".join(lines), flush=True)
+    try:
+        print(json.dumps(asdict(report), ensure_ascii=False) if form == "json" else "\n".join(lines), flush=True)
+    except BrokenPipeError:
+        nobody_reads()
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:
@@ -70,4 +82,4 @@ def _line(finding: Finding) -> str:
     where = finding.partition + ("" if finding.offset is None else f" offset {finding.offset}")
     queue = f" queue {finding.queue}" if finding.queue else ""
     message = "" if finding.message_id is None else f" message {finding.message_id}"
-    return f"{finding.check}: {where}{queue}{message}: {finding.detail}"
+    return printable(f"{finding.check}: {where}{queue}{message}: {finding.detail}")

@@ -10,19 +10,22 @@ are of the log, in whole milliseconds; percentiles are exact (interpolated betwe
 import re
 from typing import TYPE_CHECKING
 
+from projections.rewind import parse_time
 from spark_replay import columns
 from spark_replay.history import history_frame, plan_history
 from spark_replay.history_log import Place, open_log
-from spark_replay.moments import time_of
+from spark_replay.moments import plan_stretches, time_of
 from spark_replay.outcomes import DELIVERED, PUBLISHED
-from spark_replay.ranges import BadRequest
+from spark_replay.ranges import BadRequest, Range
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 BY = ("queue", "consumer")
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
-_EVERY = re.compile(r"[1-9]\d* (second|minute|hour|day)s?")
+_EVERY = re.compile(r"([1-9][0-9]{0,11}) (second|minute|hour|day)s?")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+_MOST_DAYS = 36_500
 
 
 def slo(
@@ -32,20 +35,29 @@ def slo(
     """The table SLO (columns.py), a row a queue, or (`by` consumer) a queue and consumer, and each stretch of `every`
     ("5 minutes", aligned to UTC; None: one row for all). Times as in `history`, the end inclusive. BadRequest,
     OutsideHistory, CorruptLog."""
-    from projections.rewind import parse_time
-
     check(by, every)
-    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
-    start_ms = None if start is None else parse_time(time_of(open_log(place), start))
+    stretches, start_ms = plan_slo(place, start, end)
     return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
+
+
+def plan_slo(place: Place, start: str | None, end: str | None) -> tuple[list[Range], int | None]:
+    """What to fold, which is all up to the end, since messages may be older than the start; and the start. Needs no
+    Spark. BadRequest, OutsideHistory."""
+    plan_stretches(place, start, end)
+    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
+    return stretches, None if start is None else parse_time(time_of(open_log(place), start))
 
 
 def check(by: str, every: str | None) -> None:
     """BadRequest when they make no sense. Needs no Spark."""
     if by not in BY:
         raise BadRequest(f"by {by!r}: it is one of {', '.join(BY)}")
-    if every is not None and not _EVERY.fullmatch(every):
-        raise BadRequest(f"every {every!r}: it is a number and a unit, such as 5 minutes, 1 hour")
+    if every is None:
+        return
+    given = _EVERY.fullmatch(every)
+    if given is None or int(given[1]) * _SECONDS[given[2]] > _MOST_DAYS * _SECONDS["day"]:
+        such = f"5 minutes, 1 hour; at most {_MOST_DAYS} days"
+        raise BadRequest(f"every {every!r}: it is a number and a unit, such as {such}")
 
 
 def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | None) -> "DataFrame":

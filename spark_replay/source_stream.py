@@ -52,35 +52,29 @@ class Durable:
 
 
 class LogStream(DataSourceStreamReader):
-    """`commit` has nothing to do: the log keeps what was read."""
+    """`commit` has nothing to do: the log keeps what was read.
+
+    What a stream cannot be asked is refused when it is first asked something: of what `streamReader` raises PySpark
+    says nothing but UnboundLocalError (python_streaming_source_runner.py stops a reader that it does not have)."""
 
     def __init__(self, asked: Asked) -> None:
-        if asked.view not in ("events", "records"):
-            raise BadRequest(f"a stream is of the view events or records: {asked.view} is for spark.read")
-        endings = sorted(name for name in asked.options if name.startswith("ending"))
-        if endings:
-            raise BadRequest(f"{endings[0]}: a stream has no end")
         self.asked = asked
 
     def initialOffset(self) -> dict[str, int]:
         """Of a query without a checkpoint."""
-        from spark_replay.history_log import first_event_ms, open_log
+        from spark_replay.history_log import first_event_ms
         from spark_replay.moments import by_offsets
 
-        log = open_log(self.asked.place)
+        log = self._opened()
         stretches = resolve(self._durable(log).values(), by_offsets(log, self.asked.options), first_event_ms(log))
         return {stretch.partition: stretch.start for stretch in stretches}
 
     def latestOffset(self) -> dict[str, int]:
-        from spark_replay.history_log import open_log
-
-        durable = self._durable(open_log(self.asked.place))
+        durable = self._durable(self._opened())
         return {name: partition.next_offset for name, partition in durable.items()}
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
-        from spark_replay.history_log import open_log
-
-        there = self._durable(open_log(self.asked.place))
+        there = self._durable(self._opened())
         for each in (start, end):
             if each.keys() != there.keys():
                 was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
@@ -90,6 +84,16 @@ class LogStream(DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         return read_stretch(partition.value, self.asked)
+
+    def _opened(self) -> "HistoryLog":
+        from spark_replay.history_log import open_log
+
+        if self.asked.view not in ("events", "records"):
+            raise BadRequest(f"a stream is of the view events or records: {self.asked.view} is for spark.read")
+        endings = sorted(name for name in self.asked.options if name.startswith("ending"))
+        if endings:
+            raise BadRequest(f"{endings[0]}: a stream has no end")
+        return open_log(self.asked.place)
 
     def _durable(self, log: "HistoryLog") -> dict[str, Durable]:
         return {each.name: Durable.of(each) for each in wanted(log, self.asked)}

@@ -17,9 +17,8 @@ from schemas.codec import UndecodableRecord
 from spark_replay import columns
 from spark_replay.candidates import check
 from spark_replay.fold import Feed, fold_log, fold_quietly
-from spark_replay.history_log import Place, first_event_ms, open_log, selected
-from spark_replay.moments import by_offsets
-from spark_replay.ranges import resolve
+from spark_replay.history_log import Place
+from spark_replay.moments import plan_stretches
 from spark_replay.without import closed
 from spark_replay.worlds import Candidate, Depths, Fates, World, standing
 
@@ -73,10 +72,7 @@ def what_if(
     beginning; arguments and semantics can only be). Depths are taken every `every_ms` of the log's time in which
     something happened; `queue`: whose messages at the end are `standing`. BadRequest, OutsideHistory, CorruptLog."""
     check(candidates, start, every_ms)
-    log = open_log(place)
-    wanted = {"startingTimestamp": start, "endingTimestamp": end}
-    options = {name: value for name, value in wanted.items() if value is not None}
-    stretches = resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))
+    stretches = plan_stretches(place, start, end)
     tried = [
         each if each.without is None else replace(each, without=closed(spark, place, each.without, stretches))
         for each in candidates

@@ -4,6 +4,7 @@
     --without user=eve
     --without user=deploy,from=2026-11-21T09:00:00Z,to=2026-11-21T09:10:00Z      all of what one of them says
     --without session=33554439
+    --without from=mark:before-deploy,to=mark:after-deploy
 
 What a rule is about is left out, whatever kind of event it is: publishes, acks, purges, policies, consumers. So is
 what came of its messages in other queues, also in other partitions: their dead letters, what was delayed or restored of
@@ -14,12 +15,12 @@ What everybody else did stays as recorded: the acks of messages that are left ou
 settled by somebody who is left out counts as acked by whoever gets it instead (worlds.py).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from engine.log.placement import partition_of
-from projections.marks import topology_of
+from projections.marks import Marks, marks_of, name_in, positions, topology_of
 from projections.replay import decoder_for, events_of
 from projections.rewind import parse_time
 from schemas.codec import UndecodableRecord
@@ -28,7 +29,7 @@ from spark_replay import columns, lineage
 from spark_replay.fold import Feed, fold_log
 from spark_replay.history_log import HistoryLog, Place, groups_in, open_log
 from spark_replay.outcomes import batch_of
-from spark_replay.ranges import BadRequest, Range
+from spark_replay.ranges import BACKWARDS, BadRequest, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,16 +37,20 @@ if TYPE_CHECKING:
 
 _KEYS = ("message", "user", "session", "from", "to")
 
+# Milliseconds; the name of a mark; the offsets by partition that it says (`resolved`)
+Bound = int | str | Mapping[str, int]
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds all that is given. `message`: (partition, id). Times are inclusive, in milliseconds."""
+    """What holds all that is given. `message`: (partition, id). Both times are inclusive; what is below the offsets of
+    a mark was before it."""
 
     message: tuple[str, int] | None = None
     user: str | None = None
     session: int | None = None
-    from_ms: int | None = None
-    to_ms: int | None = None
+    start: Bound | None = None
+    end: Bound | None = None
 
     def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
         if self.message is not None:
@@ -54,9 +59,16 @@ class Rule:
             (actor.user != "" or actor.session != 0)
             and self.user in (None, actor.user)
             and self.session in (None, actor.session)
-            and (self.from_ms is None or self.from_ms <= timestamp_ms)
-            and (self.to_ms is None or timestamp_ms <= self.to_ms)
+            and (self.start is None or not _is_below(self.start, partition, offset, timestamp_ms))
+            and (self.end is None or _is_below(self.end, partition, offset, timestamp_ms - 1))
         )
+
+
+def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> bool:
+    if isinstance(bound, int):
+        return timestamp_ms < bound
+    assert not isinstance(bound, str), f"where is the mark {bound}?"
+    return offset < bound.get(partition, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,18 +100,41 @@ def parse_rule(text: str) -> Rule:
     session = given.get("session")
     if session is not None and not (session.isascii() and session.isdigit()):
         raise BadRequest(f"--without {text!r}: a session is a number")
-    times = {key: parse_time(given[key]) if key in given else None for key in ("from", "to")}
+    times = {key: _bound(given[key]) if key in given else None for key in ("from", "to")}
     return Rule(
         (partition, int(number)) if "message" in given else None, given.get("user"),
         None if session is None else int(session), times["from"], times["to"],
     )  # fmt: skip
 
 
-def require_messages(place: Place, rules: Sequence[Rule]) -> None:
-    """BadRequest when a message that is to be left out is none of the history's. Needs no Spark."""
+def _bound(text: str) -> int | str:
+    return parse_time(text) if (name := name_in(text)) is None else name
+
+
+def resolved(place: Place, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """With offsets in the place of marks. BadRequest when a message is none of the history's, or a rule's end lies
+    before its start; NoSuchMark. Needs no Spark."""
+    log = open_log(place)
+    marks: Marks = {}
+    if any(isinstance(bound, str) for rule in rules for bound in (rule.start, rule.end)):
+        marks = marks_of(log.metadata)
+    found = []
     for rule in rules:
-        if rule.message is not None and not _is_published(open_log(place), *rule.message):
+        if rule.message is not None and not _is_published(log, *rule.message):
             raise BadRequest(f"no message {rule.message[0]}:{rule.message[1]} in the history")
+        start, end = (positions(marks, at) if isinstance(at, str) else at for at in (rule.start, rule.end))
+        if start is not None and end is not None and _backwards(log, start, end):
+            raise BadRequest(f"--without from=...,to=...: {BACKWARDS}")
+        found.append(replace(rule, start=start, end=end))
+    return tuple(found)
+
+
+def _backwards(log: HistoryLog, start: int | Mapping[str, int], end: int | Mapping[str, int]) -> bool:
+    if isinstance(start, int) and isinstance(end, int):
+        return start > end
+    begins = {each.name: each.offset_at(start - 1) for each in log.queues} if isinstance(start, int) else start
+    ends = {each.name: each.offset_at(end) for each in log.queues} if isinstance(end, int) else end
+    return any(at > ends.get(name, 0) for name, at in begins.items())
 
 
 def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
@@ -118,7 +153,7 @@ def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
 def closed(spark: "SparkSession", place: Place, without: Without, stretches: Sequence[Range]) -> Without:
     """With what came of the messages that are left out. The driver holds the letters of the whole history, some 100
     bytes each. BadRequest when the history does not know the message or the user."""
-    require_messages(place, without.rules)
+    without = replace(without, rules=resolved(place, without.rules))
     whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
     frame = fold_log(
         spark, place, whole, find_letters, columns.LEFT_OUT, without=without,

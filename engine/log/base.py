@@ -26,6 +26,10 @@ class LogError(Exception):
     """Something is wrong with the log; the text names partition, file and offset."""
 
 
+class NoAnswer(LogError):
+    """Nobody is there who has the log: it may be sound, and there another time."""
+
+
 class CorruptLog(LogError):
     """Bytes in the middle of the log are not what was written: `file`, byte `position`, first `offset` of the block."""
 

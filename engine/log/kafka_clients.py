@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient
 
-from engine.log.base import LogError
+from engine.log.base import LogError, NoAnswer
 
 T = TypeVar("T")
 
@@ -74,6 +74,8 @@ _PATIENCE_SECONDS: dict[int, float] = {
         KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER, KafkaError._TRANSPORT, KafkaError._TIMED_OUT,
     ), TIMEOUT_SECONDS),
 }  # fmt: skip
+
+_UNHEARD = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 
 _EVERYBODY: dict[str, Any] = {
     "client.id": "rewindmq",
@@ -153,7 +155,7 @@ class KafkaClients:
         return self.consumer({})
 
     def require_answer(self, seconds: float) -> None:
-        """LogError, with what is in the way, when no broker says anything for so long."""
+        """NoAnswer, with what is in the way, when no broker says anything for so long."""
         errors: list[str] = []
 
         def note(error: KafkaError) -> None:
@@ -166,7 +168,7 @@ class KafkaClients:
         except KafkaException as error:
             consumer.poll(0.1)  # calls `note`
             why = self._without_values(errors[0] if errors else text_of(error))
-            raise LogError(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
+            raise NoAnswer(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
         finally:
             consumer.close()
 
@@ -201,16 +203,18 @@ class KafkaClients:
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:
-    """`ask()`, again while Kafka is not settled, with its errors as a LogError that says `what` was wanted."""
+    """`ask()`, again while Kafka is not settled, with its errors as a LogError that says `what` was wanted: NoAnswer
+    when nobody says anything."""
     began = time.monotonic()
     while True:
         try:
             return ask()
         except KafkaException as error:
             if time.monotonic() - began >= _PATIENCE_SECONDS.get(code_of(error), 0):
-                raise LogError(f"Kafka: {what}: {text_of(error)}") from error
+                kind = NoAnswer if code_of(error) in _UNHEARD else LogError
+                raise kind(f"Kafka: {what}: {text_of(error)}") from error
         except concurrent.futures.TimeoutError as error:
-            raise LogError(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
+            raise NoAnswer(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
         time.sleep(_AGAIN_SECONDS)
 
 

@@ -3,7 +3,7 @@
     log = KafkaLogReader("localhost:9092", "rewindmq")
     for block in log.queues[0].read(offset): ...
 
-It creates no topic, starts no thread of ours and joins no group. Everything here asks Kafka and waits; LogError when it
+It creates no topic, starts no thread of ours and joins no group. Everything here asks Kafka and waits; NoAnswer when it
 does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ended (their markers take an offset each).
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from engine.log.base import Block, LogError
+from engine.log.base import Block, LogError, NoAnswer
 from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
 from engine.log.kafka_topics import KafkaTopics
 
@@ -73,7 +73,7 @@ class KafkaPartition:
         yield from self._consume(ranges, _JUMPING)
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """The record at an offset below `next_offset`; None: it is a gap. LogError when Kafka does not say within
+        """The record at an offset below `next_offset`; None: it is a gap. NoAnswer when Kafka does not say within
         `seconds`."""
         consumer = self._clients.consumer({"enable.partition.eof": True, **_JUMPING})
         try:
@@ -95,7 +95,7 @@ class KafkaPartition:
         deadline = time.monotonic() + seconds
         while True:
             if time.monotonic() > deadline:
-                raise LogError(f"Kafka: {self.name} cannot be read: no answer within {seconds:.0f} seconds")
+                raise NoAnswer(f"Kafka: {self.name} cannot be read: no answer within {seconds:.0f} seconds")
             first = consumer.poll(min(1.0, seconds))
             if first is None:
                 continue
@@ -167,7 +167,7 @@ class KafkaLogReader:
         return [KafkaPartition(self.clients, topic, n, f"queues-{n}") for n in range(self.topics.partitions())]
 
     def require_answer(self, seconds: float) -> None:
-        """LogError when no broker says anything for so long."""
+        """NoAnswer when no broker says anything for so long."""
         self.clients.require_answer(seconds)
 
     @cached_property

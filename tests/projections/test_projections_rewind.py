@@ -109,6 +109,7 @@ def test_history_that_is_no_longer_kept_is_refused_unless_a_snapshot_bridges_it(
         ("2025-11-21T03:00:00.678999Z", START_MS + 678),
         (" 2025-11-21 04:00:00+01:00 ", START_MS),
         ("1763694000678", START_MS + 678),
+        ("253402300799999", 253_402_300_799_999),
     ],
 )
 def test_times_are_read(text: str, time_ms: int) -> None:
@@ -124,7 +125,10 @@ def test_times_are_read(text: str, time_ms: int) -> None:
         ("2025-13-01T00:00:00Z", "is not a time"),
         ("2025-11-21T03:00:00", "has no zone: add Z"),
         ("2025-11-21", "has no zone"),
-        ("9" * 30, "is not a time"),
+        ("9" * 30, "is out of range: the last time is 9999-12-31T23:59:59.999"),
+        ("253402300800000", "is out of range"),
+        ("9999-12-31T23:59:59-01:00", "is out of range"),
+        ("0001-01-01T00:00:00+01:00", "is out of range"),
         ("-5", "is not a time"),
         ("१२३", "is not a time"),
     ],

@@ -25,6 +25,7 @@ from schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    MarkSet,
     MetadataEvent,
     Nacked,
     Policy,
@@ -75,6 +76,10 @@ class Recorder:
     def metadata(self, event: MetadataEvent, actor: Actor = BROKER) -> int:
         prefix = self.encoder.prefix(self.now_ms, actor)
         return self.log.metadata.append(self.now_ms, self.encoder.encode(prefix, event))
+
+    def mark(self, name: str) -> None:
+        """This moment."""
+        self.metadata(MarkSet(name, tuple((each.name, each.next_offset) for each in self.log.queues)))
 
     def append(self, index: int, actor: Actor, event: Event) -> int:
         machine, partition = self.machines[index], self.log.queues[index]

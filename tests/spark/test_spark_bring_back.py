@@ -1,12 +1,17 @@
 """restore by a condition: Spark finds the messages, a real broker brings them back (B-02)."""
 
 import json
+import re
 from pathlib import Path
 
 import pika
 import pytest
+from histories import Recorder
 
 from spark_replay import __main__ as cli
+from spark_replay.bring_back import find
+from spark_replay.failures import cause_of
+from spark_replay.ranges import BadRequest
 from tests.running import RunningBroker
 
 
@@ -15,6 +20,40 @@ def broker(tmp_path: Path):
     running = RunningBroker(tmp_path / "data")
     yield running
     running.kill()
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ("timestamp > 'yesterday noon'", "The value 'yesterday noon' of the type"),
+        ("offset = 'x'", "The value 'x' of the type"),
+        ("1/0 > 1", "Division by zero"),
+        ("offset/0 > 1", "Division by zero"),  # which shows in a task
+        ("outcome rlike '('", "Unclosed group"),
+        ("outcome = ", "Syntax error at or near end of input"),
+        ("no such column", "Syntax error at or near 'column'"),
+        ("nothing = 1", "`nothing` cannot be resolved"),
+        ("outcome", "is not a boolean"),
+    ],
+)
+def test_a_slip_in_a_condition_is_one_line(spark, busy: Path, condition: str, said: str) -> None:
+    with pytest.raises(BadRequest, match=rf"^--where: .*{re.escape(said)}") as caught:
+        find(spark, str(busy), condition)
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_corrupt_log_is_no_slip(spark, tmp_path: Path) -> None:
+    told = Recorder(tmp_path, partitions=1)
+    told.declare("orders")
+    told.publish("orders", b"x" * 100)
+    told.close()
+    segment = next((tmp_path / "log" / "queues-0").glob("*.avro"))
+    content = bytearray(segment.read_bytes())
+    content[-40] ^= 255
+    segment.write_bytes(bytes(content))
+    with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
+        find(spark, str(tmp_path), "offset >= 0")
+    assert cause_of(caught.value)[0] == "CorruptLog"
 
 
 def test_b02_dead_letters_of_one_kind_come_back(

@@ -11,9 +11,13 @@ import pytest
 from histories import START_MS, Recorder
 
 from spark_replay import __main__ as cli
-from spark_replay import failures, session
+from spark_replay import failures, place_options, session
+from spark_replay.exit_status import status_of
 from spark_replay.output import message_object, print_table
 from spark_replay.properties import properties_object
+from tests.running import free_port
+
+CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
 
 
 def run(*arguments: object, status: int = 0) -> str:
@@ -35,8 +39,10 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     history.publish("orders", "grüße".encode())
     history.publish("orders", b"\xff\xfe")
     history.get("orders", 1)
+    history.mark("early")
     history.wait(1_000)
     history.purge("orders")
+    history.mark("late")
     history.close()
     return data
 
@@ -139,6 +145,36 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
         (["biography", "--message", "x:y"], 64, "is not a message"),
         (["slo", "--every", "sometimes"], 64, "a number and a unit"),
         (["diff", "--from", '{"queues-0": 2}', "--to", '{"queues-0": 1}'], 64, "lies before the first"),
+        *(
+            ([command, *more, "--from", start, "--to", end], 64, "the second moment lies before the first")
+            for command, *more in (["history"], ["slo"], ["diff"], ["what-if", "--candidate", CANDIDATE])
+            for start, end in (
+                ("2025-11-21T03:00:01Z", "2025-11-21T03:00:00Z"), ("mark:late", "mark:early"),
+                ("2031-01-01T00:00:00Z", "2001-01-01T00:00:00Z"), ("mark:late", "2025-11-21T03:00:00Z"),
+            )
+        ),
+        *(
+            ([*command, "--from", "2026-01-01T00:00:00Z"], 65, "nothing was logged at or after 2026-01-01T00:00:00Z")
+            for command in (["history"], ["slo"], ["what-if", "--candidate", CANDIDATE])
+        ),
+        *(
+            ([*command, "--without", f"user=ann,from={start},to={end}"], 64, line)
+            for command in (["what-if"], ["restore", "--queue", "orders", "--to", "again"])
+            for start, end, line in (
+                ("2025-11-21T03:00:01Z", "2025-11-21T03:00:00Z", "the second moment lies before the first"),
+                ("mark:late", "mark:early", "the second moment lies before the first"),
+                ("mark:late", "2025-11-21T03:00:00Z", "the second moment lies before the first"),
+                ("mark:nobody", "mark:early", "there is no mark 'nobody'"),
+                ("noon", "mark:early", "'noon' is not a time"),
+            )
+        ),
+        (["state-at", "--time", "999999999999999"], 64, "'999999999999999' is out of range"),
+        (["slo", "--every", "99999999999999999999 days"], 64, "a number and a unit"),
+        (["slo", "--every", "999999999 days"], 64, "at most 36500 days"),
+        (["audit", "--html", "nodir/x.html"], 64, "--html: nodir/x.html cannot be written: there is no"),
+        (["history", "--out", f"{__file__}/x"], 64, f"cannot be written: {__file__} is no directory"),
+        (["cut", "--out", f"{__file__}/x"], 64, f"cannot be written: {__file__} is no directory"),
+        (["what-if", "--candidate", '{"definition": {"max-length": 1}}'], 64, "does not say of which queues"),
         (["frobnicate"], 64, "No such command"),
     ],
 )
@@ -158,6 +194,34 @@ def test_a_directory_without_a_log(tmp_path: Path, capsys) -> None:
     assert cli.run(["state-at", "--data", str(tmp_path / "none")]) == 64
     assert cli.run(["state-at", "--data", str(tmp_path)]) == 65
     assert "no RewindMQ log is here" in capsys.readouterr().err
+
+
+def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(place_options, "FIRST_ANSWER_SECONDS", 1.0)
+    address = f"127.0.0.1:{free_port()}"
+    assert cli.run(["state-at", "--kafka", address]) == 69
+    assert f"nothing is heard from {address}" in capsys.readouterr().err
+    assert status_of(RuntimeError("Traceback\nengine.log.base.NoAnswer: Kafka: no answer\n\n\tat org.apache")) == 69
+
+
+@pytest.mark.parametrize("buffering", [1, -1], ids=["while it writes", "at its end"])
+def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
+    told: Path, tmp_path: Path, spark, monkeypatch, buffering: int
+) -> None:
+    history = Recorder(tmp_path, partitions=1)
+    history.declare("orders")
+    history.claim(0, "0" * 64)
+    history.close()
+    for arguments, status in (
+        (["history", "--data", str(told), "--format", "csv"], 0), (["audit", "--data", str(told)], 0),
+        (["audit", "--data", str(tmp_path)], 1), (["audit", "--data", str(tmp_path), "--format", "json"], 1),
+    ):  # fmt: skip
+        reading, writing = os.pipe()
+        os.close(reading)
+        with os.fdopen(writing, "w", buffering) as pipe:
+            monkeypatch.setattr(sys, "stdout", pipe)
+            assert cli.run(arguments) == status
+        monkeypatch.undo()
 
 
 def test_the_cause_is_found_in_what_spark_wraps() -> None:
@@ -184,6 +248,13 @@ def test_times_are_utc_wherever_it_runs(told: Path) -> None:
 def test_tables_leave_out_empty_columns(capsys) -> None:
     print_table(["a", "b", "c"], [["1", "", "x"], ["22", "", "y"]], sys.stdout)
     assert capsys.readouterr().out == "a   c\n1   x\n22  y\n"
+
+
+def test_a_table_shows_what_would_speak_to_the_terminal_or_forge_a_line(capsys) -> None:
+    print_table(["queue", "body"], [["a\x1b[2J", "x\nb      forged\u202e"], ["grüße", "y"]], sys.stdout)
+    assert capsys.readouterr().out == (
+        "queue     body\na\\x1b[2J  x\\nb      forged\\u202e\ngrüße     y\n"
+    )  # fmt: skip
 
 
 def test_a_table_without_rows_is_its_header(capsys) -> None:

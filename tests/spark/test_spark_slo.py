@@ -85,9 +85,14 @@ def test_every_stretch_has_its_own_row(spark, tmp_path: Path) -> None:
     assert [row.wait_max_ms for row in rows] == [0, 0]
 
 
+def test_a_stretch_may_be_as_long_as_is_taken(spark, busy: Path) -> None:
+    assert slo(spark, str(busy), every="36500 days").count() == slo(spark, str(busy)).count() > 0
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"by": "user"}, "by 'user': it is one of queue, consumer"), ({"every": "now"}, "every 'now': it is a number")],
+    [({"by": "user"}, "by 'user': it is one of queue, consumer"), ({"every": "now"}, "every 'now': it is a number"),
+     ({"every": "36501 days"}, "at most 36500 days"), ({"every": "9" * 30 + " days"}, "it is a number")],
 )
 def test_options_that_make_no_sense(spark, busy: Path, options: dict[str, str], said: str) -> None:
     with pytest.raises(BadRequest, match=said):

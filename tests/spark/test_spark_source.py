@@ -21,7 +21,7 @@ from schemas.events import Published, Route
 from spark_replay.failures import cause_of
 from spark_replay.history import history, history_of
 from spark_replay.history_log import first_event_ms, open_log
-from spark_replay.ranges import BadRequest, Range, divide, resolve
+from spark_replay.ranges import BACKWARDS, BadRequest, Range, divide, resolve
 from spark_replay.source import RewindSource
 from spark_replay.state import state_at
 
@@ -96,6 +96,10 @@ def test_starting_and_ending_offsets(spark, busy: Path) -> None:
         ({"endingTimestamp": "2999-01-01T00:00:00Z"}, "lies in the future"),
         ({"endingTimestamp": "noon"}, "'noon' is not a time"),
         ({"startingTimestamp": "2999-01-01T00:00:00Z"}, "nothing was logged at or after"),
+        ({"startingTimestamp": "2031-01-01T00:00:00Z", "endingTimestamp": "2030-01-01T00:00:00Z"}, BACKWARDS),
+        ({"startingOffsetsByTimestamp": '{"queues-0": 7}', "endingTimestamp": "6"}, BACKWARDS),
+        ({"startingOffsets": '{"queues-0": 9}', "endingOffsets": '{"queues-0": 8}'}, BACKWARDS),
+        ({"startingOffsets": '{"queues-0": 9}', "endingTimestamp": str(START_MS)}, BACKWARDS),
         ({"startingOffsets": '{"queues-9": 1}'}, "there is no partition queues-9"),
         ({"startingOffsets": "12"}, "does not say of which partition"),
         ({"endingOffsets": '{"queues-0": 1000000}'}, "queues-0 has offsets 0 to"),
@@ -161,6 +165,18 @@ def test_times_are_resolved_to_the_events_up_to_them(busy: Path) -> None:
         assert stretch == Range(partition.name, 0, stretch.end)
     late = {"startingTimestamp": "2030-01-01T00:00:00Z", "startingOffsetsByTimestampStrategy": "latest"}
     assert all(r.start == r.end for r in resolve(log.queues, late, first_event_ms(log)))
+
+
+def test_a_stretch_in_which_nothing_happened_is_empty(tmp_path: Path) -> None:
+    history = Recorder(tmp_path, partitions=1)
+    history.declare("orders")
+    history.wait(1_000)
+    history.publish("orders", b"x")
+    history.close()
+    log = open_log(str(tmp_path))
+    between = {"startingTimestamp": str(START_MS + 200), "endingTimestamp": str(START_MS + 800)}
+    [stretch] = resolve(log.queues, between, START_MS)
+    assert stretch.start == stretch.end == log.queues[0].next_offset - 1
 
 
 def test_a_bare_offset_means_the_only_partition(tmp_path: Path) -> None:

@@ -200,7 +200,7 @@ def test_an_older_log_in_its_place_ends_a_query(spark, told: Path, tmp_path: Pat
 )
 def test_what_a_stream_cannot_be_asked(options: dict[str, str], error: str) -> None:
     with pytest.raises(BadRequest, match=error):
-        stream(Path("x"), **options)
+        stream(Path("x"), **options).latestOffset()
 
 
 def test_a_beginning_that_makes_no_sense_ends_the_query_with_one_line(spark, told: Path, tmp_path: Path) -> None:
@@ -208,8 +208,11 @@ def test_a_beginning_that_makes_no_sense_ends_the_query_with_one_line(spark, tol
                           ({"startingOffsets": '{"queues-0": 999}'}, OutsideHistory)):  # fmt: skip
         with pytest.raises(name):
             stream(told, **options).initialOffset()
-    with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
-        run(spark, told, tmp_path / "out", view="history")
-    assert cause_of(caught.value) == (
-        "BadRequest", "a stream is of the view events or records: history is for spark.read"
-    )  # fmt: skip
+    for options, line in (
+        ({"view": "history"}, "a stream is of the view events or records: history is for spark.read"),
+        ({"endingOffsets": "latest"}, "endingOffsets: a stream has no end"),
+    ):
+        with pytest.raises(Exception) as caught:  # noqa: PT011  Spark's own wrapping
+            run(spark, told, tmp_path / "out", **options)
+        assert cause_of(caught.value) == ("BadRequest", line)
+        assert "UnboundLocalError" not in str(caught.value)

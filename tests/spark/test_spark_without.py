@@ -79,6 +79,21 @@ def test_what_was_settled_by_who_is_left_out_goes_to_the_next_and_is_a_guess(spa
     assert assumed == {"without session=9": 2, "without user=ann": 0}
 
 
+def test_without_what_came_between_two_marks(spark, tmp_path: Path) -> None:
+    told = Recorder(tmp_path)
+    found = {}
+    for number, queue in enumerate(("rest", "calm", "still", "quiet") * 3):
+        if number < 4:
+            told.declare(queue)
+        elif number in (4, 8):
+            told.mark(f"mark {number}")
+        found[number] = queue, told.publish(queue, b"x")
+    told.close()
+    for rule, numbers in (("from=mark:mark 4,to=mark:mark 8", range(4, 8)),
+                          (f"from=mark:mark 4,to={START_MS}", range(4, 12))):  # fmt: skip
+        assert differences(spark, tmp_path, rule) == {found[number]: ("ready", "left_out") for number in numbers}
+
+
 def test_the_closure_goes_on_from_letter_to_letter() -> None:
     letters = [
         ("a", 10, "b", 3, True),  # of a message that is left out
@@ -98,6 +113,9 @@ def test_rules_say_what_is_left_out() -> None:
     rule = parse_rule("from=5,to=7")
     assert [rule.fits("queues-0", 0, at, EVE) for at in (4, 5, 7, 8)] == [False, True, True, False]
     assert not rule.fits("queues-0", 0, 6, BROKER)  # time passes whoever is left out
+    assert parse_rule("from=mark:a,to= mark:b") == Rule(start="a", end="b")
+    marked = Rule(start={"queues-0": 5}, end={"queues-0": 7})
+    assert [marked.fits("queues-0", offset, 0, EVE) for offset in (4, 5, 6, 7)] == [False, True, True, False]
     for wrong in ("", "eve", "user=", "user=a,user=b", "message=12", "message=q:1,user=eve", "session=x", "colour=red"):
         with pytest.raises(BadRequest, match="--without"):
             parse_rule(wrong)
