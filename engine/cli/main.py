@@ -100,8 +100,8 @@ def run(arguments: list[str]) -> int:
         return error.code
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: that is no error
+    except (BrokenPipeError, SystemExit):  # nobody reads on (`| head`), which click ends with 1; but it is no error
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         click.echo(f"Error: {error.filename or ''}: {error.strerror or error}".replace(": :", ":"), err=True)

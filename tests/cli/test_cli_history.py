@@ -1,5 +1,6 @@
 """start, rewind and verify: a broker's life at the command line, and what is wrong with its data in one line."""
 
+import os
 import signal
 import subprocess
 import time
@@ -147,3 +148,13 @@ def test_verify_finds_a_state_that_is_not_what_the_log_says(start_broker: Callab
     assert "//q: " in done.stdout
     assert "differs from byte" in done.stdout
     assert done.stderr.startswith("Error: the stored state differs from the log in ")
+
+
+def test_that_nobody_reads_on_is_no_error() -> None:
+    """As with `| head`. Status 1 says of some commands that something was found."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([str(COMMAND), "help"], stdout=writing, stderr=subprocess.PIPE, check=False,
+                          env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, b"")
