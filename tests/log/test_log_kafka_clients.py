@@ -12,7 +12,7 @@ from tests.running import free_port
 def test_where_no_kafka_is_the_error_says_what_is_in_the_way() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(LogError, match=rf"^Kafka: nothing is heard from {address}: .*Connection refused"):
-        KafkaClients(address).require_answer(1.0)
+        KafkaClients(address).require_answer(3.0)
 
 
 def test_librdkafkas_lines_come_once_a_minute() -> None:
