@@ -178,11 +178,14 @@ class Channel:
         self, publishing: Publishing, destinations: tuple[Destination, ...], properties: bytes, body: bytes
     ) -> Placing | None:
         """For a mandatory publish whose queues may be gone when it gets there."""
+        if not publishing.placed:
+            return None
+
         def nowhere() -> None:
             if not self.closing:
                 self.unroutable(publishing, properties, body)
 
-        return Placing(len(destinations), nowhere) if publishing.placed else None
+        return Placing(len(destinations), nowhere)
 
     def logged(self, parsed: Parsed, body: bytes) -> tuple[bytes, Encryption | None]:
         """The body as it gets into the log. When it is to be encrypted: NoKeyYet, ResourceError (506)."""

@@ -57,7 +57,7 @@ def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
     if data is not None or kafka.servers is None:
         raise CliError(USAGE, "where is the history: --data, or --kafka?")
     log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
-    log.require_answer(FIRST_ANSWER_SECONDS)
+    log.clients.require_answer(FIRST_ANSWER_SECONDS)
     return in_topics(log)
 
 

@@ -42,7 +42,7 @@ class History:
             embedded = EmbeddedLogReader(self.data)
             return HistoryReader(embedded.metadata, embedded.queues)
         log = _kafka(replace(self, partitions=None))
-        log.require_answer(FIRST_ANSWER_SECONDS)
+        log.clients.require_answer(FIRST_ANSWER_SECONDS)
         if self.data is not None:
             self._require_same(self.data, log.identity)
         return HistoryReader(log.metadata, log.queues[: self.partitions])

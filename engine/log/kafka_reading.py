@@ -166,10 +166,6 @@ class KafkaLogReader:
         topic = self.topics.queues
         return [KafkaPartition(self.clients, topic, n, f"queues-{n}") for n in range(self.topics.partitions())]
 
-    def require_answer(self, seconds: float) -> None:
-        """NoAnswer when no broker says anything for so long."""
-        self.clients.require_answer(seconds)
-
     @cached_property
     def identity(self) -> str:
         """As `KafkaLog.identity`."""
