@@ -52,6 +52,7 @@ from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
+from engine.memory import MemoryAccount
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
 from engine.reader import Asked, ReadingConsumer
@@ -96,6 +97,7 @@ __all__ = [
 # messages, while the client's socket takes what was sent.
 CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
+MEMORY_LIMIT_BYTES = 1 << 30  # of bytes under way
 
 
 class Broker(Exchanges):
@@ -113,6 +115,7 @@ class Broker(Exchanges):
         self.clock = clock
         self.sessions = {}
         self.counters = all_counters()
+        self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
         self.access = Access(self.topology)
