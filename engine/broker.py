@@ -37,6 +37,7 @@ from engine.counters import all_counters
 from engine.dead_letters import Forwarder
 from engine.declarations import argument_of, resource
 from engine.delays import HiddenQueues, check_not_hidden
+from engine.doors import Door
 from engine.errors import (
     AccessRefused,
     AmqpError,
@@ -116,6 +117,7 @@ class Broker(Exchanges):
         self.sessions = {}
         self.counters = all_counters()
         self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
+        self.doors: tuple[Door, ...] = ()  # by which connections come in, once there are listeners
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
         self.access = Access(self.topology)

@@ -19,6 +19,8 @@ from typing import cast
 
 from engine.amqp.connection import Connection
 from engine.broker import Broker
+from engine.doors import Door, Guest, Listener, bound
+from engine.errors import NotAllowed
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -35,8 +37,9 @@ LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least
 class AmqpProtocol(asyncio.Protocol):
     """One client's socket around a sans-IO `Connection`."""
 
-    def __init__(self, server: "AmqpServer") -> None:
+    def __init__(self, server: "AmqpServer", guest: Guest) -> None:
         self.server = server
+        self.guest = guest
         self.broker = server.broker
         self.loop = server.loop
         self.transport: asyncio.Transport | None = None
@@ -61,6 +64,7 @@ class AmqpProtocol(asyncio.Protocol):
         )  # fmt: skip
         connection.output.wake = self.wake
         connection.on_throttle = self.choose_reading
+        connection.let_in = self.let_in
         connection.on_open = self.opened
         self.connection = connection
         self.server.protocols.add(self)
@@ -113,6 +117,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.broker.end_of_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.guest.leave()
         self.server.protocols.discard(self)
         if self.timer is not None:
             self.timer.cancel()
@@ -151,6 +156,13 @@ class AmqpProtocol(asyncio.Protocol):
         log.warning("%s: handshake not done in %d s", self.connection.peer, HANDSHAKE_SECONDS)
         self.drop()
 
+    def let_in(self) -> None:
+        """The client wants to open its vhost. NotAllowed when too many have, in RabbitMQ's words for its
+        connection_max."""
+        if not self.guest.log_in():
+            most = self.guest.door.most_logged_in
+            raise NotAllowed(f"connection refused: node connection limit ({most}) is reached")
+
     def opened(self) -> None:
         """The handshake is done: from here on heartbeats are looked after, if the client wants them."""
         assert self.connection is not None
@@ -178,14 +190,14 @@ class AmqpProtocol(asyncio.Protocol):
 
 
 class AmqpServer:
-    """The listening socket and its connections."""
+    """The listening sockets and their connections, which come in by `door`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, door: Door) -> None:
         self.broker = broker
+        self.door = door
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
-        self.server: asyncio.Server | None = None
-        self.tls_server: asyncio.Server | None = None
+        self.listeners: list[Listener] = []
         self.port = 0
         self.unsettled = 0  # bytes received since the last durable mark
         self.marked = 0  # of these, what the mark under way covers
@@ -196,22 +208,24 @@ class AmqpServer:
     async def start(self, host: str, port: int) -> None:
         """Listen; `port` 0 takes a free one. OSError when the address is taken."""
         self.broker.on_blocked.append(self.blocked_changed)
-        self.server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
-        self.port = self.server.sockets[0].getsockname()[1]
+        self.listen(host, port, None)
+        self.port = self.listeners[0].port
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 
     async def start_tls(self, host: str, port: int, context: ssl.SSLContext) -> None:
         """Listen for clients over TLS, too. OSError when the address is taken."""
-        self.tls_server = await self.loop.create_server(
-            lambda: AmqpProtocol(self), host, port, backlog=1024, ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=CLOSING_SECONDS,
-        )  # fmt: skip
+        self.listen(host, port, context)
+
+    def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
+        self.listeners += [
+            Listener(sock, self.door, lambda guest: AmqpProtocol(self, guest), context, HANDSHAKE_SECONDS)
+            for sock in bound(host, port)
+        ]
 
     async def stop(self, reason: str = "shutdown") -> None:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
-        for server in (self.server, self.tls_server):
-            if server is not None:
-                server.close()
+        for listener in self.listeners:
+            listener.close()
         if self.timer is not None:
             self.timer.cancel()
         for protocol in list(self.protocols):

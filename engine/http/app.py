@@ -7,15 +7,9 @@ the past (`/api/queues/{vhost}/{queue}/at`).
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
-import asyncio
-import contextlib
-import logging
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.doors import Guest
 from engine.errors import AmqpError
 from engine.http import (
     access,
@@ -51,7 +46,6 @@ from engine.http import (
 from engine.http.authentication import authenticate
 from engine.http.call import ApiError, Call, api_error, in_time, reply
 from engine.http.statistics import statistics
-from engine.past_process import past_process
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -204,6 +198,7 @@ def make_app(broker: "Broker") -> ASGIApp:
         async def respond(request: Request) -> Response:
             try:
                 user, tags = await authenticate(broker, request)
+                require_room(request)
                 call = Call(request, broker, user, tags)
                 if handler in PATIENT:
                     return await handler(call)
@@ -263,8 +258,17 @@ class Undecoded:
         await self.app(scope, receive, send)
 
 
+def require_room(request: Request) -> None:
+    """The user has logged in, so its connection counts as such. 503 when too many do."""
+    guest: Guest | None = request.scope.get("state", {}).get("guest")
+    if guest is not None and not guest.log_in():
+        raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
+
+
 def refuse(error: ApiError) -> Response:
     response = reply({"error": error.error, "reason": error.reason}, error.status)
+    if error.status == 503:
+        response.headers["retry-after"] = "5"
     if error.status == 401:
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     return response
@@ -283,49 +287,3 @@ async def no_such_path(request: Request, error: Exception) -> Response:
 async def unexpected(request: Request, error: Exception) -> Response:
     """A defect of ours: Starlette raises it again after this answer, so that it is logged with its traceback."""
     return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"))
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the broker's own process decides when to stop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-# Where it is served: a bound socket, and what TLS needs where it is over TLS.
-Listener = tuple[socket.socket, ssl.SSLContext | None]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """OSError when the address cannot be bound."""
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-
-
-async def serve(app: ASGIApp, listeners: Sequence[Listener]) -> None:
-    """Serve there until cancelled; then take no more requests, let those under way finish (3 seconds at most), and
-    return by raising CancelledError."""
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    servers = [(_server(app, context), [listener]) for listener, context in listeners]
-    task = asyncio.gather(*(server.serve(sockets=sockets) for server, sockets in servers))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        for server, _ in servers:
-            server.should_exit = True
-        await task
-        raise
-    finally:
-        for listener, _ in listeners:
-            listener.close()
-        past_process.close()
-
-
-def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
-    config = uvicorn.Config(
-        app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=3,
-    )  # fmt: skip
-    config.load()
-    config.ssl = context
-    return _Server(config)

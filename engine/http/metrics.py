@@ -400,6 +400,20 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
                      keeper.read_back_seconds)  # fmt: skip
 
 
+def door_metrics(broker: "Broker") -> Iterator[Metric]:
+    """Connections of AMQP and of HTTP, what they may take of the descriptors, and what was refused."""
+    share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
+    used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
+    refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")
+    for door in broker.doors:
+        protocol = {"protocol": door.protocol}
+        share.add(door.share, protocol)
+        used.add(door.logged_in, protocol | {"logged_in": "true"}).add(door.unknown, protocol | {"logged_in": "false"})
+        for reason, count in door.refused.items():
+            refused.add(count, protocol | {"reason": reason})
+    yield from (share, used, refused)
+
+
 PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
     ("rewindmq_log_next_offset", "End of the log, as far as is known",
      lambda keeper, partition: partition.next_offset + keeper.behind(partition)),
@@ -444,7 +458,8 @@ def metrics(broker: "Broker", apart: bool = False) -> Response:
     found += of_objects(QUEUES, QUEUES, seen, apart)
     found += of_objects(CHANNELS, CHANNELS, channels_seen(broker, pairs), apart)
     found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker), apart)
-    found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *history_counters(broker, pairs)]
+    found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *door_metrics(broker),
+              *history_counters(broker, pairs)]
     return exposed("".join(text_of(metric, "rabbitmq_") for metric in found))
 
 

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 import engine.server
+from engine.doors import Door
 from engine.server import AmqpServer
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, publish, raw_frame
@@ -18,7 +19,7 @@ Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
 def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
     async def main() -> None:
         double = broker or DoubleBroker()
-        server = AmqpServer(double)  # type: ignore[arg-type]
+        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]
         await server.start("127.0.0.1", 0)
         try:
             await asyncio.wait_for(scenario(server, double), 20)
