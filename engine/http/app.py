@@ -44,6 +44,7 @@ from engine.http import (
     web,
 )
 from engine.http.authentication import authenticate
+from engine.http.browsers import Guarded
 from engine.http.call import ApiError, Call, api_error, in_time, reply
 from engine.http.statistics import statistics
 
@@ -234,10 +235,10 @@ def make_app(broker: "Broker") -> ASGIApp:
         ("/memory-breakdown", show_memory_breakdown),
     ):  # fmt: skip
         routes.append(Route("/metrics" + path, show, methods=["GET"]))
-    routes.append(Route("/", web.page, methods=["GET"]))
+    routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
     starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
     starlette.router.redirect_slashes = False
-    return Undecoded(starlette, broker.config.prometheus_port)
+    return Guarded(Undecoded(starlette, broker.config.prometheus_port))
 
 
 class Undecoded:

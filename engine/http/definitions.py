@@ -8,6 +8,7 @@ from email.parser import BytesParser
 from starlette.responses import Response
 
 from engine import definitions
+from engine.http.browsers import stays_here
 from engine.http.call import Call, bad_request, json_object, not_found, reply
 from engine.importing import Import
 
@@ -83,8 +84,10 @@ def form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
 
 
 def header(value: bytes) -> str:
-    """What may stand in a header."""
+    """An address of ours that may stand in a header."""
     text = value.decode("latin-1")
     if not text.isprintable():
         raise bad_request("redirect is no address")
+    if not stays_here(text):
+        raise bad_request("redirect leads to another site: give a relative address")
     return text
