@@ -53,6 +53,7 @@ from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
+from engine.loop_share import LoopShare
 from engine.memory import MemoryAccount
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
@@ -117,6 +118,7 @@ class Broker(Exchanges):
         self.sessions = {}
         self.counters = all_counters()
         self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
+        self.http_share = LoopShare()  # of the management API
         self.doors: tuple[Door, ...] = ()  # by which connections come in, once there are listeners
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1

@@ -24,7 +24,7 @@ from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
 from engine.partition import Partition
 from engine.past import NoSuchQueue, messages_at, published_at
-from engine.past_process import ProcessEnded, past_process
+from engine.past_process import ProcessEnded, TooManyQuestions, past_process
 from engine.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
 from engine.reading_arguments import FIRST, LAST, NEXT, NUMBER, Start
 from projections.machine.queue import Queue
@@ -281,12 +281,12 @@ class WhatWasThere:
             return type(error)(str(error))
 
 
-async def moment_source(history: History, partition: Partition, queue: Queue, at: At) -> MomentSource:
+async def moment_source(history: History, partition: Partition, queue: Queue, at: At, user: str) -> MomentSource:
     """NotFound when the queue did not exist then; PreconditionFailed when the moment can't be read."""
     found: tuple[array[int], array[int]] | Exception
     try:
-        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at))
-    except (ProcessEnded, RuntimeError) as error:
+        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at), user)
+    except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
         found = error
     if isinstance(found, NoSuchQueue):
         raise NotFound(str(found))

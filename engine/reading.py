@@ -178,7 +178,7 @@ class Readings:
             raise PreconditionFailed(f"the past of {where} can't be read: not known to all nodes yet")
         source = None
         if moment is not None:
-            source = await moment_source(self._history, partition, queue, moment)
+            source = await moment_source(self._history, partition, queue, moment, asked.session.user)
             self._check_open(asked.session)
             if queue.gone:
                 raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")

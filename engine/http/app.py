@@ -200,6 +200,7 @@ def make_app(broker: "Broker") -> ASGIApp:
             try:
                 user, tags = await authenticate(broker, request)
                 require_room(request)
+                await broker.http_share.turn()
                 call = Call(request, broker, user, tags)
                 if handler in PATIENT:
                     return await handler(call)

@@ -8,7 +8,7 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
+from engine.loop_share import Work
 from projections.hidden import is_hidden
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class Call:
         self.broker = broker
         self.user = user
         self.tags = tags
+        self.work = Work(broker.http_share)
 
     # -- what is named ----------------------------------------------------------------------------------------------
     def segment(self, name: str) -> str:
@@ -216,6 +218,24 @@ async def in_time() -> AsyncIterator[None]:
     except TimeoutError:
         raise ApiError(503, "service_unavailable", f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
                        " written (is the disk full, is Kafka away?); it is tried again") from None  # fmt: skip
+
+
+async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> Response:
+    """The answer that `work` makes; it is cancelled when the client hangs up. The body has been read."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(hung_up(call.request))
+    try:
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=499)  # which nobody reads
+    finally:
+        for each in (task, gone):
+            each.cancel()
+
+
+async def hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def json_object(raw: bytes) -> dict[str, Json]:

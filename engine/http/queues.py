@@ -13,7 +13,7 @@ from starlette.responses import Response
 from engine.http.arguments import arguments_from, table_of, types_of
 from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, not_found, reply, text
 from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
-from engine.http.listing import Item, columns_of, listed, single
+from engine.http.listing import Item, columns_of, listed, queues_in, single
 from engine.http.properties import properties_of
 from engine.http.statistics import depth_of, statistics
 from projections.machine.profile import RABBITMQ_4_3
@@ -23,6 +23,7 @@ from schemas.events import EPOCH_SHIFT, Nacked, Published
 if TYPE_CHECKING:
     from engine.broker import Broker
     from engine.partition import Partition
+    from projections.machine.consumer import Consumer
     from projections.machine.queue import Queue
 
 ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
@@ -34,21 +35,21 @@ PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
 
 async def list_all(call: Call) -> Response:
     """/queues, and /queues/detailed: here both tell everything."""
-    return listed(call, queue_items(call, set(call.visible_vhosts())))
+    return await queues_of(call, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, queue_items(call, {call.vhost}))
+    return await queues_of(call, {call.vhost})
 
 
-def queue_items(call: Call, vhosts: set[str]) -> list[Item]:
-    columns = columns_of(call.request.query_params)
-    found = [pair for pair in call.broker.visible_queues() if pair[1].vhost in vhosts]
+async def queues_of(call: Call, vhosts: set[str]) -> Response:
+    broker, found = call.broker, await queues_in(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
-        return [plain_item(call.broker, partition, queue, with_totals) for partition, queue in found]
+        return await listed(call, found, lambda pair: plain_item(broker, *pair, with_totals))
+    columns = columns_of(call.request.query_params)
     head = columns is not None and "head_message_timestamp" in columns
-    return [queue_item(call.broker, partition, queue, head) for partition, queue in found]
+    return await listed(call, found, lambda pair: queue_item(broker, *pair, head))
 
 
 def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
@@ -77,13 +78,16 @@ async def show(call: Call) -> Response:
 async def unacked(call: Call) -> Response:
     """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
     queue = call.queue()
-    return listed(call, [
-        {"message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
-         "redelivered": redelivered_of(info),
-         "channel_details": channel_details(call.broker, holder.session, holder.channel)}
-        for holder in queue.holders.values()
-        for message_id, info in holder.held.items()
-    ])  # fmt: skip
+    found = [(holder, *each) for holder in queue.holders.values() for each in holder.held.items()]
+    return await listed(call, found, lambda each: unacked_item(call.broker, *each))
+
+
+def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, info: int) -> Item:
+    return {
+        "message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
+        "redelivered": redelivered_of(info),
+        "channel_details": channel_details(broker, holder.session, holder.channel),
+    }  # fmt: skip
 
 
 async def peek(call: Call) -> Response:
@@ -175,7 +179,7 @@ def node_of(broker: "Broker", queue: "Queue") -> str:
 
 def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
     """The `timestamp` property of the first ready message (classic queues only, as in RabbitMQ)."""
-    if queue.type != "classic":
+    if queue.type != "classic" or queue.gone:
         return None
     first = next(iter(queue.ready_ids()), None)
     if first is None:

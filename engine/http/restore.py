@@ -22,7 +22,7 @@ from engine.http.call import ApiError, Call, Json, bad_request, boolean, not_fou
 from engine.http.past import partition_name, require_read
 from engine.past import history_of
 from engine.past_bindings import Lost, split
-from engine.past_process import ProcessEnded, past_process
+from engine.past_process import ProcessEnded, TooManyQuestions, past_process
 from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore, to_bind
 from projections.marks import moment
 from projections.rewind import At, RewindError, format_time
@@ -42,7 +42,7 @@ async def post(call: Call) -> Response:
         raise bad_request(f"publishing is blocked: {call.broker.blocked}")
     await call.durable()  # the reader sees what is written
     try:
-        plan = await past_process.ask(wish)
+        plan = await past_process.ask(wish, call.user)
         if isinstance(plan, NoPlan):
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
@@ -53,6 +53,8 @@ async def post(call: Call) -> Response:
             done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
     except ProcessEnded as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
     return reply(answer | {
         "restored": done.restored, "duplicates": done.duplicates, "refused": done.refused, "declared": done.declared,
         **shown(done.bound, done.lost),

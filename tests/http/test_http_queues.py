@@ -69,7 +69,7 @@ def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, nam
     all_retry = "all (min: 60000ms, max: 120000ms)"
     assert [queue[key] for key in shown] == [3, 3, {"9": 2, "4": 1}, 2, 0, all_retry, 20]
     assert "next_delayed_at" not in queue
-    began = time.time() * 1000
+    began = int(time.time() * 1000)
     assert len(get(api, name, "reject_requeue_true", count=1)) == 1
     assert len(get(api, name, "reject_requeue_true", count=1)) == 1
     queue = api.get(f"/queues/%2F/{name}").json()
