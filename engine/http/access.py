@@ -3,7 +3,8 @@
 from starlette.responses import Response
 
 from engine.definitions import user_item
-from engine.http.call import Call, Json, bad_request, done, not_found, reply, short, text
+from engine.http.bodies import Json
+from engine.http.call import Call, bad_request, done, not_found, reply, short, text
 from engine.http.listing import Item, listed
 from engine.limits import checked_user_limits
 from engine.passwords import rabbitmq_hash

@@ -195,22 +195,30 @@ def make_app(broker: "Broker") -> ASGIApp:
     """The application."""
     statistics(broker)  # counts begin here
 
-    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
+    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
+        async def respond(request: Request) -> ASGIApp:
+            held: Call | None = None
+            response: ASGIApp
             try:
                 user, tags = await authenticate(broker, request)
                 require_room(request)
                 await broker.http_share.turn()
-                call = Call(request, broker, user, tags)
+                held = call = Call(request, broker, user, tags)
                 if handler in PATIENT:
-                    return await handler(call)
-                async with in_time():
-                    return await handler(call)
+                    response = await handler(call)
+                else:
+                    async with in_time():
+                        response = await handler(call)
             except ApiError as error:
-                return refuse(error)
+                response = refuse(error)
             except AmqpError as error:
                 broker.end_of_turn()
-                return refuse(api_error(error))
+                response = refuse(api_error(error))
+            except BaseException:
+                if held is not None:
+                    held.release()
+                raise
+            return response if held is None else Sent(response, held)
 
         return respond
 
@@ -242,6 +250,20 @@ def make_app(broker: "Broker") -> ASGIApp:
     return Guarded(Undecoded(starlette, broker.config.prometheus_port))
 
 
+class Sent:
+    """A response; with its last byte ends what its request held."""
+
+    def __init__(self, response: ASGIApp, call: Call) -> None:
+        self.response = response
+        self.call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.response(scope, receive, send)
+        finally:
+            self.call.release()
+
+
 class Undecoded:
     """Routes by the path as it was sent, so that an encoded slash stays part of its segment. At `metrics_port` there
     are metrics and nothing else."""
@@ -269,8 +291,10 @@ def require_room(request: Request) -> None:
 
 def refuse(error: ApiError) -> Response:
     response = reply({"error": error.error, "reason": error.reason}, error.status)
-    if error.status == 503:
+    if error.status in (429, 503):
         response.headers["retry-after"] = "5"
+    if error.status == 413:
+        response.headers["connection"] = "close"  # the rest of the body is not read
     if error.status == 401:
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     return response

@@ -11,7 +11,8 @@ from urllib.parse import quote, unquote
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, not_found, reply, short, text
+from engine.http.bodies import Json
+from engine.http.call import Call, not_found, reply, short, text
 from engine.http.exchanges import exchange_of
 from engine.http.listing import Item, listed, queues_in
 from projections.hidden import is_hidden

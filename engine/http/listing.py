@@ -19,6 +19,7 @@ from engine.loop_share import Work
 from projections.hidden import is_hidden
 
 if TYPE_CHECKING:
+    from engine.broker import Broker
     from engine.partition import Partition
     from projections.machine.queue import Queue
 
@@ -83,15 +84,21 @@ async def with_name(
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
+    return await queues_by_name(call.broker, call.work, vhosts)
+
+
+async def queues_by_name(
+    broker: "Broker", work: Work, vhosts: Container[str]
+) -> "list[tuple[Partition, Queue]]":
     """The queues of these vhosts, each with its partition, by vhost and name, without those that the broker keeps for
     itself: as `visible_queues` of the broker, in slices."""
     entries = [
         (key, (partition, queue))
-        for partition in call.broker.partitions
-        async for key, queue in call.work.over(list(partition.machine.by_name.items()))
+        for partition in broker.partitions
+        async for key, queue in work.over(list(partition.machine.by_name.items()))
         if key[0] in vhosts and not is_hidden(key[1])
     ]
-    return await call.work.in_order(entries)
+    return await work.in_order(entries)
 
 
 def single(call: Call, item: Item) -> Response:

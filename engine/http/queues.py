@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, not_found, reply, text
+from engine.http.bodies import Json
+from engine.http.call import Call, bad_request, boolean, done, in_time, integer, not_found, reply, text
 from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
 from engine.http.listing import Item, columns_of, listed, queues_in, single
 from engine.http.properties import properties_of

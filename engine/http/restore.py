@@ -18,7 +18,8 @@ not), each with the reason.
 from starlette.responses import Response
 
 from engine.http.bindings import binding_item
-from engine.http.call import ApiError, Call, Json, bad_request, boolean, not_found, reply, text
+from engine.http.bodies import MAX_VALUES, Json
+from engine.http.call import ApiError, Call, bad_request, boolean, not_found, reply, text
 from engine.http.past import partition_name, require_read
 from engine.past import history_of
 from engine.past_bindings import Lost, split
@@ -34,7 +35,7 @@ MAX_MESSAGES = 100_000  # ids in one request
 async def post(call: Call) -> Response:
     vhost, queue = call.vhost, call.segment("queue")
     require_read(call, vhost, queue)
-    content = await call.body()
+    content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
     wish = wish_of(call, vhost, queue, target, content)

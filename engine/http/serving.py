@@ -24,6 +24,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.doors import Door, Guest, Listener
+from engine.http.bodies import body_process
 from engine.past_process import past_process
 
 HEADER_SECONDS = 10.0
@@ -147,3 +148,4 @@ async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door) -> Non
         for sock, _ in listening:
             sock.close()
         past_process.close()
+        body_process.close()

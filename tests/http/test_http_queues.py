@@ -101,7 +101,7 @@ def test_a_body_that_is_no_json_object_is_refused(api: httpx.Client, name: str, 
 
 def test_a_body_over_the_limit_is_refused_and_the_broker_goes_on(api: httpx.Client, queue: str) -> None:
     answer = api.post("/exchanges/%2F/amq.default/publish", content=b" " * 10_485_761)
-    assert answer.status_code == 400
+    assert answer.status_code == 413
     assert answer.json()["reason"].startswith("Exceeded HTTP request body size limit")
     assert api.get(f"/queues/%2F/{queue}").json()["messages"] == 0
 
