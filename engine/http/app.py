@@ -27,6 +27,7 @@ from engine.http import (
     erasures,
     exchanges,
     features,
+    getting,
     health,
     limits,
     marks,
@@ -132,7 +133,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/{vhost}": {"GET": queues.list_vhost},
     "/queues/{vhost}/{queue}": {"GET": queues.show, "PUT": queues.declare, "DELETE": queues.delete},
     "/queues/{vhost}/{queue}/contents": {"DELETE": queues.purge},
-    "/queues/{vhost}/{queue}/get": {"POST": queues.get},
+    "/queues/{vhost}/{queue}/get": {"POST": getting.get},
     "/queues/{vhost}/{queue}/actions": {"POST": queues.act},
     "/queues/{vhost}/{queue}/unacked": {"GET": queues.unacked},
     "/queues/{vhost}/{queue}/peek/{position}": {"GET": queues.peek},
@@ -186,7 +187,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
 # These may take longer than the log does for one answer: they look at history, ask Kafka, wait for the disk, or ask
 # again and again.
 PATIENT = {
-    definitions.import_all, definitions.import_vhost, past.at, restore.post, queues.get, state.copy, quorum.status,
+    definitions.import_all, definitions.import_vhost, past.at, restore.post, getting.get, state.copy, quorum.status,
     quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow, quorum.shrink, quorum.rebalance,
 }  # fmt: skip
 
