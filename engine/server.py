@@ -19,6 +19,7 @@ from typing import cast
 
 from engine.amqp.connection import Connection
 from engine.broker import Broker
+from engine.config import bracketed
 from engine.doors import Door, Guest, Listener, bound
 from engine.errors import NotAllowed
 
@@ -31,6 +32,7 @@ UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable y
 UNSETTLED_MARK = 4_194_304  # how often durability is asked for
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
+STOPPING = "broker forced connection closure with reason 'shutdown'"  # RabbitMQ's words for a node that stops
 LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least: RabbitMQ does so once a minute
 
 
@@ -59,7 +61,7 @@ class AmqpProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         tls, listener = transport.get_extra_info("ssl_object"), self.broker.config.tls
         connection = Connection(
-            self.broker, f"{peer[0]}:{peer[1]}", is_loopback(str(peer[0])),
+            self.broker, f"{bracketed(str(peer[0]))}:{peer[1]}", is_loopback(str(peer[0])),
             None if tls is None or listener is None else listener.peer(tls),
         )  # fmt: skip
         connection.output.wake = self.wake
@@ -197,37 +199,57 @@ class AmqpServer:
         self.door = door
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
-        self.listeners: list[Listener] = []
-        self.port = 0
+        self.listeners: list[tuple[str, int, ssl.SSLContext | None]] = []  # address and port, and TLS where it is used
+        self.servers: list[Listener] = []  # none while the listeners are suspended
         self.unsettled = 0  # bytes received since the last durable mark
         self.marked = 0  # of these, what the mark under way covers
         self.held: list[AmqpProtocol] = []
         self.timer: asyncio.TimerHandle | None = None
         self.look_seconds = min(LOOK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; `port` 0 takes a free one. OSError when the address is taken."""
+    def begin(self) -> None:
+        """The listeners are there: look after the connections that come."""
         self.broker.on_blocked.append(self.blocked_changed)
-        self.listen(host, port, None)
-        self.port = self.listeners[0].port
+        self.broker.doors = self
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 
-    async def start_tls(self, host: str, port: int, context: ssl.SSLContext) -> None:
-        """Listen for clients over TLS, too. OSError when the address is taken."""
-        self.listen(host, port, context)
-
-    def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> None:
-        self.listeners += [
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        """Listen, with `context` over TLS; `port` 0 takes a free one. The port. OSError when the address is taken."""
+        made = [
             Listener(sock, self.door, lambda guest: AmqpProtocol(self, guest), context, HANDSHAKE_SECONDS)
             for sock in bound(host, port)
         ]
+        self.servers += made
+        self.listeners.append((host, made[0].port, context))
+        return made[0].port
 
-    async def stop(self, reason: str = "shutdown") -> None:
+    # -- doors --------------------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """New connections are taken."""
+        return bool(self.servers)
+
+    def suspend(self) -> None:
+        """Take no new connections. Those that are open go on."""
+        for server in self.servers:
+            server.close()
+        self.servers = []
+
+    async def resume(self) -> None:
+        """Take new connections again. OSError when another program has taken an address meanwhile."""
+        if not self.servers:
+            listeners, self.listeners = self.listeners, []
+            try:
+                for listener in listeners:
+                    await self.listen(*listener)
+            except OSError:
+                self.suspend()
+                self.listeners = listeners
+                raise
+
+    async def close_connections(self, reason: str = STOPPING) -> None:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
-        for listener in self.listeners:
-            listener.close()
-        if self.timer is not None:
-            self.timer.cancel()
         for protocol in list(self.protocols):
             if protocol.connection is not None:
                 protocol.connection.force_close(reason)
@@ -239,6 +261,13 @@ class AmqpServer:
         for protocol in list(self.protocols):
             protocol.drop()
         await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        """Take no new connections, and close all that are open."""
+        self.suspend()
+        if self.timer is not None:
+            self.timer.cancel()
+        await self.close_connections()
 
     def connections(self) -> list[Connection]:
         return [protocol.connection for protocol in self.protocols if protocol.connection is not None]

@@ -22,16 +22,10 @@ if TYPE_CHECKING:
     from projections.machine.queue import ConsumerView, Queue
 
 
-def connection_name(broker: "Broker", session: "Session") -> str:
-    if " -> " in session.peer:
-        return session.peer
-    return f"{session.peer} -> {broker.config.host}:{broker.config.amqp_port}"
-
-
 def peer_details(broker: "Broker", session: "Session") -> Item:
     host, _, port = session.peer.split(" -> ")[0].rpartition(":")
     return {
-        "name": connection_name(broker, session), "peer_host": host or session.peer,
+        "name": broker.config.connection_name(session.peer), "peer_host": host.strip("[]") or session.peer,
         "peer_port": int(port) if port.isdigit() else 0,
     }  # fmt: skip
 
@@ -67,7 +61,7 @@ async def connections_of(call: Call, sessions: "list[Session]") -> Response:
 def session_named(call: Call) -> "Session":
     name = call.segment("name")
     for session in visible_sessions(call, None):
-        if connection_name(call.broker, session) == name:
+        if call.broker.config.connection_name(session.peer) == name:
             return session
     raise not_found()
 
@@ -96,7 +90,7 @@ def sessions_of_user(call: Call) -> "list[Session]":
 
 async def user_connections(call: Call) -> Response:
     return await listed(call, [
-        {"name": connection_name(call.broker, session), "vhost": session.vhost, "user": session.user,
+        {"name": call.broker.config.connection_name(session.peer), "vhost": session.vhost, "user": session.user,
          "node": call.broker.config.node}
         for session in sessions_of_user(call)
     ])  # fmt: skip
@@ -161,7 +155,7 @@ async def channel(call: Call) -> Response:
     broker, name = call.broker, call.segment("name")
     for session in visible_sessions(call, None):
         for number, status in sorted(session.channels.items()):
-            if f"{connection_name(broker, session)} ({number})" == name:
+            if f"{broker.config.connection_name(session.peer)} ({number})" == name:
                 at = session.session_id, number
                 consumers = await consumers_in(call, set(broker.topology.vhosts))
                 of_it = [(queue, each) for queue, each in consumers if (each.session, each.channel) == at]

@@ -112,7 +112,8 @@ def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pyt
     async def scenario() -> None:
         door = Door("amqp", 8)  # six that have logged in, and two more
         server = AmqpServer(DoubleBroker(), door)  # type: ignore[arg-type]
-        await server.start("127.0.0.1", 0)
+        await server.listen("127.0.0.1", 0, None)
+        server.begin()
         clients = []
         for _ in range(6):
             clients.append(await connected(server, HANDSHAKE))
@@ -137,7 +138,7 @@ def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pyt
 
 
 async def connected(server: AmqpServer, *frames: bytes) -> Socket:
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.listeners[0][1])
     made = Socket(reader, writer)
     with contextlib.suppress(ConnectionError):
         await made.send(*frames)
