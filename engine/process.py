@@ -81,7 +81,7 @@ async def _main(config: Config) -> None:
         amqp_door, http_door = broker.admissions = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
         await _listen(server, config)
-        http = asyncio.create_task(serve(make_app(broker), _listen_http(config), http_door))
+        http = asyncio.create_task(serve(make_app(broker), _listen_http(config), http_door, broker.http_share))
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"

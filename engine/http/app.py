@@ -230,13 +230,13 @@ def make_app(broker: "Broker") -> ASGIApp:
         return respond
 
     async def show_metrics(request: Request) -> Response:
-        return metrics.metrics(broker)
+        return await metrics.metrics(broker)
 
     async def show_metrics_per_object(request: Request) -> Response:
-        return metrics.metrics(broker, apart=True)
+        return await metrics.metrics(broker, apart=True)
 
     async def show_metrics_detailed(request: Request) -> Response:
-        return metrics.detailed(broker, request)
+        return await metrics.detailed(broker, request)
 
     async def show_memory_breakdown(request: Request) -> Response:
         return metrics.memory_breakdown(broker)

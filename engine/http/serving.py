@@ -21,10 +21,12 @@ from typing import Any, cast
 import h11
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from engine.doors import Door, Guest, Listener
 from engine.http.bodies import body_process
+from engine.loop_share import LoopShare
 from engine.past_process import past_process
 
 HEADER_SECONDS = 10.0
@@ -55,6 +57,9 @@ class HttpProtocol(H11Protocol):
     def __init__(self, server: "_Server", guest: Guest) -> None:
         super().__init__(server.config, server.server_state, {})
         self.guest = guest
+        self.share = server.share
+        self._received = b""  # and not read yet
+        self._held = False
         self._waits_for = ""  # the client: "header", "body", "stall" (of an answer); "": the client waits for us
         self._since = 0.0
         self._unsent = 0
@@ -63,6 +68,24 @@ class HttpProtocol(H11Protocol):
         super().connection_made(cast(asyncio.Transport, transport))
         self.app_state["guest"] = self.guest
         self._waits_for, self._since = "header", self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """Requests are read in the API's share of the loop's time: many clients at once are read one after another."""
+        self._received += data
+        if len(self._received) == len(data):
+            self.share.call(self._read)
+        if len(self._received) > HIGH_WATER_LIMIT and not self._held:
+            self._held = True
+            self.transport.pause_reading()
+
+    def _read(self) -> None:
+        data, self._received = self._received, b""
+        if self.transport.is_closing():
+            return
+        if self._held:
+            self._held = False
+            self.transport.resume_reading()
+        super().data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.guest.leave()
@@ -96,8 +119,9 @@ class HttpProtocol(H11Protocol):
 class _Server(uvicorn.Server):
     """uvicorn without its signal handlers (the broker's own process decides when to stop), with our listeners."""
 
-    def __init__(self, config: uvicorn.Config, listening: Sequence[Listening], door: Door) -> None:
+    def __init__(self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
         super().__init__(config)
+        self.share = share
         self._listening = listening
         self._door = door
         self._listeners: list[Listener] = []
@@ -127,16 +151,16 @@ class _Server(uvicorn.Server):
         await super().shutdown()
 
 
-async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door) -> None:
-    """Serve there until cancelled; then take no more requests, let those under way finish (3 seconds at most), and
-    return by raising CancelledError."""
+async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+    """Serve there, in this share of the loop's time, until cancelled; then take no more requests, let those under way
+    finish (3 seconds at most), and return by raising CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
     )  # fmt: skip
     config.load()
-    server = _Server(config, listening, door)
+    server = _Server(config, listening, door, share)
     task = asyncio.create_task(server.serve())
     try:
         await asyncio.shield(task)

@@ -11,6 +11,7 @@ import uvloop
 
 from engine.doors import Door, bound
 from engine.http import serving
+from engine.loop_share import LoopShare
 
 ANSWER = b"x" * 4_000_000
 
@@ -36,7 +37,7 @@ def run(scenario: Scenario, share: int = 40) -> None:
     async def main() -> None:
         (sock,) = bound("127.0.0.1", 0)
         door = Door("http", share)
-        served = asyncio.create_task(serving.serve(app, [(sock, None)], door))
+        served = asyncio.create_task(serving.serve(app, [(sock, None)], door, LoopShare()))
         try:
             await asyncio.wait_for(scenario(sock.getsockname()[1], door), 30)
         finally:
