@@ -33,7 +33,7 @@ async def list_vhost(call: Call) -> Response:
 async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
     """Those of each vhost, the default exchange's first: every queue is bound to it by its name."""
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
-    for _, queue in await queues_in(call, set(vhosts)):
+    async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
     topology, is_live = call.broker.topology, call.broker.router.is_live
     for vhost, found in by_vhost.items():
@@ -74,7 +74,8 @@ async def of_queue(call: Call) -> Response:
 async def from_exchange(call: Call) -> Response:
     exchange = exchange_of(call)
     if exchange.exchange == "":
-        found = [default_binding(queue.vhost, queue.name) for _, queue in await queues_in(call, {exchange.vhost})]
+        queues = await queues_in(call, {exchange.vhost})
+        found = [default_binding(queue.vhost, queue.name) async for _, queue in call.work.over(queues)]
     else:
         bound = call.broker.topology.bindings_from(exchange.vhost, exchange.exchange)
         found = [each for each in bound if call.broker.router.is_live(each)]

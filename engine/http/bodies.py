@@ -77,7 +77,8 @@ def json_object(raw: bytes, most_values: int | None = MAX_VALUES) -> dict[str, J
     """Nothing at all is an empty object. BadBody."""
     try:
         content = json.loads(raw) if raw.strip() else {}
-        if most_values is not None and raw.count(b",") >= most_values:  # which may stand in texts
+        marks = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # one for each value but the first; also in texts
+        if most_values is not None and marks >= most_values:
             require_few(content, most_values, "the body")
         require_sane(content, 0)
     except (ValueError, RecursionError):

@@ -13,7 +13,6 @@ from starlette.responses import Response, StreamingResponse
 from engine.loop_share import Work
 
 WHOLE_BYTES = 262_144  # of an answer that is sent as a whole
-TEXT_CHARACTERS = 131_072  # of a long text that are escaped at once
 
 encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -41,19 +40,6 @@ async def members(work: Work, content: dict[str, object]) -> AsyncIterator[str]:
         else:
             yield encode(value)
     yield "{}" if before == "{" else "}"
-
-
-async def text(work: Work, value: str) -> AsyncIterator[str]:
-    """A JSON string of a text that may be long."""
-    if len(value) <= TEXT_CHARACTERS:
-        yield encode(value)
-        return
-    yield '"'
-    for first in range(0, len(value), TEXT_CHARACTERS):
-        yield encode(value[first : first + TEXT_CHARACTERS])[1:-1]
-        if work.due:
-            await work.give_way()
-    yield '"'
 
 
 async def answer(pieces: AsyncIterator[str], media_type: str = "application/json") -> Response:
