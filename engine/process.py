@@ -25,10 +25,11 @@ from engine.broker import Broker, Config, wall_clock_ms
 from engine.config import VERSION
 from engine.definitions import load
 from engine.errors import AmqpError
+from engine.file_modes import close_to_others
 from engine.http.app import Listener, listen, make_app, serve
 from engine.joining import open_node
 from engine.log.base import CorruptLog, LogError
-from engine.logs import log_to_stderr
+from engine.logs import escaped, log_to_stderr
 from engine.server import AmqpServer
 from projections.machine.machine import NewerHistory
 from projections.store import StoreError
@@ -54,7 +55,7 @@ def run(config: Config) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config))
     except Failure as error:
-        print(f"rewindmq: {error}", file=sys.stderr)
+        print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
         return error.code
     return 0
 
@@ -107,6 +108,7 @@ def _take_descriptors() -> None:
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
         config.data.mkdir(parents=True, exist_ok=True)
+        close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, wall_clock_ms, failed)
         return Broker.open(config)

@@ -102,7 +102,7 @@ def lock(data_dir: Path) -> int:
     directory = data_dir / "log"
     directory.mkdir(parents=True, exist_ok=True)
     file = directory / "lock"
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -58,9 +58,9 @@ class Sidecars:
     def __init__(self, segment: Path, base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._base_offset = base_offset
-        self._index = os.open(index_path(segment), flags, 0o644)
+        self._index = os.open(index_path(segment), flags, 0o640)
         try:
-            self._lengths = os.open(lengths_path(segment), flags, 0o644)
+            self._lengths = os.open(lengths_path(segment), flags, 0o640)
         except OSError:
             os.close(self._index)
             raise
