@@ -7,8 +7,10 @@
     /metrics/memory-breakdown  what memory there is to speak of
 
 A family is RabbitMQ's (prometheus_rabbitmq_core_metrics_collector.erl), so what it tells of Erlang and of its stores is
-left out. Counters count from the broker's start, except two of ours that follow from the history: the outcomes of
-messages count over the life of each queue, quarantined records over that of the log.
+left out. Names (of vhosts, queues, exchanges, channels, connections) are told of the vhosts that the asking user may
+see, and of all at the metrics' own port; figures without names count everything. Counters count from the broker's
+start, except two of ours that follow from the history: the outcomes of messages count over the life of each queue,
+quarantined records over that of the log.
 """
 
 import re
@@ -229,7 +231,9 @@ def queues_seen(
     ]
 
 
-def channels_seen(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> list[ChannelSeen]:
+def channels_seen(
+    broker: "Broker", pairs: "list[tuple[Partition, Queue]]", vhosts: list[str] | None = None
+) -> list[ChannelSeen]:
     consuming: dict[tuple[int, int], int] = {}
     for _, queue in pairs:
         if queue.attached:
@@ -239,12 +243,17 @@ def channels_seen(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> l
     return [
         ChannelSeen(broker, session, channel, consuming.get((session.session_id, channel.number), 0))
         for session in broker.sessions.values()
+        if vhosts is None or session.vhost in vhosts
         for channel in session.channels.values()
     ]
 
 
-def connections_seen(broker: "Broker") -> list[ConnectionSeen]:
-    return [ConnectionSeen(broker, session) for session in broker.sessions.values() if session.link is not None]
+def connections_seen(broker: "Broker", vhosts: list[str] | None = None) -> list[ConnectionSeen]:
+    return [
+        ConnectionSeen(broker, session)
+        for session in broker.sessions.values()
+        if session.link is not None and (vhosts is None or session.vhost in vhosts)
+    ]
 
 
 def of_objects(
@@ -432,27 +441,31 @@ def history_counters(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def metrics(broker: "Broker", apart: bool = False) -> Response:
-    """/metrics, and `apart`: /metrics/per-object."""
+def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
+    """/metrics, and `apart`: /metrics/per-object, of the vhosts `seen` (None: all)."""
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
         found += of_node(broker)
     now = totals(broker)
     found += object_totals(now)
     pairs = broker.visible_queues()
-    seen = queues_seen(broker) if apart else [AllQueues(statistics(broker), pairs)]
-    found += of_objects(QUEUES, QUEUES, seen, apart)
-    found += of_objects(CHANNELS, CHANNELS, channels_seen(broker, pairs), apart)
-    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker), apart)
+    told = seen if apart else None
+    queues = queues_seen(broker, told) if apart else [AllQueues(statistics(broker), pairs)]
+    found += of_objects(QUEUES, QUEUES, queues, apart)
+    found += of_objects(CHANNELS, CHANNELS, channels_seen(broker, pairs, told), apart)
+    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, told), apart)
     found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *history_counters(broker, pairs)]
     return exposed("".join(text_of(metric, "rabbitmq_") for metric in found))
 
 
-def detailed(broker: "Broker", request: Request) -> Response:
-    """/metrics/detailed. A family that is not known is told nothing of, as in RabbitMQ."""
+def detailed(broker: "Broker", request: Request, seen: list[str] | None = None) -> Response:
+    """/metrics/detailed, of the vhosts `seen` (None: all). A family that is not known is told nothing of, as in
+    RabbitMQ."""
     query = request.query_params
     families = query.getlist("family")
-    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or None
+    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or seen
+    if vhosts is not None and seen is not None:
+        vhosts = [each for each in vhosts if each in seen]
     pattern = None
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:
@@ -468,9 +481,9 @@ def detailed(broker: "Broker", request: Request) -> Response:
     if any(family in QUEUES for family in families):
         found += of_objects(QUEUES, families, queues_seen(broker, vhosts, pattern), True)
     if any(family in CHANNELS for family in families):
-        found += of_objects(CHANNELS, families, channels_seen(broker, broker.visible_queues()), True)
+        found += of_objects(CHANNELS, families, channels_seen(broker, broker.visible_queues(), seen), True)
     if any(family in CONNECTIONS for family in families):
-        found += of_objects(CONNECTIONS, families, connections_seen(broker), True)
+        found += of_objects(CONNECTIONS, families, connections_seen(broker, seen), True)
     text = "".join(text_of(metric, "rabbitmq_") for metric in info(broker, "detailed"))
     text += "".join(text_of(metric, "rabbitmq_detailed_") for metric in found)
     text += "".join(text_of(metric, "rabbitmq_cluster_") for metric in clusterwide(broker, families, vhosts))
