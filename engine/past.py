@@ -6,6 +6,9 @@ stopped broker.
 The fold starts from the nearest snapshot of the queue's partition that is in the data directory; the rest, and the
 bodies by their offsets, are read from the log, wherever that is. Nothing here writes, and nothing touches the live
 broker.
+
+An incarnation is the life of a queue from a declaration to its end, named by its queue id, the offset of that
+declaration: a queue that was deleted and declared again, in the same vhost or in one that was made anew, is another.
 """
 
 from array import array
@@ -73,20 +76,22 @@ def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
             yield replace(history, partitions=partitions)
 
 
-def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:
+def queue_at(
+    history: History, vhost: str, queue: str, at: At, first: int, count: int, incarnation: int | None = None
+) -> PastQueue:
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    log, machine, found = queue_then(history, history.open(), vhost, queue, at)
+    log, machine, found = queue_then(history, history.open(), vhost, queue, at, incarnation)
     views = list(islice(found.messages(), first, first + count))
     published = dict(published_at(log, (view.message_id for view in views)))
     messages = [PastMessage(view, *published[view.message_id]) for view in views]
     return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
 
 
-def messages_at(history: History, vhost: str, queue: str, at: At) -> "tuple[array[int], array[int]]":
+def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
     """Ids and sizes of all its messages, in the same order. Raises as `queue_at`."""
     ids, sizes = array("q"), array("q")
-    for view in queue_then(history, history.open(), vhost, queue, at)[2].messages():
+    for view in queue_then(history, history.open(), vhost, queue, at, incarnation)[2].messages():
         ids.append(view.message_id)
         sizes.append(view.size)
     return ids, sizes
@@ -98,17 +103,21 @@ def log_of(reader: HistoryReader, vhost: str, queue: str) -> PartitionReader | K
 
 
 def queue_then(
-    history: History, reader: HistoryReader, vhost: str, queue: str, at: At
+    history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
 ) -> tuple[PartitionReader | KafkaPartition, Machine, Queue]:
-    """The queue as it was, with the machine that stands there and the log of its partition. Raises as `queue_at`."""
+    """The queue as it was, with the machine that stands there and the log of its partition. Only if it was this
+    `incarnation` (a queue id) then, unless that is None. Raises as `queue_at`."""
     log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
     machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
     found = machine.queue(vhost, queue)
-    if found is None:
+    if found is None or incarnation not in (None, found.queue_id):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
-        raise NoSuchQueue(f"no queue '{queue}' in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})")
+        which = "" if incarnation is None else f", incarnation {incarnation},"
+        raise NoSuchQueue(
+            f"no queue '{queue}'{which} in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})"
+        )
     return log, machine, found
 
 

@@ -1,7 +1,9 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
 `time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
-Who may read the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
+Who may read the queue now may read its past, back to its declaration: a queue that had the name before it is another
+incarnation. An administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue
+id.
 
 The fold runs in a process of its own (engine/past_process.py). It reads the log as any other reader does, be it in the
 data directory or in Kafka.
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, Call, bad_request, not_found, reply
+from engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, reply
 from engine.http.listing import Item
 from engine.http.properties import properties_of
 from engine.http.queues import shown
@@ -22,6 +24,7 @@ from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
 from engine.past_process import PastProcess, ProcessEnded, past_process
 from engine.subjects import Subjects
+from projections.hidden import is_hidden
 from projections.marks import moment, name_in
 from projections.rewind import At, RewindError, format_time
 from schemas.events import Published
@@ -42,6 +45,7 @@ class Question:
     count: int
     truncate: int
     keys: KeyStore
+    incarnation: int | None = None
 
     def answer(self) -> "Item | ApiError":
         return read_past(self)
@@ -62,7 +66,10 @@ async def read(process: PastProcess, question: Question) -> Item:
 def read_past(question: Question) -> Item | ApiError:
     """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
-        past = queue_at(question.history, question.vhost, question.queue, question.at, question.first, question.count)
+        past = queue_at(
+            question.history, question.vhost, question.queue, question.at, question.first, question.count,
+            question.incarnation,
+        )  # fmt: skip
         return past_item(past, question.truncate, question.keys)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
@@ -76,7 +83,8 @@ def read_past(question: Question) -> Item | ApiError:
 
 async def at(call: Call) -> Response:
     vhost, name = call.segment("vhost"), call.segment("queue")
-    require_read(call, vhost, name)
+    asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
+    incarnation = readable_incarnation(call, vhost, name, asked)
     when = moment_of(call, vhost, name)
     first, count = number_of(call, "first", 0), number_of(call, "count", 100)
     truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
@@ -86,7 +94,7 @@ async def at(call: Call) -> Response:
         await call.durable()  # the reader sees what is written
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
-    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys)
+    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
     return reply(await read(past_process, question))
 
 
@@ -96,10 +104,19 @@ def durable_offset(call: Call, vhost: str, name: str) -> int:
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
-def require_read(call: Call, vhost: str, name: str) -> None:
+def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
+    """The queue id whose past this user may read, None: of all that bore the name. AccessRefused, ResourceLocked,
+    ApiError (401, 404) when there is none."""
     if "administrator" in call.tags:
-        return
+        return asked
     call.broker.access.check(call.user, vhost, "read", "queue", name)
+    queue = call.broker.queue(vhost, name)
+    if queue is None or is_hidden(name):
+        raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
+    call.require_read(queue)
+    if asked not in (None, queue.queue_id):
+        raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
+    return queue.queue_id
 
 
 def partition_name(call: Call, vhost: str, name: str) -> str:

@@ -77,6 +77,7 @@ async def show(call: Call) -> Response:
 async def unacked(call: Call) -> Response:
     """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
     queue = call.queue()
+    call.require_read(queue)
     return listed(call, [
         {"message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
          "redelivered": redelivered_of(info),
@@ -90,6 +91,7 @@ async def peek(call: Call) -> Response:
     """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
     it at the command line only, for quorum queues."""
     queue = call.queue()
+    call.require_read(queue)
     position = call.segment("position")
     if not (position.isascii() and position.isdigit()) or int(position) < 1:
         raise bad_request("positions are numbers from 1 on")
