@@ -229,14 +229,23 @@ def make_app(broker: "Broker") -> ASGIApp:
 
         return respond
 
+    async def vhosts_seen(request: Request) -> list[str] | None:
+        """The vhosts whose names the metrics tell this user; without a login none, at their own port all."""
+        if request.scope["server"][1] == broker.config.prometheus_port:
+            return None
+        if "authorization" not in request.headers:
+            return []
+        user, tags = await authenticate(broker, request)
+        return Call(request, broker, user, tags).monitored_vhosts()
+
     async def show_metrics(request: Request) -> Response:
         return await metrics.metrics(broker)
 
     async def show_metrics_per_object(request: Request) -> Response:
-        return await metrics.metrics(broker, apart=True)
+        return await metrics.metrics(broker, apart=True, seen=await vhosts_seen(request))
 
     async def show_metrics_detailed(request: Request) -> Response:
-        return await metrics.detailed(broker, request)
+        return await metrics.detailed(broker, request, await vhosts_seen(request))
 
     async def show_memory_breakdown(request: Request) -> Response:
         return metrics.memory_breakdown(broker)
@@ -252,7 +261,9 @@ def make_app(broker: "Broker") -> ASGIApp:
     ):  # fmt: skip
         routes.append(Route("/metrics" + path, show, methods=["GET"]))
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
-    starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
+    starlette = Starlette(
+        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
+    )
     starlette.router.redirect_slashes = False
     return Guarded(Undecoded(starlette, broker.config.prometheus_port))
 
@@ -305,6 +316,11 @@ def refuse(error: ApiError) -> Response:
     if error.status == 401:
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     return response
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return refuse(error)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
