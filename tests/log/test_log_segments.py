@@ -33,11 +33,12 @@ def test_a_segment_is_a_plain_avro_container_file(tmp_path: Path) -> None:
     assert path.name == "0" * 20 + ".avro"
     with path.open("rb") as file:
         avro = fastavro.reader(file, return_record_name=True)
-        assert avro.codec == "null"
+        assert avro.codec == "deflate"
         assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
         assert avro.metadata["rewindmq.partition"] == "queues-0"
         assert avro.metadata["rewindmq.base_offset"] == "0"
-        assert avro.metadata["rewindmq.format"] == "1"
+        assert avro.metadata["rewindmq.format"] == "2"
+        assert avro.metadata["rewindmq.chain_before"] == hashlib.sha256(b"queues-0").hexdigest()
         envelopes = list(avro)
     assert len(envelopes) == 38
     for stored, ours in zip(envelopes, expected(38), strict=True):
