@@ -72,13 +72,15 @@ class Parsed(NamedTuple):
 def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
     """One block of format 2; `size` is the records' length together."""
     if size <= STORED_BYTES:
-        stored = b"".join((_stored_header(size, True), *records, sync))
+        parts: Sequence[bytes | memoryview] = (b"".join((_stored_header(size, True), *records, sync)),)
     else:
-        stored = b"".join((*_stored_blocks(b"".join(records)), sync))
-    frame = encode_long(len(records)) + encode_long(CHECK_BYTES + len(stored) - SYNC_BYTES)
+        parts = (*_stored_blocks(records, size), sync)
+    frame = encode_long(len(records)) + encode_long(CHECK_BYTES + sum(map(len, parts)) - SYNC_BYTES)
     place = first_offset.to_bytes(6, "big") + chain_before[:CHAIN_BYTES]
-    crc = crc32(stored, crc32(frame, crc32(place)))
-    return b"".join((frame, _encode_check(place + crc.to_bytes(4, "big")), stored))
+    crc = crc32(frame, crc32(place))
+    for part in parts:
+        crc = crc32(part, crc)
+    return b"".join((frame, _encode_check(place + crc.to_bytes(4, "big")), *parts))
 
 
 def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, Parsed]:
@@ -185,12 +187,21 @@ def _stored_header(length: int, last: bool) -> bytes:
     return struct.pack("<BHH", last, length, length ^ 0xFFFF)
 
 
-def _stored_blocks(data: bytes) -> list[bytes | memoryview]:
-    view = memoryview(data)
+def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryview]:
+    """Records of more bytes than a stored block holds, with the headers between. Large ones are not copied."""
     parts: list[bytes | memoryview] = []
-    for at in range(0, len(data), STORED_BYTES):
-        part = view[at : at + STORED_BYTES]
-        parts += (_stored_header(len(part), at + STORED_BYTES >= len(data)), part)
+    room = 0
+    for piece in records if size > len(records) * 4_096 else (b"".join(records),):
+        view, at = memoryview(piece), 0
+        while at < len(piece):
+            if not room:
+                room = min(size, STORED_BYTES)
+                size -= room
+                parts.append(_stored_header(room, not size))
+            part = view[at : at + room]
+            parts.append(part)
+            at += len(part)
+            room -= len(part)
     return parts
 
 
