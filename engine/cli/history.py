@@ -205,6 +205,8 @@ def report_differences(reports: Sequence["object"]) -> None:
     total = 0
     for report in reports:
         assert isinstance(report, Verification)
+        for behind in report.behind:
+            click.echo(f"{report.partition}: {behind}", err=True)
         total += report.difference_count
         for difference in report.differences:
             where = difference.queue or report.partition
