@@ -194,11 +194,12 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
 
 
 def last_words_before(log: PartitionLog, offset: int) -> LastWords:
-    """To be fed with the events from `offset` on."""
+    """To be fed with the events from `offset` on: it knows the one before. Nodes on Kafka leave no last words."""
     words = LastWords()
-    for first, records, _ in blocks_of(log, offset - 1, offset) if offset > log.start_offset else ():
-        with suppress(UndecodableRecord):
-            words.see(offset - 1, decoder_for(log).decode(records[offset - 1 - first], False)[2])
+    if offset > log.start_offset and not log.framed:
+        for first, records, _ in blocks_of(log, offset - 1, offset):
+            with suppress(UndecodableRecord):
+                words.see(offset - 1, Decoder().decode(records[offset - 1 - first], False)[2])
     return words
 
 
