@@ -209,6 +209,26 @@ def test_an_older_log_is_read_and_gone_on_with_and_said_to_have_no_checksums(
     assert "whole; blocks before offset 200 have no checksum" in capsys.readouterr().out
 
 
+def test_an_older_log_is_held_against_its_index(tmp_path: Path) -> None:
+    """Its blocks have nothing else: any byte that changes in the middle is refused, with its place."""
+    directory = make_log(tmp_path, [4, 3, 2])
+    to_format_1(directory)
+    assert reopened(tmp_path) == expected(9)  # makes the index
+    [path] = segment_files(directory)
+    content = path.read_bytes()
+    _, second, third = PartitionReader(directory).read()
+    start, end, offset = second.position, third.position, third.first_offset
+    for position in range(start, end, 3):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :])
+        for opening in (lambda: EmbeddedLog.open(tmp_path, 1), lambda: list(verify_chain(directory))):
+            with pytest.raises(CorruptLog) as refused:
+                opening()
+            assert (refused.value.position, refused.value.offset) == (start, 4)
+    path.write_bytes(content[:-5])
+    forget_the_last(path)
+    assert reopened(tmp_path) == expected(offset)
+
+
 def test_an_empty_older_segment_is_begun_anew(tmp_path: Path) -> None:
     directory = make_log(tmp_path, [])
     to_format_1(directory)

@@ -180,8 +180,8 @@ def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, byte
         at = chance.randrange(len(content))
         content[at] ^= 1 << chance.randrange(8)
         files[name] = bytes(content)
-        if name == last:  # nothing says that its last block was durable
-            may += [told.groups[:number] for number in range(len(told.groups))]
+        if name != last:  # of the last block, nothing may say that it was durable
+            may.remove(durable)
     return files, may
 
 
