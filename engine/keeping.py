@@ -1,5 +1,6 @@
 """How a broker's life is kept in the log: alone on an embedded log (recovery.py), or as one of many nodes (node.py)."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -31,6 +32,10 @@ class Keeper(Protocol):
 
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up: begin another."""
+
+    @property
+    def read_to_end(self) -> Callable[[], Awaitable[None]] | None:
+        """Wait until all that is in the log now is folded; LogError when the log does not say. None: it always is."""
 
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
         """A queue is gone: its bindings have to go."""

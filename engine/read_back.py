@@ -204,6 +204,11 @@ class ReadBackPartition(Partition):
             self.append(BROKER, Tick())
             self._kept_until = self._sent[-1][0]
 
+    @property
+    def in_doubt(self) -> bool:
+        """What arrives is kept, and folded only when what this node has appended is among it."""
+        return bool(self._kept_until)
+
     def read_back(self, arrived: Arrived) -> None:
         """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""
         if not self._kept_until:

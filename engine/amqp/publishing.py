@@ -7,7 +7,7 @@ On a log that is read back, another node may have deleted the queue before the p
 returned then (`Placing`).
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from engine.amqp.erlang import erlang_binary
 from engine.amqp.properties import Parsed, carbon_copies
@@ -22,11 +22,14 @@ FAN_OUT = 16  # queues that one message goes to, from which on they are counted 
 
 
 class PutOff(Exception):
-    """A complete publish that has to wait for the key of its subject. Nothing was done."""
+    """A complete publish that has to wait: for the key of its subject, or because it seems to go nowhere and this node
+    has not read to the end of the log (engine/certainty.py). Nothing was done."""
 
-    def __init__(self, subject: str, publishing: "Publishing", properties: bytes, body: bytes) -> None:
-        super().__init__(subject)
-        self.subject = subject
+    def __init__(
+        self, wait: Callable[[], Awaitable[None]], publishing: "Publishing", properties: bytes, body: bytes
+    ) -> None:
+        super().__init__()
+        self.wait = wait
         self.publishing = publishing
         self.properties = properties
         self.body = body

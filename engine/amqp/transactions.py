@@ -69,9 +69,11 @@ class Transaction:
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
         channel = self.channel
         if publishing.version != channel.broker.routing_version:
-            publishing.resolve(channel.broker, channel.session)
+            channel.resolve(publishing, raw, body)
         parsed = channel.parsed.get(raw) or channel.parse_properties(raw)
         destinations = channel.destinations(publishing, parsed)
+        if not destinations:
+            channel.make_sure(publishing, raw, body)
         self.size += len(body)
         if self.size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")

@@ -23,6 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.certainty import REFUSALS
 from engine.errors import AmqpError
 from engine.http import (
     access,
@@ -49,7 +50,7 @@ from engine.http import (
     web,
 )
 from engine.http.authentication import authenticate
-from engine.http.call import ApiError, Call, api_error, in_time, reply
+from engine.http.call import ApiError, Call, Missing, api_error, in_time, reply
 from engine.http.statistics import statistics
 from engine.past_process import past_process
 
@@ -200,15 +201,22 @@ def make_app(broker: "Broker") -> ASGIApp:
     """The application."""
     statistics(broker)  # counts begin here
 
+    async def read_to_end() -> None:
+        async with in_time():
+            await broker.certainty.wait()
+
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def attempt(request: Request) -> Response:
+            user, tags = await authenticate(broker, request)
+            return await handler(Call(request, broker, user, tags))
+
         async def respond(request: Request) -> Response:
+            assured = broker.certainty.assured(lambda: attempt(request), read_to_end, is_negative)
             try:
-                user, tags = await authenticate(broker, request)
-                call = Call(request, broker, user, tags)
                 if handler in PATIENT:
-                    return await handler(call)
+                    return await assured
                 async with in_time():
-                    return await handler(call)
+                    return await assured
             except ApiError as error:
                 return refuse(error)
             except AmqpError as error:
@@ -243,6 +251,11 @@ def make_app(broker: "Broker") -> ASGIApp:
     starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
     starlette.router.redirect_slashes = False
     return Undecoded(starlette, broker.config.prometheus_port)
+
+
+def is_negative(error: Exception) -> bool:
+    """Nothing was done, for want of something that another node may have made."""
+    return isinstance(error, (REFUSALS, Missing)) or (isinstance(error, ApiError) and error.status == 401)
 
 
 class Undecoded:

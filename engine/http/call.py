@@ -41,15 +41,24 @@ class ApiError(Exception):
         self.reason = reason
 
     def __reduce__(self) -> "tuple[type[ApiError], tuple[int, str, str]]":
-        return ApiError, (self.status, self.error, self.reason)
+        return type(self), (self.status, self.error, self.reason)
+
+
+class Missing(ApiError):
+    """There is no such thing: said only when this node has read to the end of the log (app.py)."""
 
 
 def bad_request(reason: str) -> ApiError:
     return ApiError(400, "bad_request", reason)
 
 
+def missing(reason: str) -> ApiError:
+    """What the request names does not exist, in the words that RabbitMQ has for a bad request."""
+    return Missing(400, "bad_request", reason)
+
+
 def not_found(reason: str = "Not Found", error: str = "Object Not Found") -> ApiError:
-    return ApiError(404, error, reason)
+    return Missing(404, error, reason)
 
 
 def not_authorised(reason: str) -> ApiError:
@@ -165,12 +174,16 @@ class Call:
 
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self) -> bytes:
+        kept: bytes | None = getattr(self.request.state, "raw_body", None)  # of the attempt before (certainty.py)
+        if kept is not None:
+            return kept
         raw = bytearray()
         async for chunk in self.request.stream():
             raw += chunk
             if len(raw) > MAX_BODY_BYTES:
                 raise bad_request(f"Exceeded HTTP request body size limit ({MAX_BODY_BYTES} bytes)")
-        return bytes(raw)
+        self.request.state.raw_body = kept = bytes(raw)
+        return kept
 
     async def body(self, *required: str) -> dict[str, Json]:
         """The body as a JSON object. An empty body is an empty object."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine.broker import CREDIT_WINDOW, Destination
+from engine.certainty import Certainty
 from engine.config import Config
 from engine.errors import AccessRefused, NotAllowed, NotFound
 from engine.keys import NO_KEYS, KeyStore
@@ -125,6 +126,7 @@ class DoubleBroker:
         self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate)
+        self.certainty = Certainty(None, lambda: self.routing_version)
         self.topology = SimpleNamespace(
             users={"guest": SimpleNamespace(tags=())}, user_limits={}, vhost_limits=lambda vhost: {}
         )
