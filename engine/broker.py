@@ -530,6 +530,12 @@ class Broker(Exchanges):
         return self.keeper.reads_back
 
     @property
+    def atomic_commits(self) -> bool:
+        """What a tx.commit does to a queue is there as a whole or not at all, whenever this broker dies. On Kafka its
+        records are appended one after the other, and Kafka may have taken some of them only."""
+        return not self.keeper.reads_back
+
+    @property
     def blocked(self) -> str | None:
         """Why publishing is held back (the disk is full ...), in words for connection.blocked; None: it is not."""
         return self.turns.blocked

@@ -5,6 +5,7 @@ texts are RabbitMQ's: those about names and permissions come from the broker, th
 """
 
 import base64
+import logging
 import os
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -35,6 +36,8 @@ from projections.hidden import is_reply_queue
 from projections.machine.queue import Queue
 
 Work = Coroutine[Any, Any, None]
+
+log = logging.getLogger("rewindmq.amqp")
 
 GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
@@ -344,6 +347,12 @@ def tx_select(channel: Channel, method: Method) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
+        if not channel.broker.atomic_commits:
+            log.warning(
+                "%s: channel %d is transactional: when this node dies during a commit, a part of it may be there, also"
+                " within a queue (an embedded log writes all or nothing of it to a queue)",
+                channel.session.peer, channel.number,
+            )  # fmt: skip
         channel.transaction = Transaction(channel)
         channel.status.transactional = True
         channel.ready = False

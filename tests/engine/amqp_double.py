@@ -111,6 +111,7 @@ class DoubleBroker:
     """`prompt`: everything is durable at the end of the turn."""
 
     folds_what_is_durable = False
+    atomic_commits = True
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
         self.config = Config(data=None, **config)  # type: ignore[arg-type]
