@@ -5,6 +5,7 @@
 
     closing     connection.close was sent: everything but close and close-ok is ignored
     finished    nothing more will be said; the server closes the socket once the output is written
+    left        the client has closed, and was told close-ok: closing the socket is left to it, for a while
 
 An error closes the channel or the connection, by its class (engine/errors.py). Before `running` RabbitMQ mostly drops
 the socket without a word; here the client is told why, except that a failed login is told only to clients that ask
@@ -69,6 +70,7 @@ class Connection(FrameReader):
         self.output = Output()
         self.state = "header"
         self.finished = False
+        self.left = False
         self.error: AmqpError | None = None  # why it was closed from here
         self.session: Session | None = None
         self.user = ""
@@ -430,6 +432,7 @@ class Connection(FrameReader):
     def client_close(self, method: Method) -> None:
         self.end_session()
         self.say("Connection.CloseOk")
+        self.left = True
         self.finish()
 
     def close_ok(self, method: Method) -> None:
