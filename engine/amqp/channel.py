@@ -17,7 +17,17 @@ from engine.amqp.consumer import Consumer, content
 from engine.amqp.output import ChannelOutput
 from engine.amqp.overdue import Looks
 from engine.amqp.properties import Parsed, parse, with_reply_queue
-from engine.amqp.publishing import FAN_OUT, Placing, Publishing, PutOff, message, route_by_content
+from engine.amqp.publishing import (
+    ALWAYS,
+    FAN_OUT,
+    TRANSIENT,
+    Placing,
+    Publishing,
+    PutOff,
+    message,
+    prompt,
+    route_by_content,
+)
 from engine.amqp.publishing import decode as decode_publish
 from engine.amqp.settlement import Settlement, Verdict
 from engine.amqp.transactions import Transaction
@@ -117,7 +127,10 @@ class Channel:
             confirms = self.confirms
             sequence = confirms.published + 1
             confirms.published = sequence
-            partition.await_durable(offset, confirms, sequence)
+            if publishing.prompt and (publishing.prompt == ALWAYS or not parsed.persistent):
+                partition.await_folded(offset, confirms, sequence)
+            else:
+                partition.await_durable(offset, confirms, sequence)
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
         """A publish to many queues, to several partitions, to none, one that is routed by its content or to carbon
@@ -151,7 +164,11 @@ class Channel:
         for destination in destinations:
             mark = self.publish_to(destination, parsed, logged, encryption, placing)
             if sequence:
-                destination.partition.await_durable(mark, self.confirms, sequence)
+                found = prompt(destination)
+                if found == ALWAYS or (found == TRANSIENT and not parsed.persistent):
+                    destination.partition.await_folded(mark, self.confirms, sequence)
+                else:
+                    destination.partition.await_durable(mark, self.confirms, sequence)
         if tally.routed - routed >= FAN_OUT:
             self.shared.fanned_out += tally.routed - routed
         if publishing.returned:

@@ -21,6 +21,23 @@ from schemas.events import Actor, Encryption, Published, Route
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
 
 
+NEVER, TRANSIENT, ALWAYS = range(3)
+
+
+def prompt(to: Destination) -> int:
+    """Which messages are confirmed when these queues have them, and need not wait for the disk. As RabbitMQ has it
+    (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, all in classic queues
+    that are not durable. Quorum queues and streams promise to keep whatever they confirm."""
+    found = ALWAYS
+    for name in to.route.queues:
+        queue = to.partition.machine.queue(to.route.vhost, name)
+        if queue is None or queue.type != "classic":
+            return NEVER
+        if queue.durable:
+            found = TRANSIENT
+    return found
+
+
 class PutOff(Exception):
     """A complete publish that has to wait: for the key of its subject, or because it seems to go nowhere and this node
     has not read to the end of the log (engine/certainty.py). Nothing was done."""
@@ -71,6 +88,7 @@ class Publishing:
         self.partition: Partition | None = None
         self.route: Route | None = None
         self.queues = 0  # in that route
+        self.prompt = NEVER  # of that route
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """NotFound, AccessRefused as `Broker.route`."""
@@ -88,6 +106,7 @@ class Publishing:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
+            self.prompt = prompt(self.destinations[0])
         self.version = broker.routing_version
 
 

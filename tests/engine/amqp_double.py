@@ -22,6 +22,7 @@ from schemas.events import Acked, Actor, Credited, Nacked, Published, Route
 
 class DoubleQueue:
     stream = quorum = False
+    type, durable = "classic", True
     profile = RABBITMQ_3_13
 
     def __init__(self, name: str) -> None:
@@ -42,6 +43,7 @@ class DoublePartition:
         self.broker, self.index, self.next_offset = broker, index, 0
         self.machine = SimpleNamespace(queue=lambda vhost, name: broker.queues.get(name))
         self.waiting: list[tuple[Any, int, bool]] = []
+        self.folded: list[tuple[Any, int]] = []
 
     def append(self, actor: Actor, event: Any) -> int:
         self.broker.events.append(event)
@@ -76,7 +78,15 @@ class DoublePartition:
         self.broker.refuse_next -= 1
         self.waiting.append((confirms, sequence, refused))
 
+    def await_folded(self, offset: int, confirms: Any, sequence: int) -> None:
+        self.folded.append((confirms, sequence))
+
     def carry_out(self) -> None:
+        folded, self.folded = self.folded, []
+        for confirms, sequence in folded:
+            refused = self.broker.refuse_next > 0
+            self.broker.refuse_next -= 1
+            confirms.confirm(sequence, refused)
         for queue in self.broker.queues.values():
             if self.broker.partition_of(queue.name) is self:
                 self.deliver(queue)
