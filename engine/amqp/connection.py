@@ -328,8 +328,8 @@ class Connection(FrameReader):
             self.finish()
 
     def force_close(self, reason: str) -> None:
-        """The broker stops, or an operator wants it: 320."""
-        self.close(ConnectionForced(f"broker forced connection closure with reason '{reason}'"))
+        """Close the connection with 320 and `reason`, word for word: the broker stops, or an operator asked for it."""
+        self.close(ConnectionForced(reason))
 
     def end_session(self) -> None:
         """Consumers, unacked messages and exclusive queues go; nothing held back is said any more."""

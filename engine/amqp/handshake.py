@@ -41,7 +41,7 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
         return False
     connection.state = "starting"
     properties = tables.encode({
-        "capabilities": CAPABILITIES, "cluster_name": connection.broker.config.cluster_name, "product": "RabbitMQ",
+        "capabilities": CAPABILITIES, "cluster_name": connection.broker.cluster_name, "product": "RabbitMQ",
         "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
         "rewindmq_atomic_commits": connection.broker.atomic_commits,
         "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
