@@ -15,8 +15,7 @@ Where things are
     partition.py     one queue partition: append, fold, effects, confirms     metadata.py        the metadata log, live
     routing.py       exchange and routing key -> partitions and queues        declarations.py    what may be declared
     dead_letters.py  letters on their way; deaths.py: their headers           auth.py            who may do what
-    certainty.py     on Kafka, before it is said that there is no such thing
-    exchanges.py     exchanges, bindings, where a publish goes
+    exchanges.py     exchanges, bindings, where a publish goes                certainty.py        what is missing
     administration.py  policies, vhosts, parameters; policies.py: what they say    users.py       users, permissions
     definitions.py   all of that as a document; importing.py: taking one      limits.py          of vhosts and users
     turns.py         turns and durability                                     passwords.py       hashes, ours and theirs
@@ -40,6 +39,7 @@ from engine.counters import all_counters
 from engine.dead_letters import Forwarder
 from engine.declarations import argument_of, resource
 from engine.delays import HiddenQueues, check_not_hidden
+from engine.doors import Door
 from engine.errors import (
     AccessRefused,
     AmqpError,
@@ -56,6 +56,7 @@ from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
+from engine.loop_share import LoopShare
 from engine.memory import MemoryAccount
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
@@ -135,6 +136,8 @@ class Broker(Exchanges):
         self.sessions = {}
         self.counters = all_counters()
         self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
+        self.http_share = LoopShare()  # of the management API
+        self.admissions: tuple[Door, ...] = ()  # limits of connections, once there are listeners
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.doors: Doors | None = None  # the AMQP server's, once it listens
         self.routing_version = 1
@@ -147,7 +150,7 @@ class Broker(Exchanges):
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
         self.forwarder.on_ready = self.turns.end
-        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks)
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys

@@ -87,6 +87,7 @@ class Connection(FrameReader):
         self.told_blocked = False
         self.throttled = False  # a publisher while publishing is held back: the server stops reading from it
         self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
+        self.let_in: Callable[[], None] = do_nothing  # a vhost is about to be opened: NotAllowed refuses
         self.on_open: Callable[[], None] = do_nothing  # the handshake is done
 
     # -- bytes in -----------------------------------------------------------------------------------------------------

@@ -132,6 +132,7 @@ async def enter(connection: "Connection", vhost: str) -> None:
     if connection.state != "opening":  # closed meanwhile
         return
     limits.check_connection(connection.broker.topology, connection.broker.sessions.values(), connection.user, vhost)
+    connection.let_in()
     session = connection.broker.open_session(connection.user, vhost, connection.peer, connection.client_properties)
     session.close = connection.force_close
     session.link = link = connection.link
