@@ -35,7 +35,8 @@ from engine.cli.settings import Settings, common
 from engine.file_modes import restrict_new_files
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS), "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
+    "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
+    "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
         *history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
     ),
