@@ -12,6 +12,7 @@ Rules
 
 import contextlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -38,6 +39,7 @@ BLOCK_CACHE_BYTES = 8 * 1024 * 1024
 BLOCK_BYTES = 16 * 1024
 INFO_LOG_BYTES = 1024 * 1024
 READING_ATTEMPTS = 5
+MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when they are read
 # What the disk must take before a database that failed is opened again: all memtables, and RocksDB's small files.
 ROOM_BYTES = MEMTABLE_BYTES * (MEMTABLES + 1)
 
@@ -156,6 +158,7 @@ def _options() -> Options:
     options.set_write_buffer_size(MEMTABLE_BYTES)
     options.set_max_write_buffer_number(MEMTABLES)
     options.set_max_background_jobs(2)
+    options.set_max_open_files(open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(INFO_LOG_BYTES)
@@ -165,6 +168,11 @@ def _options() -> Options:
     table.set_block_size(BLOCK_BYTES)
     options.set_block_based_table_factory(table)
     return options
+
+
+def open_files(descriptors: int) -> int:
+    """How many files RocksDB keeps open in a process that may have so many descriptors."""
+    return max(32, min(MOST_OPEN_FILES, descriptors // 4))
 
 
 def without_wal() -> WriteOptions:

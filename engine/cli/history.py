@@ -105,19 +105,21 @@ def past_offline(
     history: "History", keys: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int,
     count: int, incarnation: int | None,
 ) -> dict[str, object]:
-    from engine.http.past import MAX_BODY_SHOWN, past_item
+    from engine.http.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item
     from engine.log.base import LogError
     from engine.past import NoSuchQueue, histories_of, queue_at
+    from engine.subjects import Subjects
     from projections.machine.machine import NewerHistory
 
     refusal: Exception | None = None
     try:
         store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
+        cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
                 at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
-                found = queue_at(each, vhost, queue, at, first, count, incarnation)
-                return past_item(found, MAX_BODY_SHOWN, store)
+                past = queue_at(each, vhost, queue, at, first, count, incarnation, cut, MAX_SHOWN)
+                return past_item(past, MAX_BODY_SHOWN)
             except (NoSuchQueue, RewindError) as error:
                 refusal = refusal or error  # the first: it is of where the queue would be by all partitions
     except NewerHistory as error:

@@ -39,7 +39,7 @@ def named(call: Call) -> MarkSet:
 
 
 async def list_all(call: Call) -> Response:
-    return listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
+    return await listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
 
 
 async def show(call: Call) -> Response:
