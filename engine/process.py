@@ -37,8 +37,8 @@ from schemas.codec import UndecodableRecord
 
 DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 65, 69, 70, 78
 
-# A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made by
-# itself enough objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
+# A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and one long listing makes
+# enough objects to set it off. So it takes 2,000,000 new objects, and not 70,000.
 GC_THRESHOLDS = (1_000, 10, 200)
 
 logger = logging.getLogger("rewindmq")
