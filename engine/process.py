@@ -78,6 +78,7 @@ async def _main(config: Config) -> None:
         _look_after_keys(broker)
         await _load_definitions(broker)
         server = AmqpServer(broker)
+        broker.alarms.start()
         await _listen(server, config)
         http = asyncio.create_task(serve(make_app(broker), _listen_http(config)))
         try:

@@ -43,7 +43,7 @@ class Turns:
         self.blocked: str | None = None
         self.flow: Flow | None = None  # set by the keeper, on a log that is read back
         self.on_blocked: list[Callable[[], None]] = []
-        self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
+        self.problems: dict[str, str] = {}  # what keeps publishing back, by who has it
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -144,17 +144,17 @@ class Turns:
     def problem(self, who: str, text: str | None) -> None:
         """Something keeps publishing back, or (None) does so no longer."""
         if text is not None:
-            self._problems[who] = text
-        elif who in self._problems:
-            del self._problems[who]
+            self.problems[who] = text
+        elif who in self.problems:
+            del self.problems[who]
         else:
             return
-        before, self.blocked = self.blocked, next(iter(self._problems.values()), None)
+        before, self.blocked = self.blocked, next(iter(self.problems.values()), None)
         if self.blocked != before:
             if self.blocked is not None:
                 logger.error("publishing is held back: %s", self.blocked)
             else:
-                logger.warning("the log and the state can be written again: publishing goes on")
+                logger.warning("publishing goes on")
             for callback in list(self.on_blocked):
                 callback()
 

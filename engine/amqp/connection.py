@@ -29,8 +29,8 @@ from engine.amqp.frames import (
     HEARTBEAT_FRAME,
     METHOD,
     PUBLISH,
-    FrameReader,
 )  # fmt: skip
+from engine.amqp.held_back import HeldBack
 from engine.amqp.methods import Method, short_reply_text
 from engine.amqp.output import ChannelOutput, Output, do_nothing
 from engine.amqp.publishing import PutOff
@@ -49,7 +49,6 @@ from engine.errors import (
     PreconditionFailed,
     UnexpectedFrame,
 )  # fmt: skip
-from engine.sessions import Link
 from engine.tls import TlsPeer
 from schemas.events import Credited
 
@@ -67,13 +66,12 @@ CAPABILITIES = {
 MISSED_LOOKS = 4
 
 
-class Connection(FrameReader):
+class Connection(HeldBack):
     """`peer` is "address:port" for people; `loopback`: it is this machine, where `guest` may log in; `tls`: what is
     known of a client over TLS."""
 
     def __init__(self, broker: Broker, peer: str, loopback: bool, tls: TlsPeer | None = None) -> None:
-        super().__init__()
-        self.broker = broker
+        super().__init__(broker, tls)
         self.peer = peer
         self.loopback = loopback
         self.tls = tls
@@ -85,17 +83,12 @@ class Connection(FrameReader):
         self.user = ""
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}
-        self.capabilities: dict[str, object] = {}
         self.channel_max = 0
         self.frame_max = FRAME_MIN_SIZE
         self.heartbeat_seconds = 0
-        self.link = Link(tls)
         self.received = False  # something came since the last look
         self.silent_looks = 0
         self.overdue_look = False  # for overdue deliveries is due: it waits, too, while `waiting`
-        self.told_blocked = False
-        self.throttled = False  # a publisher while publishing is held back: the server stops reading from it
-        self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
         self.on_open: Callable[[], None] = do_nothing  # the handshake is done
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
@@ -539,35 +532,6 @@ class Connection(FrameReader):
     def update_secret(self, method: Method) -> None:
         """There is nothing to renew: passwords do not expire here."""
         self.say("Connection.UpdateSecretOk")
-
-    # -- publishing held back -----------------------------------------------------------------------------------------
-
-    def throttle(self) -> None:
-        """A publish came. While the broker holds publishing back the client is told once, and not read from."""
-        if self.broker.blocked is None or self.throttled:
-            return
-        self.throttled = self.link.blocked = True
-        if self.capabilities.get("connection.blocked") is True:
-            self.told_blocked = True
-            self.say("Connection.Blocked", reason=short_reply_text(self.broker.blocked))
-        self.on_throttle()
-
-    def blocked_changed(self) -> None:
-        """The broker holds publishing back, or takes publishes again."""
-        if self.broker.blocked is not None:
-            for channel in self.channels.values():
-                channel.publishings.clear()
-            self.repeat = None  # with both gone, the next publish passes by `throttle`
-            if self.link.in_flow:  # its next publish is here already
-                self.throttle()
-            return
-        if not self.throttled:
-            return
-        self.throttled = self.link.blocked = False
-        if self.told_blocked:
-            self.told_blocked = False
-            self.say("Connection.Unblocked")
-        self.on_throttle()
 
 
 def negotiated(field: str, value: int, least: int, most: int) -> None:

@@ -66,6 +66,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/nodes": {"GET": overview.nodes},
     "/nodes/{node}": {"GET": overview.node},
     "/nodes/{node}/memory": {"GET": overview.memory},
+    "/nodes/{node}/limits/{limit}": {"PUT": overview.set_limit},
     "/cluster-name": {"GET": overview.cluster_name},
     "/feature-flags": {"GET": features.list_feature_flags},
     "/feature-flags/{name}/enable": {"PUT": features.enable_feature_flag},

@@ -13,6 +13,7 @@ from engine.config import Config
 from engine.errors import AccessRefused, NotAllowed, NotFound
 from engine.keys import NO_KEYS, KeyStore
 from engine.matching import Content
+from engine.memory import MemoryAccount
 from engine.subjects import Subjects
 from projections.machine.profile import RABBITMQ_3_13
 from projections.machine.settings import Settings
@@ -132,6 +133,8 @@ class DoubleBroker:
         self.routing_version = 0
         self.refuse_next = 0
         self.blocked: str | None = None
+        self.memory = MemoryAccount(1 << 40)
+        self.alarms = SimpleNamespace(relieve=None)
         self.flow: Any = None
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []
