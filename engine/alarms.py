@@ -11,7 +11,8 @@ Rules of this file
 - Before the memory alarm is raised, and while it stands, the C library gives back what it keeps of freed memory.
 - Publishers that are held back may hold what keeps the alarm up: bodies that have not come whole, and that will not,
   since nobody reads them. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as
-  long as that can end the alarm. RabbitMQ would wait for ever there; it closes clients that do not read after 15 s.
+  long as that can end the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; clients
+  that do not read it closes after 15 s.
 - The log and the state have problems of their own when they cannot be written (engine/turns.py). Listings call these
   the disk's, too.
 """
@@ -58,11 +59,13 @@ class Alarms:
         self.disk = False
         self.disk_free = 0
         self.relieve: Callable[[], None] = do_nothing  # set by the server: close the connection that holds most
+        self.after_look: Callable[[], None] = do_nothing  # set by the server: consumers that waited may go on
         self.resident: Callable[[], int] = resident_bytes
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._look_asked = False
         self._since = 0.0  # the memory alarm, by the loop's clock
+        self._until = -PATIENCE_SECONDS  # it was in effect until then
         self._trimmed_at = -TRIM_SECONDS
         self._disk_failed = False
 
@@ -121,6 +124,7 @@ class Alarms:
         self.broker.turns.problem("alarms", "low on " + " & ".join(low) if low else None)
         if self.memory:
             self._have_patience()
+        self.after_look()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._next_look(), self.look)
@@ -147,8 +151,11 @@ class Alarms:
             resident = self.resident()
         account.looked(resident, counted(self.broker))
         before, self.memory = self.memory, account.used_bytes > least
+        if self.memory:
+            if not before and now - self._until >= PATIENCE_SECONDS:  # else it is the same trouble again
+                self._since = now
+            self._until = now
         if self.memory and not before:
-            self._since = now
             logger.warning("memory alarm: %d bytes are used, the limit is %d", account.used_bytes, account.limit_bytes)
         elif before and not self.memory:
             logger.warning("the memory alarm is over: %d bytes are used", account.used_bytes)

@@ -25,6 +25,8 @@ Three answers follow:
 from collections.abc import Callable
 from enum import Enum
 
+from engine.errors import ResourceError
+
 REFUSABLE_SHARE = 16  # one part in so many of the limit is for work that asks `room`, also when the rest is used up
 FULL = 1.5  # times the limit
 
@@ -102,6 +104,11 @@ class MemoryAccount:
     def full(self) -> bool:
         """What makes the broker larger without a publish is refused, too."""
         return self.used_bytes > self.limit_bytes * FULL
+
+    def check(self) -> None:
+        """ResourceError (506) when the broker must not become larger."""
+        if self.full:
+            raise ResourceError(f"low on memory: {self.used_bytes} bytes are used, the limit is {self.limit_bytes}")
 
     def looked(self, resident_bytes: int, counted: dict[Kind, int]) -> None:
         """The process has so much memory, and the kinds that are `counted` hold so much. `on_high` may be called

@@ -213,6 +213,7 @@ class AmqpServer:
         """Listen; `port` 0 takes a free one. OSError when the address is taken."""
         self.broker.on_blocked.append(self.blocked_changed)
         self.broker.alarms.relieve = self.relieve
+        self.broker.alarms.after_look = self.grant_credit
         self.server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
         self.port = self.server.sockets[0].getsockname()[1]
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
@@ -255,6 +256,12 @@ class AmqpServer:
     def blocked_changed(self) -> None:
         for connection in self.connections():
             connection.blocked_changed()
+
+    def grant_credit(self) -> None:
+        """While memory is low: consumers that have acked meanwhile get more, though nothing was written to them."""
+        for connection in self.connections():
+            connection.grant_credit()
+        self.broker.end_of_turn()
 
     def relieve(self) -> None:
         """Close the connection that holds most memory: what it sent and did not end, and what it does not read."""

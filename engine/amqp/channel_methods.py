@@ -36,6 +36,7 @@ from projections.machine.queue import Queue
 
 Work = Coroutine[Any, Any, None]
 
+GROWING = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")  # what stays in memory
 GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
@@ -46,6 +47,8 @@ def handle(channel: Channel, method: Method) -> Work | None:
         raise CommandInvalid("unimplemented method")
     if method.name not in GATHERED:
         channel.settlement.flush()
+    if method.name in GROWING:
+        channel.broker.memory.check()
     return handler(channel, method)
 
 

@@ -47,6 +47,7 @@ from engine.errors import (
     InternalError,
     NotAllowed,
     PreconditionFailed,
+    ResourceError,
     UnexpectedFrame,
 )  # fmt: skip
 from engine.tls import TlsPeer
@@ -297,12 +298,13 @@ class Connection(HeldBack):
         assert self.shared is not None
         count, most = len(self.channels), self.channel_max
         try:
+            self.broker.memory.check()
             if 0 < most <= count:
                 raise NotAllowed(
                     f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
                 )
             limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
-        except NotAllowed as error:
+        except (NotAllowed, ResourceError) as error:
             self.close(error)
             return
         output = ChannelOutput(self.output, number, self.frame_max - FRAME_OVERHEAD)
@@ -407,12 +409,17 @@ class Connection(HeldBack):
             return False
         creditors = shared.creditors[:]
         shared.creditors.clear()
+        low, granted = self.broker.memory.high, False
         for consumer in creditors:
+            if low and consumer.holds_much:
+                shared.creditors.append(consumer)
+                continue
+            granted = True
             partition, queue = consumer.partition, consumer.queue
             missing = consumer.more_credit()
             if missing and partition is not None and queue is not None and not consumer.detached:
                 partition.append(self.session.actor, Credited(queue.vhost, queue.name, consumer.consumer_id, missing))
-        return True
+        return granted
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -507,6 +514,7 @@ class Connection(HeldBack):
 
     def open(self, method: Method) -> None:
         vhost = method.text("virtual_host")
+        self.broker.memory.check()
         limits.check_connection(self.broker.topology, self.broker.sessions.values(), self.user, vhost)
         session = self.broker.open_session(self.user, vhost, self.peer, self.client_properties)
         session.close = self.force_close

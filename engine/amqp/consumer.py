@@ -8,8 +8,9 @@ are the same when they are one object, and no encrypted message shares that with
 one publisher sent (the subject's header decides), or each from its own record. So what is to be opened is never missed.
 
 A consumer without prefetch, or with no_ack, lives on credit (DESIGN section 1): it is attached with CREDIT_WINDOW
-deliveries, and each time half of its window is used it is given more, unless the client's socket is congested. The
-window is what WINDOW_BYTES hold of messages like the last one, so what is in flight stays bounded.
+deliveries, and each time half of its window is used it is given more, unless the client's socket is congested, or
+memory is low and it does not ack. The window is what WINDOW_BYTES hold of messages like the last one, so what is in
+flight stays bounded.
 """
 
 import struct
@@ -146,6 +147,11 @@ class Consumer(Holder):
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.output.connection.relief.append(callback)
+
+    @property
+    def holds_much(self) -> bool:
+        """More than a window is unacked: when memory is low it gets no more before it acks."""
+        return not self.no_ack and len(self.settlement.unacked) > MAX_WINDOW
 
     def more_credit(self) -> int:
         """How many deliveries bring the window back to full (0 when the window shrank)."""
