@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.memory import Kind, do_nothing
-from engine.watermarks import Limit, memory_of_machine, resident_bytes
+from engine.watermarks import Limit, resident_bytes
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -52,7 +52,6 @@ class Alarms:
     def __init__(self, broker: "Broker") -> None:
         self.broker = broker
         self.account = broker.memory
-        self.total_bytes = memory_of_machine()
         self.memory_limit = broker.config.vm_memory_high_watermark
         self.disk_limit = broker.config.disk_free_limit
         self.memory = False  # the alarm is in effect
@@ -88,7 +87,7 @@ class Alarms:
     def set_memory_limit(self, limit: Limit) -> None:
         """Until the broker stops, as rabbitmqctl set_vm_memory_high_watermark."""
         self.memory_limit = limit
-        self.account.limit_bytes = limit.of(self.total_bytes)
+        self.account.limit_bytes = limit.of(self.account.machine_bytes)
         logger.info("memory limit: %s, %d bytes", limit, self.account.limit_bytes)
         self.look()
 
@@ -100,7 +99,7 @@ class Alarms:
 
     @property
     def disk_limit_bytes(self) -> int:
-        return self.disk_limit.of(self.total_bytes)
+        return self.disk_limit.of(self.account.machine_bytes)
 
     def in_effect(self) -> list[tuple[str, str]]:
         """(resource, reason)"""

@@ -117,7 +117,8 @@ class Broker(Exchanges):
         self.clock = clock
         self.sessions = {}
         self.counters = all_counters()
-        self.memory = MemoryAccount(config.vm_memory_high_watermark.of(memory_of_machine()))
+        machine_bytes = memory_of_machine()
+        self.memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
         self.access = Access(self.topology)

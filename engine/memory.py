@@ -28,7 +28,9 @@ from enum import Enum
 from engine.errors import ResourceError
 
 REFUSABLE_SHARE = 16  # one part in so many of the limit is for work that asks `room`, also when the rest is used up
+LEAST_REFUSABLE_BYTES = 16_777_216  # it has that much in any case
 FULL = 1.5  # times the limit
+LEAST_FULL_BYTES = 536_870_912  # a limit that is lower than what the broker needs must not shut clients out
 
 
 class Kind(Enum):
@@ -55,8 +57,9 @@ def do_nothing() -> None:
 class MemoryAccount:
     """Bytes under way by kind. One loop, one thread."""
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, machine_bytes: int = 1 << 62) -> None:
         self.limit_bytes = limit_bytes  # of `used_bytes`, above which publishers are held back
+        self.machine_bytes = machine_bytes  # what the process may have at most
         self.rest_bytes = 0  # what the process has beside what it holds for clients
         self.held_bytes = 0  # the sum over all kinds
         self.by_kind: dict[Kind, int] = dict.fromkeys(Kind, 0)
@@ -89,7 +92,7 @@ class MemoryAccount:
         if self.used_bytes + size <= self.limit_bytes:
             return True
         refusable = self.by_kind[Kind.HTTP] + self.by_kind[Kind.PAST]
-        return refusable + size <= self.limit_bytes // REFUSABLE_SHARE
+        return refusable + size <= max(self.limit_bytes // REFUSABLE_SHARE, LEAST_REFUSABLE_BYTES)
 
     @property
     def used_bytes(self) -> int:
@@ -102,8 +105,14 @@ class MemoryAccount:
 
     @property
     def full(self) -> bool:
-        """What makes the broker larger without a publish is refused, too."""
-        return self.used_bytes > self.limit_bytes * FULL
+        """What makes the broker larger without a publish is refused, too: half as much again as the limit is used, or
+        half of what is between the limit and the machine's end."""
+        return self.used_bytes > self.full_bytes
+
+    @property
+    def full_bytes(self) -> int:
+        half_way = (self.limit_bytes + self.machine_bytes) // 2
+        return max(self.limit_bytes, min(half_way, max(int(self.limit_bytes * FULL), LEAST_FULL_BYTES)))
 
     def check(self) -> None:
         """ResourceError (506) when the broker must not become larger."""

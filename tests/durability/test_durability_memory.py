@@ -157,4 +157,4 @@ def test_a_limit_that_is_passed_from_the_start(
             auth=("guest", "guest"), trust_env=False,
         )  # fmt: skip
         assert answer.status_code == 204
-        until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "publishing does not go on")
+        until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "publishing stands still")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import engine.alarms
-from engine.memory import FULL, Kind
+from engine.memory import Kind
 from engine.watermarks import Limit
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, publish, raw_frame
@@ -105,7 +105,7 @@ def test_limits_can_be_set_while_it_runs(h: Harness) -> None:
     assert h.broker.blocked == "low on memory"
     h.in_loop(lambda: h.broker.alarms.set_memory_limit(Limit(1.0)))
     assert h.broker.blocked is None
-    assert h.broker.memory.limit_bytes == h.broker.alarms.total_bytes
+    assert h.broker.memory.limit_bytes == h.broker.memory.machine_bytes
     h.in_loop(lambda: h.broker.alarms.set_disk_limit(Limit(absolute=h.free + 1)))
     assert h.broker.blocked == "low on disk"
 
@@ -305,7 +305,7 @@ def test_far_above_the_limit_nothing_grows(name: str, values: dict[str, Any]) ->
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))
     memory = wire.broker.memory
-    memory.take(Kind.HTTP, int(memory.limit_bytes * FULL) + 1)
+    memory.take(Kind.HTTP, memory.full_bytes + 1)
     said = wire.ask(2 if name == "Channel.Open" else 1, name, **values)
     assert (said.name, said.reply_code) == ("Connection.Close", 506)
     assert "low on memory" in said.reply_text
@@ -318,7 +318,7 @@ def test_far_above_the_limit_acks_and_gets_go_on() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"1"))
     memory = wire.broker.memory
-    memory.take(Kind.HTTP, int(memory.limit_bytes * FULL) + 1)
+    memory.take(Kind.HTTP, memory.full_bytes + 1)
     assert wire.ask(1, "Basic.Get", queue="q").name == "Basic.GetOk"
     assert wire.send(method(1, "Basic.Ack", delivery_tag=1)) == []
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from engine.errors import ResourceError
-from engine.memory import FULL, REFUSABLE_SHARE, Kind, MemoryAccount
+from engine.memory import FULL, LEAST_REFUSABLE_BYTES, REFUSABLE_SHARE, Kind, MemoryAccount
 from engine.watermarks import Limit, disk_limit, memory_of_machine, memory_watermark
 
 SIZES = {
@@ -81,22 +81,37 @@ def test_the_account_tells_once_that_it_is_high_and_then_after_the_next_look() -
     assert not account.high
 
 
-def test_room_for_work_that_can_be_refused() -> None:
-    account = MemoryAccount(1_600)
-    assert account.room(1_600)
-    assert not account.room(1_601)
-    account.take(Kind.BODY, 1_600)
-    share = 1_600 // REFUSABLE_SHARE
+@pytest.mark.parametrize("limit", [0, 1_600, 1_600_000_000])
+def test_room_for_work_that_can_be_refused(limit: int) -> None:
+    account = MemoryAccount(limit)
+    share = max(limit // REFUSABLE_SHARE, LEAST_REFUSABLE_BYTES)
+    account.take(Kind.BODY, limit)
     assert account.room(share)  # an operator can look
-    account.take(Kind.HTTP, share - 10)
+    assert not account.room(share + 1)
+    account.take(Kind.HTTP, share - 30)
+    account.take(Kind.PAST, 20)
     assert account.room(10)
     assert not account.room(11)
 
 
+def test_room_below_the_limit_is_for_all() -> None:
+    account = MemoryAccount(1 << 30)
+    assert account.room(1 << 30)
+    assert not account.room((1 << 30) + 1)
+
+
 def test_full_is_well_above_the_limit() -> None:
-    account = MemoryAccount(1_000)
-    account.take(Kind.BODY, int(1_000 * FULL))
+    account = MemoryAccount(1 << 30)
+    account.take(Kind.BODY, int((1 << 30) * FULL))
     account.check()
     account.take(Kind.BODY, 1)
-    with pytest.raises(ResourceError, match="low on memory: 1501 bytes are used, the limit is 1000"):
+    with pytest.raises(ResourceError, match="low on memory: 1610612737 bytes are used, the limit is 1073741824"):
         account.check()
+
+
+def test_full_leaves_room_for_the_broker_itself_and_ends_before_the_machine_does() -> None:
+    mega = 1 << 20
+    found = [MemoryAccount(limit * mega, machine * mega).full_bytes // mega for limit, machine in (
+        (0, 4_000), (100, 300), (400, 1_000), (4_000, 10_000), (900, 1_000), (2_000, 1_000),
+    )]  # fmt: skip
+    assert found == [512, 200, 600, 6_000, 950, 2_000]

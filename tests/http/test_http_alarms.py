@@ -101,7 +101,7 @@ def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx
         until(lambda: publisher.process_data_events(0) or len(told) == 2, "connection.unblocked never came")
         publishing.confirm_delivery()
         publishing.basic_publish("", "q", b"4")
-        until(lambda: publishing.queue_declare("q", passive=True).method.message_count == 3, "publishing does not go on")
+        until(lambda: publishing.queue_declare("q", passive=True).method.message_count == 3, "publishing stands still")
         assert alarmed(limited, ask) == ([], (False, False), (0, 0))
 
 
