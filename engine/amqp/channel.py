@@ -350,6 +350,7 @@ class Channel:
     def shut(self) -> None:
         """The channel closes: what was settled is logged, what was due is confirmed, consumers get nothing more."""
         self.settlement.flush()
+        self.settlement.closed = True
         self.confirms.flush()
         self.confirms.closed = True
         self.tally.settle(self.broker.counters)

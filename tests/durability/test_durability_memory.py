@@ -135,6 +135,35 @@ def test_bodies_that_never_end_are_bounded(tmp_path: Path, start_broker: Callabl
     assert "Traceback" not in "".join(broker.errors)
 
 
+def test_large_messages_for_a_client_that_does_not_read_stay_in_the_store(
+    tmp_path: Path, start_broker: Callable[..., RunningBroker]
+) -> None:
+    """A prefetch that holds the whole queue; the client takes its time, and gets all of it in order."""
+    size, count = 5_000_000, 60
+    broker = start_broker(tmp_path / "data", "--partitions", "1")
+    parameters = pika.URLParameters(broker.amqp_url + "?heartbeat=0")
+    with pika.BlockingConnection(parameters) as connection, pika.BlockingConnection(parameters) as other:
+        channel = connection.channel()
+        channel.queue_declare("q", durable=True)
+        channel.confirm_delivery()
+        for number in range(count):
+            channel.basic_publish("", "q", b"%03d" % number + bytes(size), pika.BasicProperties(delivery_mode=2))
+        before = resident(broker)
+        slow = connection.channel()
+        slow.basic_qos(prefetch_count=1_000)
+        got: list[bytes] = []
+        slow.basic_consume("q", lambda channel, method, properties, body: got.append(body))
+        looking = other.channel()
+        until(lambda: looking.queue_declare("q", passive=True).method.message_count == 0, "not delivered")
+        assert resident(broker) < before + size * count / 3
+        while len(got) < count:
+            connection.process_data_events(30)
+        assert [body[:3] for body in got] == [b"%03d" % number for number in range(count)]
+        assert {len(body) for body in got} == {size + 3}
+        slow.basic_ack(0, multiple=True)
+    assert "Traceback" not in "".join(broker.errors)
+
+
 @pytest.mark.parametrize("option", [
     ("--vm-memory-high-watermark", "2"), ("--vm-memory-high-watermark", "0"), ("--disk-free-limit", "1000TB"),
 ])  # fmt: skip

@@ -26,6 +26,7 @@ class DoubleQueue:
 
     def __init__(self, name: str) -> None:
         self.vhost, self.name, self.settings = "/", name, Settings()
+        self.queue_id, self.gone = 0, False
         self.ready: list[tuple[int, Published, bool, int]] = []  # id, message, redelivered, delivery count
         self.consumers: list[Any] = []
 
@@ -67,6 +68,13 @@ class DoublePartition:
         for name in message.route.queues:
             self.broker.queues[name].ready.append((offset, message, False, 0))
         return offset
+
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """Of those that are out."""
+        return next(each.unacked[message_id][0] for each in self.broker.holders.values() if message_id in each.unacked)
+
+    def undelivered(self, consumer_id: int) -> None:
+        self.broker.calls.append(("undelivered", consumer_id))
 
     def opened(self, message: Published) -> Published:
         return self.broker.subjects.opened(message)
