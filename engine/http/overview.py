@@ -252,13 +252,13 @@ async def set_log_level(call: Call) -> Response:
 
 
 async def memory(call: Call) -> Response:
-    """Of this process, and what of it is held for clients, by kind (engine/memory.py)."""
+    """Of this process, and what of it is held for clients, by kind (engine/memory.py), in the shape of RabbitMQ's."""
     item = node_named(call)
     if "mem_used" not in item:  # another node
         raise not_found()
     used, account = cast(int, item["mem_used"]), call.broker.memory
     held = {kind.value: size for kind, size in account.by_kind.items()}
-    return reply({"memory": {"strategy": "rss", "total": {"rss": used, "held": account.held_bytes}, "held": held}})
+    return reply({"memory": {**held, "strategy": "rss", "total": {"rss": used, "held": account.held_bytes}}})
 
 
 # -- limits -----------------------------------------------------------------------------------------------------------
