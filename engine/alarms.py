@@ -25,7 +25,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.memory import Kind, do_nothing
-from engine.watermarks import Limit, resident_bytes
+from engine.watermarks import Limit, Resident, resident_bytes
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -60,6 +60,8 @@ class Alarms:
         self.relieve: Callable[[], None] = do_nothing  # set by the server: close the connection that holds most
         self.after_look: Callable[[], None] = do_nothing  # set by the server: consumers that waited may go on
         self.resident: Callable[[], int] = resident_bytes
+        self._resident: Resident | None = None
+        self._stopped = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._look_asked = False
@@ -70,6 +72,8 @@ class Alarms:
 
     def start(self) -> None:
         """Look from now on."""
+        self._resident = Resident()
+        self.resident = self._resident.bytes
         self.account.on_high = self._look_soon
         self.look()
         if self.memory:
@@ -79,10 +83,13 @@ class Alarms:
             )  # fmt: skip
 
     def stop(self) -> None:
+        self._stopped = True
         self.account.on_high = do_nothing
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        if self._resident is not None:
+            self._resident.close()
 
     def set_memory_limit(self, limit: Limit) -> None:
         """Until the broker stops, as rabbitmqctl set_vm_memory_high_watermark."""
@@ -117,6 +124,8 @@ class Alarms:
     def look(self) -> None:
         """See how much memory and disk there is, now, and again after a while."""
         self._look_asked = False
+        if self._stopped:
+            return
         self._look_at_memory()
         self._look_at_disk()
         low = [name for name, alarm in (("memory", self.memory), ("disk", self.disk)) if alarm]

@@ -43,7 +43,7 @@ class Turns:
         self.blocked: str | None = None
         self.flow: Flow | None = None  # set by the keeper, on a log that is read back
         self.on_blocked: list[Callable[[], None]] = []
-        self.problems: dict[str, str] = {}  # what keeps publishing back, by who has it
+        self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
@@ -63,6 +63,11 @@ class Turns:
     @property
     def at_rest(self) -> bool:
         return all(partition.at_rest for partition in self.partitions) and not self.forwarder.has_work
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What keeps publishing back, by who has it."""
+        return self._problems
 
     def end(self) -> None:
         """Carry out what gathered, forward dead letters, arm the timer, kick the group commit."""
@@ -144,17 +149,17 @@ class Turns:
     def problem(self, who: str, text: str | None) -> None:
         """Something keeps publishing back, or (None) does so no longer."""
         if text is not None:
-            self.problems[who] = text
-        elif who in self.problems:
-            del self.problems[who]
+            self._problems[who] = text
+        elif who in self._problems:
+            del self._problems[who]
         else:
             return
-        before, self.blocked = self.blocked, next(iter(self.problems.values()), None)
+        before, self.blocked = self.blocked, next(iter(self._problems.values()), None)
         if self.blocked != before:
             if self.blocked is not None:
                 logger.error("publishing is held back: %s", self.blocked)
             else:
-                logger.warning("publishing goes on")
+                logger.warning("the log and the state can be written again: publishing goes on")
             for callback in list(self.on_blocked):
                 callback()
 

@@ -118,10 +118,30 @@ def _number_in(file: Path) -> int | None:
     return int(text) if text.isdigit() else None
 
 
+class Resident:
+    """Memory of this process. Its file stays open, for there may be no descriptor to be had when it is asked for."""
+
+    def __init__(self) -> None:
+        try:
+            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no Linux
+            self._statm = -1
+
+    def bytes(self) -> int:
+        if self._statm < 0:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the largest it has been
+        return int(os.pread(self._statm, 100, 0).split()[1]) * resource.getpagesize()
+
+    def close(self) -> None:
+        if self._statm >= 0:
+            os.close(self._statm)
+            self._statm = -1
+
+
 def resident_bytes() -> int:
-    """Memory of this process, from /proc where there is one, else the largest it has been."""
+    """Memory of this process, now."""
+    resident = Resident()
     try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        return resident.bytes()
+    finally:
+        resident.close()

@@ -54,6 +54,7 @@ class HeldBack(FrameReader):
         if self.broker.blocked is not None:
             for channel in self.channels.values():
                 channel.publishings.clear()
+                channel.parsed.clear()  # a mebibyte a channel, if a client means it
             self.repeat = None  # with both gone, the next publish passes by `throttle`
             under_way = any(channel.publishing is not None for channel in self.channels.values())
             if under_way or self.link.in_flow:  # its next publish is here already

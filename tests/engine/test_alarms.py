@@ -11,7 +11,7 @@ import engine.alarms
 from engine.memory import Kind
 from engine.watermarks import Limit
 from tests.engine.amqp_double import DoubleBroker
-from tests.engine.amqp_wire import Wire, header_frame, method, publish, raw_frame
+from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
 from tests.engine.broker_harness import Harness, args
 
 LIMIT = 1_000_000_000
@@ -90,14 +90,22 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
 def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
     async def scenario() -> None:
         h.broker.alarms.start()
+        h.broker.alarms.resident = lambda: h.resident
         h.resident = LIMIT + 1  # what the kernel would say
         h.broker.memory.take(Kind.BODY, LIMIT)
         assert h.broker.blocked is None  # not in the middle of what took it
         await asyncio.sleep(0)
         assert h.broker.blocked == "low on memory"
-        h.broker.alarms.stop()
 
     h.loop.run_until_complete(scenario())
+
+
+def test_nothing_is_looked_at_after_the_end(h: Harness) -> None:
+    h.in_loop(h.broker.alarms.start)
+    assert h.in_loop(h.broker.alarms.resident) > 10_000_000
+    h.in_loop(h.broker.alarms.stop)
+    h.broker.alarms.resident = lambda: LIMIT + 1
+    assert look(h) is None
 
 
 def test_limits_can_be_set_while_it_runs(h: Harness) -> None:
@@ -276,6 +284,18 @@ def test_a_connection_with_a_message_in_part_is_held_back_at_once_and_goes_on_la
     wire.connection.blocked_changed()
     assert [each.name for each in wire.send(raw_frame(3, 1, b"x" * 6_000))] == ["Connection.Unblocked"]
     assert len(wire.broker.queues["q"].ready) == 1
+
+
+def test_what_channels_remember_is_forgotten() -> None:
+    wire = Wire()
+    wire.send(method(1, "Queue.Declare", queue="q"))
+    for number in range(100):
+        wire.send(publish(1, "", "q", b"x", raw=properties(correlation_id=str(number))))
+    (channel,) = wire.connection.channels.values()
+    assert len(channel.parsed) == 100
+    wire.broker.blocked = "low on memory"
+    wire.connection.blocked_changed()
+    assert (channel.parsed, channel.publishings) == ({}, {})
 
 
 def test_who_holds_most_is_told_and_its_close_ok_is_read() -> None:
