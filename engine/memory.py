@@ -28,7 +28,7 @@ from enum import Enum
 from engine.errors import ResourceError
 
 REFUSABLE_SHARE = 16  # one part in so many of the limit is for work that asks `room`, also when the rest is used up
-LEAST_REFUSABLE_BYTES = 16_777_216  # it has that much in any case
+LEAST_REFUSABLE_BYTES = 65_536  # it has that much in any case: enough for the request that raises the limit
 FULL = 1.5  # times the limit
 LEAST_FULL_BYTES = 536_870_912  # a limit that is lower than what the broker needs must not shut clients out
 
