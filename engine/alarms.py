@@ -8,7 +8,8 @@ make the broker hold is also seen between two looks (`MemoryAccount.on_high`).
 
 Rules of this file
 - An alarm ends when there is more room than where it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
-- Before the memory alarm is raised, and while it stands, the C library gives back what it keeps of freed memory.
+- From a little below the limit on the C library is asked now and then for what it keeps of freed memory. That takes up
+  to a second a gigabyte, so it is done in a thread.
 - Publishers that are held back may hold what keeps the alarm up: bodies that have not come whole, and that will not,
   since nobody reads them. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as
   long as that can end the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; clients
@@ -36,7 +37,8 @@ FAST_DISK_BYTES = 250_000_000  # a second: what a disk is written with at most, 
 MEMORY_CLEAR = 0.95  # of the limit
 DISK_CLEAR = 1.05
 PATIENCE_SECONDS = 10.0
-TRIM_SECONDS = 5.0  # between two times that the C library is asked to give memory back
+TRIM = 0.9  # of the limit: from there on the C library is asked to give memory back
+TRIM_SECONDS = 10.0  # between two times
 CLIENTS = (Kind.BODY, Kind.TRANSACTION, Kind.OUTPUT)  # what goes with its connection
 
 # Bytes of resident memory, measured: 200 connections, 4,000 channels, 2,000 consumers, 200,000 deliveries.
@@ -153,10 +155,9 @@ class Alarms:
         least = account.limit_bytes * MEMORY_CLEAR if self.memory else account.limit_bytes
         resident = self.resident()
         now = self._loop.time()
-        if resident > least and now - self._trimmed_at >= TRIM_SECONDS:
+        if resident > account.limit_bytes * TRIM and now - self._trimmed_at >= TRIM_SECONDS:
             self._trimmed_at = now
-            give_memory_back()
-            resident = self.resident()
+            self._loop.run_in_executor(None, give_memory_back)
         account.looked(resident, counted(self.broker))
         before, self.memory = self.memory, account.used_bytes > least
         if self.memory:
