@@ -90,6 +90,7 @@ class Connection(HeldBack):
         self.received = False  # something came since the last look
         self.silent_looks = 0
         self.overdue_look = False  # for overdue deliveries is due: it waits, too, while `waiting`
+        self.let_in: Callable[[], None] = do_nothing  # a vhost is about to be opened: NotAllowed refuses
         self.on_open: Callable[[], None] = do_nothing  # the handshake is done
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
@@ -516,6 +517,7 @@ class Connection(HeldBack):
         vhost = method.text("virtual_host")
         self.broker.memory.check()
         limits.check_connection(self.broker.topology, self.broker.sessions.values(), self.user, vhost)
+        self.let_in()
         session = self.broker.open_session(self.user, vhost, self.peer, self.client_properties)
         session.close = self.force_close
         session.link = link = self.link
