@@ -55,8 +55,11 @@ acceptance: setup
 bench: setup
 	$(BIN)/python tests/bench/run.py
 
+# Then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
+SOAK_OPTIONS ?= --hours 2
 soak: setup
 	$(BIN)/python -m pytest -m slow --timeout=7200
+	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
 # requirements.lock has everything; compose/requirements.lock what containers need of it.
 LOCK_OPTIONS := --quiet --generate-hashes --strip-extras --allow-unsafe \

@@ -17,6 +17,7 @@ Where things are
     dead_letters.py  letters on their way; deaths.py: their headers           auth.py            who may do what
     exchanges.py     exchanges, bindings, where a publish goes                certainty.py        what is missing
     administration.py  policies, vhosts, parameters; policies.py: what they say    users.py       users, permissions
+    memory.py        what is held for clients; alarms.py: publishers held back for memory and disk
     definitions.py   all of that as a document; importing.py: taking one      limits.py          of vhosts and users
     turns.py         turns and durability                                     passwords.py       hashes, ours and theirs
     recovery.py      start and clean stop                                     subjects.py        encryption, erasure
@@ -32,6 +33,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine import declarations, limits
+from engine.alarms import Alarms
 from engine.auth import ITSELF, Access
 from engine.certainty import Certainty
 from engine.config import Config
@@ -66,6 +68,7 @@ from engine.routing import Destination, Router
 from engine.sessions import ChannelStatus, Session
 from engine.subjects import Subjects
 from engine.turns import Turns
+from engine.watermarks import memory_of_machine
 from projections.hidden import is_reply_queue
 from projections.machine.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from projections.machine.queue import Queue
@@ -100,7 +103,6 @@ __all__ = [
 # messages, while the client's socket takes what was sent.
 CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
-MEMORY_LIMIT_BYTES = 1 << 30  # of bytes under way
 
 
 class Doors(Protocol):
@@ -133,7 +135,8 @@ class Broker(Exchanges):
         self.clock = clock
         self.sessions = {}
         self.counters = all_counters()
-        self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
+        machine_bytes = memory_of_machine()
+        self.memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)
         self.http_share = LoopShare()  # of the management API
         self.admissions: tuple[Door, ...] = ()  # limits of connections, once there are listeners
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
@@ -148,6 +151,7 @@ class Broker(Exchanges):
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
         self.forwarder.on_ready = self.turns.end
+        self.alarms = Alarms(self)  # not looked at before `start`
         self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
@@ -167,6 +171,7 @@ class Broker(Exchanges):
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
         for session in list(self.sessions.values()):
             self.close_session(session)
+        self.alarms.stop()
         self.readings.close()
         self.keeper.stop()
 

@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from engine.tls import TlsListener
+from engine.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from projections.machine.profile import RABBITMQ_3_13
 
 VERSION = "0.1.0"
@@ -36,6 +37,8 @@ class Config:
     semantics: str = RABBITMQ_3_13.name  # the profile of queues that ask for none (projections/machine/profile.py)
     tls: TlsListener | None = None
     loopback_users: tuple[str, ...] = ("guest",)  # they may connect from this machine only
+    vm_memory_high_watermark: Limit = MEMORY_WATERMARK  # memory above which publishers are held back, as RabbitMQ's
+    disk_free_limit: Limit = DISK_FREE_LIMIT  # free disk space below which they are, too
     consumer_timeout_ms: int = 1_800_000  # how long a delivery may stay unacked; a queue may say less or more
     segment_bytes: int = 268_435_456
     snapshot_events: int = 1_000_000

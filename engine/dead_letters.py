@@ -43,6 +43,7 @@ from schemas.events import BROKER, DeadLettersForwarded, Origin, Published
 
 logger = logging.getLogger(__name__)
 
+HELD_HIGH = 33_554_432  # bytes of bodies that letters hold; beyond them a letter is read from the store when it is sent
 ROUND = 1_000  # letters forwarded in one turn of the loop
 NO_PROPERTIES = b"\0\0"
 RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
@@ -114,6 +115,7 @@ class Forwarder:
         self._ready: deque[Source] = deque()
         self._waiting: dict[Source, None] = {}  # those with a `retry_at_ms`, each once
         self._logged_cycles: dict[tuple[str, ...], None] = {}
+        self.held_bytes = 0  # of bodies of letters that wait
 
     # -- letters come in ----------------------------------------------------------------------------------------------
 
@@ -139,6 +141,7 @@ class Forwarder:
             if source.partition is partition:
                 for letter in source.letters:
                     letter.give_up()
+                    self._let_go(letter)
                 source.letters.clear()
                 source.in_flight.clear()
                 self._waiting.pop(source, None)
@@ -156,9 +159,21 @@ class Forwarder:
         if letter.sequence > source.known_sequence:
             source.known_sequence = letter.sequence
             source.letters.append(letter)
+            message, letter.message = letter.message, None
+            if message is not None and self.held_bytes < HELD_HIGH:
+                self._hold(letter, message)
             if source.letters[0].sequence not in queue.outbox:  # what was waited for was given up (S-153)
                 source.retry_at_ms = None
             self._schedule(source)
+
+    def _hold(self, letter: Letter, message: Published) -> None:
+        letter.message = message
+        self.held_bytes += message.body_size
+
+    def _let_go(self, letter: Letter) -> None:
+        if letter.message is not None:
+            self.held_bytes -= letter.message.body_size
+            letter.message = None
 
     def _schedule(self, source: Source) -> None:
         if not source.scheduled and not source.unsure and source.retry_at_ms is None and source.may_send:
@@ -209,6 +224,7 @@ class Forwarder:
                 source.retry_delay_ms = RETRY_FIRST_MS
                 source.letters.popleft()
                 letter.give_up()
+                self._let_go(letter)
                 source.in_flight.append((letter.sequence, letter.sent, letter.at_least_once))
             else:
                 self._schedule(source)
@@ -233,7 +249,7 @@ class Forwarder:
         """Send the letter to every target that has not got it, unless that was done: TAKEN, UNKNOWN or TRY_AGAIN."""
         if letter.message is None:
             try:
-                letter.message = source.partition.message(source.queue.queue_id, letter.message_id)
+                self._hold(letter, source.partition.message(source.queue.queue_id, letter.message_id))
             except KeyError:
                 logger.error("dead letter %d of %s is nowhere any more", letter.message_id, source.queue.name)
                 return TAKEN

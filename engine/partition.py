@@ -301,7 +301,7 @@ class Partition(ABC):
                         )
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
-                        self._undelivered(effect.consumer)
+                        self.undelivered(effect.consumer)
                     delivered += 1
                     if effect.final:
                         finally_delivered += 1
@@ -372,7 +372,7 @@ class Partition(ABC):
                 self._answer(effect, fresh)
             except Exception:  # as with a delivery
                 logger.exception("%s: message %d was not fetched", self.machine.partition, effect.message_id)
-                self._undelivered(effect.consumer)
+                self.undelivered(effect.consumer)
         elif isinstance(effect, DeadLetter):
             if self.owned:
                 surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
@@ -417,7 +417,7 @@ class Partition(ABC):
             effect.messages_ready, effect.acquired_count,
         )  # fmt: skip
 
-    def _undelivered(self, consumer_id: int) -> None:
+    def undelivered(self, consumer_id: int) -> None:
         """It is given nothing more. What it was to get is given back when its connection ends."""
         self.detach(consumer_id)
         assert self._surroundings is not None

@@ -86,6 +86,7 @@ async def _main(config: Config) -> None:
         await _load_definitions(broker)
         amqp_door, http_door = broker.admissions = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
+        broker.alarms.start()
         await _listen(server, config)
         http = asyncio.create_task(serve(make_app(broker), _listen_http(config), http_door, broker.http_share))
         try:

@@ -6,7 +6,8 @@
 Pressure goes back to where it comes from. A client that does not read: its consumers get no credit while its socket
 holds more than WRITE_HIGH bytes, what it asks for with basic.get waits so long, and it is not read from while that is
 more than UNREAD_HIGH. Publishers faster than the disk: above UNSETTLED_HIGH received bytes that are not yet durable,
-whoever sends is not read until a group commit has landed. A full disk: publishers are told and not read.
+whoever sends is not read until a group commit has landed. Memory or disk is low: publishers are told and not read
+(amqp/held_back.py), and after a while the connection that holds most memory is closed.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from engine.broker import Broker
 from engine.config import bracketed
 from engine.doors import Door, Guest, Listener, bound
 from engine.errors import NotAllowed
+from engine.memory import Kind
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -30,6 +32,7 @@ WRITE_LOW = 262_144
 UNREAD_HIGH = 16_777_216  # bytes that a client has not read above which nothing more is read from it
 UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
 UNSETTLED_MARK = 4_194_304  # how often durability is asked for
+LEAST_RELIEF = 1_048_576  # bytes: connections that hold less are not closed when memory is low
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
 LEAVING_SECONDS = 30.0  # how long a client that was told close-ok may take to close its socket, as with RabbitMQ
@@ -51,6 +54,7 @@ class AmqpProtocol(asyncio.Protocol):
         self.wrote = False  # since the last look
         self.holding = False  # not read from while publishes wait for the disk
         self.reading = True
+        self.unread = 0  # bytes in the write buffer, as the memory account knows them
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's own class
@@ -101,6 +105,7 @@ class AmqpProtocol(asyncio.Protocol):
             connection.link.sent_count += 1
             transport.write(data)
             if connection.output.congested:
+                self.count_unread(transport.get_write_buffer_size())
                 self.choose_reading()
         if connection.left:
             self.leave_to_client(connection)
@@ -129,8 +134,14 @@ class AmqpProtocol(asyncio.Protocol):
         assert self.connection is not None
         self.connection.output.congested = True
 
+    def count_unread(self, size: int) -> None:
+        """What the client has not read: counted while that is more than a little."""
+        self.broker.memory.change(Kind.OUTPUT, self.unread, size)
+        self.unread = size
+
     def resume_writing(self) -> None:
         assert self.connection is not None
+        self.count_unread(0)
         self.connection.output.relieve()
         self.choose_reading()
         if self.connection.grant_credit():
@@ -139,6 +150,7 @@ class AmqpProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.guest.leave()
         self.server.protocols.discard(self)
+        self.count_unread(0)
         if self.timer is not None:
             self.timer.cancel()
         if self.connection is not None:
@@ -209,6 +221,10 @@ class AmqpProtocol(asyncio.Protocol):
         else:
             self.drop()
 
+    @property
+    def held_bytes(self) -> int:
+        return self.unread + (0 if self.connection is None else self.connection.kept_bytes)
+
     def drop(self) -> None:
         if self.transport is not None:
             self.transport.abort()
@@ -233,6 +249,8 @@ class AmqpServer:
     def begin(self) -> None:
         """The listeners are there: look after the connections that come."""
         self.broker.on_blocked.append(self.blocked_changed)
+        self.broker.alarms.relieve = self.relieve
+        self.broker.alarms.after_look = self.grant_credit
         self.broker.doors = self
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 
@@ -307,6 +325,22 @@ class AmqpServer:
         for connection in self.connections():
             connection.blocked_changed()
 
+    def grant_credit(self) -> None:
+        """While memory is low: consumers that have acked meanwhile get more, though nothing was written to them."""
+        for connection in self.connections():
+            connection.grant_credit()
+        self.broker.end_of_turn()
+
+    def relieve(self) -> None:
+        """Close the connection that holds most memory: what it sent and did not end, and what it does not read."""
+        most = max(self.protocols, key=lambda protocol: protocol.held_bytes, default=None)
+        if most is None or most.connection is None or most.held_bytes < LEAST_RELIEF:
+            return
+        most.connection.close_for_memory()
+        if most.unread:
+            most.drop()  # it would not read the reason
+        self.broker.end_of_turn()
+
     def received(self, protocol: AmqpProtocol, size: int) -> None:
         """Bytes came in: hold their sender back when too many are not durable yet."""
         self.unsettled += size
@@ -314,6 +348,7 @@ class AmqpServer:
             return
         if not self.marked:
             self.marked = self.unsettled
+            self.broker.memory.take(Kind.UNDURABLE, self.marked)
             self.broker.when_durable(self.mark_durable)
         if self.unsettled > UNSETTLED_HIGH and not protocol.holding:
             protocol.hold(True)
@@ -321,6 +356,7 @@ class AmqpServer:
 
     def mark_durable(self) -> None:
         self.unsettled -= self.marked
+        self.broker.memory.give_back(Kind.UNDURABLE, self.marked)
         self.marked = 0
         held, self.held = self.held, []
         for protocol in held:

@@ -65,6 +65,11 @@ class Turns:
     def at_rest(self) -> bool:
         return all(partition.at_rest for partition in self.partitions) and not self.forwarder.has_work
 
+    @property
+    def problems(self) -> dict[str, str]:
+        """What keeps publishing back, by who has it."""
+        return self._problems
+
     def end(self) -> None:
         """Carry out what gathered, forward dead letters, arm the timer, kick the group commit."""
         if self._in_turn or self._closed:  # in a turn: called by a consumer that is being delivered to

@@ -36,6 +36,7 @@ from engine.certainty import REFUSALS
 from engine.config import MAX_MESSAGE_SIZE
 from engine.counters import Tally
 from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
+from engine.memory import Kind
 from engine.subjects import NoKeyYet
 from schemas.events import Encryption, Published
 
@@ -321,6 +322,7 @@ class Channel:
         body = piece
         if received < self.size or self.gathered:
             self.gathered += piece  # one buffer: a list of frames of a byte each would be many times their size
+            self.broker.memory.take(Kind.BODY, len(piece))
             if received < self.size:
                 return
             body = bytes(self.gathered)
@@ -333,6 +335,15 @@ class Channel:
             self.publish(publishing, properties, body)
         else:
             self.transaction.publish(publishing, properties, body)
+
+    def forget_gathered(self) -> None:
+        self.broker.memory.give_back(Kind.BODY, len(self.gathered))
+        self.gathered = bytearray()
+
+    @property
+    def kept_bytes(self) -> int:
+        """Of publishes that have not come whole, or wait for tx.commit."""
+        return len(self.gathered) + (0 if self.transaction is None else self.transaction.size)
 
     def expect_content(self) -> Publishing:
         if self.publishing is None:
@@ -348,7 +359,8 @@ class Channel:
     def end_content(self) -> None:
         self.publishing = None
         self.size = -1
-        self.gathered = bytearray()
+        if self.gathered:
+            self.forget_gathered()
         self.ready = self.transaction is None
 
     # -- settling -----------------------------------------------------------------------------------------------------
@@ -390,6 +402,7 @@ class Channel:
     def shut(self) -> None:
         """The channel closes: what was settled is logged, what was due is confirmed, consumers get nothing more."""
         self.settlement.flush()
+        self.settlement.closed = True
         self.confirms.flush()
         self.confirms.closed = True
         self.tally.settle(self.broker.counters)
@@ -398,4 +411,6 @@ class Channel:
         self.closing = True
         self.ready = False
         self.publishing = None
-        self.gathered = bytearray()
+        self.forget_gathered()
+        if self.transaction is not None:
+            self.transaction.forget()

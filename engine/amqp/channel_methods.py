@@ -39,6 +39,7 @@ Work = Coroutine[Any, Any, None]
 
 log = logging.getLogger("rewindmq.amqp")
 
+GROWING = ("Basic.Consume", "Exchange.Bind", "Exchange.Declare", "Queue.Bind", "Queue.Declare")  # what stays in memory
 GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
@@ -49,6 +50,8 @@ def handle(channel: Channel, method: Method) -> Work | None:
         raise CommandInvalid("unimplemented method")
     if method.name not in GATHERED:
         channel.settlement.flush()
+    if method.name in GROWING:
+        channel.broker.memory.check()
     if method.name not in NAMING:
         return handler(channel, method)
     broker = channel.broker

@@ -30,8 +30,8 @@ from engine.amqp.frames import (
     HEARTBEAT_FRAME,
     METHOD,
     PUBLISH,
-    FrameReader,
 )  # fmt: skip
+from engine.amqp.held_back import HeldBack
 from engine.amqp.methods import Method, short_reply_text
 from engine.amqp.output import ChannelOutput, Output, do_nothing
 from engine.amqp.publishing import PutOff
@@ -45,9 +45,9 @@ from engine.errors import (
     InternalError,
     NotAllowed,
     PreconditionFailed,
+    ResourceError,
     UnexpectedFrame,
 )  # fmt: skip
-from engine.sessions import Link
 from engine.tls import TlsPeer
 from schemas.events import Credited
 
@@ -57,13 +57,12 @@ log = logging.getLogger("rewindmq.amqp")
 MISSED_LOOKS = 4
 
 
-class Connection(FrameReader):
+class Connection(HeldBack):
     """`peer` is "address:port" for people; `loopback`: it is this machine, where `guest` may log in; `tls`: what is
     known of a client over TLS."""
 
     def __init__(self, broker: Broker, peer: str, loopback: bool, tls: TlsPeer | None = None) -> None:
-        super().__init__()
-        self.broker = broker
+        super().__init__(broker, tls)
         self.peer = peer
         self.loopback = loopback
         self.tls = tls
@@ -76,17 +75,12 @@ class Connection(FrameReader):
         self.user = ""
         self.mechanism = ""
         self.client_properties: dict[str, object] = {}
-        self.capabilities: dict[str, object] = {}
         self.channel_max = 0
         self.frame_max = FRAME_MIN_SIZE
         self.heartbeat_seconds = 0
-        self.link = Link(tls)
         self.received = False  # something came since the last look
         self.silent_looks = 0
         self.overdue_look = False  # for overdue deliveries is due: it waits, too, while `waiting`
-        self.told_blocked = False
-        self.throttled = False  # a publisher while publishing is held back: the server stops reading from it
-        self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
         self.let_in: Callable[[], None] = do_nothing  # a vhost is about to be opened: NotAllowed refuses
         self.on_open: Callable[[], None] = do_nothing  # the handshake is done
 
@@ -279,12 +273,13 @@ class Connection(FrameReader):
         assert self.shared is not None
         count, most = len(self.channels), self.channel_max
         try:
+            self.broker.memory.check()
             if 0 < most <= count:
                 raise NotAllowed(
                     f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
                 )
             limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
-        except NotAllowed as error:
+        except (NotAllowed, ResourceError) as error:
             self.close(error)
             return
         output = ChannelOutput(self.output, number, self.frame_max - FRAME_OVERHEAD)
@@ -389,12 +384,17 @@ class Connection(FrameReader):
             return False
         creditors = shared.creditors[:]
         shared.creditors.clear()
+        low, granted = self.broker.memory.high, False
         for consumer in creditors:
+            if low and consumer.holds_much:
+                shared.creditors.append(consumer)
+                continue
+            granted = True
             partition, queue = consumer.partition, consumer.queue
             missing = consumer.more_credit()
             if missing and partition is not None and queue is not None and not consumer.detached:
                 partition.append(self.session.actor, Credited(queue.vhost, queue.name, consumer.consumer_id, missing))
-        return True
+        return granted
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -442,35 +442,6 @@ class Connection(FrameReader):
     def update_secret(self, method: Method) -> None:
         """There is nothing to renew: passwords do not expire here."""
         self.say("Connection.UpdateSecretOk")
-
-    # -- publishing held back -----------------------------------------------------------------------------------------
-
-    def throttle(self) -> None:
-        """A publish came. While the broker holds publishing back the client is told once, and not read from."""
-        if self.broker.blocked is None or self.throttled:
-            return
-        self.throttled = self.link.blocked = True
-        if self.capabilities.get("connection.blocked") is True:
-            self.told_blocked = True
-            self.say("Connection.Blocked", reason=short_reply_text(self.broker.blocked))
-        self.on_throttle()
-
-    def blocked_changed(self) -> None:
-        """The broker holds publishing back, or takes publishes again."""
-        if self.broker.blocked is not None:
-            for channel in self.channels.values():
-                channel.publishings.clear()
-            self.repeat = None  # with both gone, the next publish passes by `throttle`
-            if self.link.in_flow:  # its next publish is here already
-                self.throttle()
-            return
-        if not self.throttled:
-            return
-        self.throttled = self.link.blocked = False
-        if self.told_blocked:
-            self.told_blocked = False
-            self.say("Connection.Unblocked")
-        self.on_throttle()
 
 
 def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:

@@ -8,10 +8,15 @@ are the same when they are one object, and no encrypted message shares that with
 one publisher sent (the subject's header decides), or each from its own record. So what is to be opened is never missed.
 
 A consumer without prefetch, or with no_ack, lives on credit (DESIGN section 1): it is attached with CREDIT_WINDOW
-deliveries, and each time half of its window is used it is given more, unless the client's socket is congested. The
-window is what WINDOW_BYTES hold of messages like the last one, so what is in flight stays bounded.
+deliveries, and each time half of its window is used it is given more, unless the client's socket is congested, or
+memory is low and it does not ack. The window is what WINDOW_BYTES hold of messages like the last one, so what is in
+flight stays bounded.
+
+A prefetch has no such bound. So a body of more than one frame is not kept for a client that has a mebibyte unread: it
+is read from the store when the client has taken what is before it (`LaterDelivery`).
 """
 
+import logging
 import struct
 from collections.abc import Callable
 
@@ -24,6 +29,8 @@ from engine.deaths import without_blind_copies
 from engine.partition import Partition
 from projections.machine.queue import Queue
 from schemas.events import Published, Route
+
+log = logging.getLogger("rewindmq.amqp")
 
 pack_method_start = struct.Struct(">BHII").pack
 pack_header = struct.Struct(">BHIIQ").pack
@@ -95,8 +102,14 @@ class Consumer(Holder):
         if len(body) <= output.max_payload:
             output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle, body, END)
         else:
-            output.parts += (self.prefix, tag.to_bytes(8, "big"), self.middle)
-            body_frames(output, body)
+            head = (self.prefix, tag.to_bytes(8, "big"), self.middle)
+            if output.connection.crowded and not final and message.encryption is None and self.reader is None:
+                output.parts.append(LaterDelivery(self, tag, head, partition, queue, message_id))
+                output.connection.later += 1
+            else:
+                output.parts += head
+                output.parts += body_frames(output, body)
+                output.connection.unsent += len(body)
         connection = output.connection
         if not connection.scheduled:
             connection.schedule()
@@ -147,6 +160,11 @@ class Consumer(Holder):
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.output.connection.relief.append(callback)
 
+    @property
+    def holds_much(self) -> bool:
+        """More than a window is unacked: when memory is low it gets no more before it acks."""
+        return not self.no_ack and len(self.settlement.unacked) > MAX_WINDOW
+
     def more_credit(self) -> int:
         """How many deliveries bring the window back to full (0 when the window shrank)."""
         self.asking = False
@@ -155,6 +173,34 @@ class Consumer(Holder):
         missing = max(0, window - self.credit)
         self.credit += missing
         return missing
+
+
+class LaterDelivery:
+    """A delivery of a large body to a client that has enough unread. The message is in the store until it is acked, so
+    its body need not be in memory. Implements `engine.amqp.output.Later`."""
+
+    def __init__(
+        self, consumer: Consumer, tag: int, head: tuple[bytes, ...], partition: Partition, queue: Queue, message_id: int
+    ) -> None:
+        self.consumer = consumer
+        self.tag = tag
+        self.head = head
+        self.partition = partition
+        self.queue = queue
+        self.message_id = message_id
+
+    def frames(self) -> list[bytes]:
+        """Nothing when the client has settled it unseen, its channel is closed, or the queue is gone."""
+        consumer, partition = self.consumer, self.partition
+        if self.tag not in consumer.settlement.unacked or consumer.settlement.closed or self.queue.gone:
+            return []
+        try:
+            body = partition.message(self.queue.queue_id, self.message_id).body
+        except Exception:  # as with any delivery
+            log.exception("%s: message %d was not delivered", self.queue.name, self.message_id)
+            partition.undelivered(consumer.consumer_id)
+            return []
+        return [*self.head, *body_frames(consumer.output, body)]
 
 
 class Getter(Holder):
@@ -212,12 +258,14 @@ def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
     return frame + END + (pack_frame(3, output.number, size) if size <= output.max_payload else b"")
 
 
-def body_frames(output: ChannelOutput, body: bytes) -> None:
+def body_frames(output: ChannelOutput, body: bytes) -> list[bytes]:
     """Frames of a body that does not fit into one."""
     limit = output.max_payload
+    frames: list[bytes] = []
     for start in range(0, len(body), limit):
         piece = body[start : start + limit]
-        output.parts += (pack_frame(3, output.number, len(piece)), piece, END)
+        frames += (pack_frame(3, output.number, len(piece)), piece, END)
+    return frames
 
 
 def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes) -> None:
@@ -227,7 +275,7 @@ def content(output: ChannelOutput, method: bytes, properties: bytes, body: bytes
         output.parts += (method, header, body, END)
     else:
         output.parts += (method, header)
-        body_frames(output, body)
+        output.parts += body_frames(output, body)
     if not output.connection.scheduled:
         output.connection.schedule()
 

@@ -128,9 +128,10 @@ def open_vhost(connection: "Connection", method: Method) -> None:
 
 
 async def enter(connection: "Connection", vhost: str) -> None:
-    """NotAllowed (530)."""
+    """NotAllowed (530). ResourceError (506) where memory is used up."""
     if connection.state != "opening":  # closed meanwhile
         return
+    connection.broker.memory.check()
     limits.check_connection(connection.broker.topology, connection.broker.sessions.values(), connection.user, vhost)
     connection.let_in()
     session = connection.broker.open_session(connection.user, vhost, connection.peer, connection.client_properties)

@@ -3,22 +3,33 @@
 A reply that must wait until what it reports is durable (declare-ok, bind-ok, delete-ok, purge-ok) holds back everything
 its channel says after it, so that the order on a channel is kept; other channels go on.
 
-    parts         frames of the connection, in order; the server joins and writes them
+    parts         frames of the connection, in order; the server joins and writes them. Among them are deliveries whose
+                  bodies are read only when their turn comes (`Later`): they wait while the socket takes no more, and
+                  so does what is behind them
     held[i]       a durable reply and what its channel said after it, one list for each reply that waits
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol, cast
 
 CROWDED = 1_048_576  # octets
+
+
+class Later(Protocol):
+    """What is made into frames when it can be written."""
+
+    def frames(self) -> list[bytes]:
+        """Nothing, if it is not to be said any more."""
 
 
 class Output:
     """One connection's. `wake` is set by the server: called when there is something to write and none was scheduled."""
 
     def __init__(self) -> None:
-        self.parts: list[bytes] = []
+        self.parts: list[bytes | Later] = []
+        self.later = 0  # how many of `parts`, here and on channels that hold back, are `Later`
         self.scheduled = False
         self.wake: Callable[[], None] = do_nothing
         self.congested = False  # the socket takes no more for now: consumers get no new credit
@@ -62,16 +73,40 @@ class Output:
         relief, self.relief = self.relief, []
         for callback in relief:
             callback()
+        if self.parts and not self.scheduled:
+            self.schedule()
 
     def take(self) -> list[bytes]:
-        """What gathered; nothing is scheduled any more."""
-        parts = self.parts[:]
-        self.parts.clear()  # channels hold on to the list itself
+        """What gathered and may be written now. The rest is scheduled, unless it waits for the socket."""
+        if self.later:
+            parts = self._take_some()
+        else:
+            parts = cast(list[bytes], self.parts[:])
+            self.parts.clear()  # channels hold on to the list itself
         self.scheduled = False
         self.unsent = 0
         if self.turned_away:
             self.let_in()
+        if self.parts and not self.congested:
+            self.schedule()
         return parts
+
+    def _take_some(self) -> list[bytes]:
+        taken: list[bytes] = []
+        read = count = 0  # octets of bodies that were read for it; parts that are done
+        for part in self.parts:
+            if isinstance(part, bytes):
+                taken.append(part)
+            elif self.congested or read > CROWDED:
+                break
+            else:
+                frames = part.frames()
+                read += sum(map(len, frames))
+                taken += frames
+                self.later -= 1
+            count += 1
+        del self.parts[:count]
+        return taken
 
 
 class ChannelOutput:
@@ -82,7 +117,7 @@ class ChannelOutput:
         self.number = number
         self.max_payload = max_payload  # of a body frame (frame_max less the frame's own 8 bytes)
         self.parts = connection.parts
-        self.held: deque[list[bytes]] = deque()
+        self.held: deque[list[bytes | Later]] = deque()
         self.cancels: list[bytes] | None = None  # what the broker cancels waits for the queue.delete that is under way
 
     def write(self, frame: bytes) -> None:

@@ -47,6 +47,7 @@ class Settlement:
     def __init__(self, actor: Actor) -> None:
         self.actor = actor
         self.unacked: dict[int, tuple[Holder, int]] = {}
+        self.closed = False  # with its channel
         self.last_tag = 0  # of the latest delivery: how many there were
         self.delivered_no_ack = 0  # of these, to consumers with no_ack
         self.redelivered = 0

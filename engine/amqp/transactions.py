@@ -24,13 +24,15 @@ from engine.amqp.publishing import Publishing
 from engine.amqp.settlement import Holder, Verdict
 from engine.broker import Destination
 from engine.errors import ConnectionForced, PreconditionFailed, ResourceError
+from engine.memory import Kind
 from engine.routing import Router
 from schemas.events import Encryption
 
 if TYPE_CHECKING:
     from engine.amqp.channel import Channel
 
-MAX_BYTES = 536_870_912  # of bodies in one transaction: RabbitMQ's bound for one message
+MAX_BYTES = 536_870_912  # kept for one transaction: RabbitMQ's bound for one message
+KEPT_BYTES = 500  # of a publish beside its body: an empty one takes memory, too
 
 
 @dataclass(slots=True)
@@ -66,7 +68,7 @@ class Transaction:
         self.channel = channel
         self.publishes: list[Kept] = []
         self.settled: list[tuple[Verdict, list[tuple[int, Holder, int]]]] = []  # verdict, (tag, holder, message id)
-        self.size = 0
+        self.size = 0  # bytes
         self.version = channel.broker.routing_version  # of the first publish that is kept
 
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
@@ -77,12 +79,14 @@ class Transaction:
         destinations = channel.destinations(publishing, parsed)
         if not destinations:
             channel.make_sure(publishing, raw, body)
-        self.size += len(body)
-        if self.size > MAX_BYTES:
+        size = len(body) + KEPT_BYTES
+        if self.size + size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")
         if not self.publishes:
             self.version = channel.broker.routing_version
         self.publishes.append(Kept(publishing, parsed, body, destinations))
+        self.size += size
+        channel.broker.memory.take(Kind.TRANSACTION, size)
         channel.status.messages_uncommitted += 1
         if len(body) != channel.tally.size:
             channel.tally.another_size(len(body))
@@ -150,6 +154,7 @@ class Transaction:
     def forget(self) -> None:
         self.publishes = []
         self.settled = []
+        self.channel.broker.memory.give_back(Kind.TRANSACTION, self.size)
         self.size = 0
         self.channel.status.messages_uncommitted = self.channel.status.acks_uncommitted = 0
 

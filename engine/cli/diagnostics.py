@@ -11,7 +11,7 @@ import click
 from engine.cli.client import Client, Json, Refused
 from engine.cli.columns import chosen, fields, rows_of
 from engine.cli.exits import TIMEOUT, UNAVAILABLE, USAGE, CliError
-from engine.cli.node import PURPOSES, cluster_status, status
+from engine.cli.node import PURPOSES, alarms, cluster_status, status
 from engine.cli.settings import Settings, common
 
 FLAG_COLUMNS = fields("name", "state", "stability", "provided_by", "desc", "doc_url")
@@ -24,7 +24,6 @@ ERLANG, NODES, MIRRORS = (
     "nodes have no members and no state but the log: start one to join, stop it (SIGTERM) to leave (docs/cluster.md)",
     "there are no mirrored queues: quorum queues are replicated by Kafka (docs/cluster.md)",
 )
-LIMITS = "there is no such limit: publishing is held back when the log can't be written, and goes on by itself"
 REFUSED = {
     **dict.fromkeys(("eval", "eval_file", "exec", "remote_shell", "observer", "force_gc", "encode", "decode"), ERLANG),
     **dict.fromkeys((
@@ -32,7 +31,6 @@ REFUSED = {
         "update_cluster_nodes", "reset", "force_reset", "stop", "shutdown",
     ), NODES),
     **dict.fromkeys(("sync_queue", "cancel_sync_queue"), MIRRORS),
-    **dict.fromkeys(("set_vm_memory_high_watermark", "set_disk_free_limit"), LIMITS),
     "rotate_logs": "the log goes to stderr: whoever keeps it rotates it",
     **dict.fromkeys(("stream_status", "list_stream_connections", "list_stream_consumers", "list_stream_publishers"),
                     "a stream is a queue here, its members are its partition's: 'rewindmq cluster_status' shows them,"
@@ -98,8 +96,7 @@ def alarms_check(name: str, path: str, banner: str, fine: str) -> click.Command:
         settings.banner(f"Asking node {node} to {banner} ...")
         reason = check(client, path)
         if reason is not None:
-            overview = client.get_one("overview")
-            raise CliError(UNAVAILABLE, f"{reason}: {overview['publishing_blocked']} on node {node}")
+            raise CliError(UNAVAILABLE, f"{reason}:\n" + "\n".join(alarms(client.get_one("overview"))))
         passed(settings, f"Node {node} reported {fine}")
 
     return command
@@ -116,13 +113,12 @@ check_local_alarms = alarms_check(
 @click.command("alarms")
 @common
 def list_alarms(settings: Settings) -> None:
-    """List the alarms: publishing that is held back."""
+    """List the alarms: memory, disk; publishing is held back while there is one."""
     client = settings.client()
     overview = client.get_one("overview")
     settings.banner(f"Asking node {overview['node']} to report any known resource alarms ...")
-    blocked = overview["publishing_blocked"]
-    click.echo(f"Publishing is held back on node {overview['node']}: {blocked}" if blocked
-               else f"Node {overview['node']} reported no alarms, local or clusterwide")  # fmt: skip
+    found = alarms(overview)
+    click.echo("\n".join(found) or f"Node {overview['node']} reported no alarms, local or clusterwide")
 
 
 @click.command("check_virtual_hosts")

@@ -29,6 +29,7 @@ from engine.cli import (
     seals,
     versions,
     vhosts,
+    watermarks,
 )
 from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
@@ -42,7 +43,8 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     ),
     "Policies": policies.COMMANDS, "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,
-    "Access control": access.COMMANDS, "Virtual hosts": vhosts.COMMANDS, "Limits": limits.COMMANDS,
+    "Access control": access.COMMANDS, "Virtual hosts": vhosts.COMMANDS,
+    "Limits": (*limits.COMMANDS, *watermarks.COMMANDS),
     "Parameters": parameters.COMMANDS, "Definitions": definitions.COMMANDS,
 }  # fmt: skip
 

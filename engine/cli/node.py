@@ -1,5 +1,6 @@
 """The broker itself: start it, and ask how it is."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
@@ -13,6 +14,7 @@ from engine.cli.values import Value
 from engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
 from engine.logs import LEVELS
 from engine.tls import TlsListener
+from engine.watermarks import Limit, disk_limit, memory_watermark
 from projections.machine.profile import PROFILES, RABBITMQ_3_13
 
 GIGABYTE = 1_000_000_000
@@ -20,6 +22,17 @@ PURPOSES = {
     "amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API",
     "https": "HTTP API over TLS (HTTPS)", "http/prometheus": "Prometheus exporter API over HTTP",
 }  # fmt: skip
+
+
+def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Parameter, str], Limit]:
+    """What makes an option's value a limit."""
+    def checked(_context: click.Context, _option: click.Parameter, text: str) -> Limit:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return checked
 
 
 def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
@@ -57,6 +70,11 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
               help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.")
 @click.option("--max-message-size", type=click.IntRange(0, MAX_MESSAGE_SIZE), default=134_217_728, show_default=True,
               help="Bytes; larger messages are refused.")  # fmt: skip
+@click.option("--vm-memory-high-watermark", metavar="FRACTION|SIZE", callback=limit(memory_watermark), default="0.4",
+              show_default=True, help="Of the memory of the machine or container, or as a size (2GB): above it"
+                                      " publishers are held back.")  # fmt: skip
+@click.option("--disk-free-limit", metavar="SIZE|mem_relative:N", callback=limit(disk_limit), default="50MB",
+              show_default=True, help="Free disk space below which publishers are held back.")  # fmt: skip
 @click.option("--loopback-users", metavar="NAME,...", default="guest", show_default=True,
               help="Users who may connect from this machine only; empty: nobody.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
@@ -71,7 +89,8 @@ def start(
     node: str, https_port: int | None,
     load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
     kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
-    semantics: str, subject_header: str, keys: Path | None, log_level: str,
+    semantics: str, subject_header: str, keys: Path | None, log_level: str, vm_memory_high_watermark: Limit,
+    disk_free_limit: Limit,
 ) -> None:  # fmt: skip
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from engine.process import run
@@ -88,6 +107,7 @@ def start(
         max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,
         consumer_timeout_ms=consumer_timeout, semantics=semantics, subject_header=subject_header,
         keys=None if keys is None else keys.absolute(), log_level=log_level,
+        vm_memory_high_watermark=vm_memory_high_watermark, disk_free_limit=disk_free_limit,
     )  # fmt: skip
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
@@ -131,17 +151,22 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "pid": int(str(node["os_pid"])), "uptime": cast(int, node["uptime"]) // 1000,
         "product_name": overview["product_name"], "product_version": overview["product_version"],
         "rabbitmq_version": overview["rabbitmq_version"], "node": overview["node"],
-        "data_directory": node["db_dir"], "alarms": alarms(overview), "memory": {"total": {"rss": node["mem_used"]}},
-        "disk_free": node["disk_free"], "file_descriptors": {
+        "data_directory": node["db_dir"], "alarms": alarms(overview),
+        "memory": {"total": {"rss": node["mem_used"]}}, "vm_memory_limit": node["mem_limit"],
+        "disk_free": node["disk_free"], "disk_free_limit": node["disk_free_limit"], "file_descriptors": {
             "total_used": node["fd_used"], "total_limit": node["fd_total"], "sockets_used": node["sockets_used"],
         },
         "totals": overview["object_totals"], "listeners": overview["listeners"],
     }  # fmt: skip
 
 
-def alarms(overview: dict[str, object]) -> list[object]:
-    blocked = overview["publishing_blocked"]
-    return [blocked] if blocked else []
+def alarms(overview: dict[str, object]) -> list[str]:
+    """As RabbitMQ's `status` says it, with the reason."""
+    names = {"memory": "Memory", "disk": "Free disk space"}
+    return [
+        f"{names[str(each['resource'])]} alarm on node {each['node']}: {each['reason']}"
+        for each in cast(list[dict[str, object]], overview["alarms"])
+    ]
 
 
 def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:
@@ -160,12 +185,14 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         *(f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
           for each in log), "",
         "Alarms", "",
-        *([str(alarm) for alarm in alarms(overview)] or ["(none)"]), "",
+        *(alarms(overview) or ["(none)"]), "",
         "Memory", "",
-        f"Total memory used: {cast(int, node['mem_used']) / GIGABYTE:.4f} gb", "",
+        f"Total memory used: {cast(int, node['mem_used']) / GIGABYTE:.4f} gb",
+        f"Memory high watermark: {cast(int, node['mem_limit']) / GIGABYTE:.4f} gb", "",
         "File Descriptors", "",
         f"Total: {node['fd_used']}, limit: {node['fd_total']}", "",
         "Free Disk Space", "",
+        f"Low free disk space watermark: {cast(int, node['disk_free_limit']) / GIGABYTE:.4f} gb",
         f"Free disk space: {cast(int, node['disk_free']) / GIGABYTE:.4f} gb", "",
         "Totals", "",
         f"Connection count: {totals['connections']}",
@@ -218,7 +245,7 @@ def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
         "Versions", "",
         *(f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes), "",
         "Alarms", "",
-        *([str(alarm) for alarm in alarms(overview)] or ["(none)"]), "",
+        *(alarms(overview) or ["(none)"]), "",
         "Network Partitions", "",
         "(none)", "",
         "Listeners", "",

@@ -64,6 +64,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/nodes": {"GET": overview.nodes},
     "/nodes/{node}": {"GET": overview.node},
     "/nodes/{node}/memory": {"GET": overview.memory},
+    "/nodes/{node}/limits/{limit}": {"PUT": overview.set_limit},
     "/nodes/{node}/listeners/suspend": {"POST": doors.suspend},
     "/nodes/{node}/listeners/resume": {"POST": doors.resume},
     "/nodes/{node}/app/stop": {"POST": doors.stop},

@@ -119,11 +119,18 @@ def tls_item(link: "Link | None") -> Item:
     return item
 
 
+def state_of(broker: "Broker", link: "Link | None") -> str:
+    """`blocking`: publishing is held back, and the client has not published since (rabbit_reader.erl)."""
+    if link is None:
+        return "running"
+    return "blocking" if link.state == "running" and broker.blocked is not None else link.state
+
+
 def connection_item(broker: "Broker", session: "Session") -> Item:
     config, link = broker.config, session.link
     over_tls = config.tls if link is not None and link.tls is not None else None
     item = peer_details(broker, session) | tls_item(link) | {
-        "user": session.user, "vhost": session.vhost, "node": config.node, "state": link.state if link else "running",
+        "user": session.user, "vhost": session.vhost, "node": config.node, "state": state_of(broker, link),
         "type": "network" if link else "direct", "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
         "channels": len(session.channels), "host": config.host,
         "port": config.amqp_port if over_tls is None else over_tls.port,

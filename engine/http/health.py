@@ -10,7 +10,7 @@ from starlette.responses import Response
 from engine.http.call import Call, bad_request, not_found, reply
 from engine.http.getting import Taken
 from engine.http.listing import Item
-from engine.http.overview import node_items, open_listeners
+from engine.http.overview import alarms_of, node_items, open_listeners
 from schemas.events import Argument, Published
 
 # Other names of the protocols that are spoken here (rabbit_mgmt_wm_health_check_protocol_listener.erl).
@@ -32,12 +32,12 @@ def failed(reason: str, **more: object) -> Response:
 
 
 async def alarms(call: Call) -> Response:
-    """Publishing that is held back because the log can't be written is the only alarm there is."""
-    if call.broker.blocked is None:
+    """Memory, disk, and a log or a state that cannot be written (which counts as the disk's). A node knows its own."""
+    found = alarms_of(call.broker)
+    if not found:
         return ok()
     where = "on the node" if call.request.url.path.endswith("local-alarms") else "in the cluster"
-    alarm: Item = {"node": call.broker.config.node, "resource": "disk", "reason": call.broker.blocked}
-    return failed(f"There are alarms in effect {where}", alarms=[alarm])
+    return failed(f"There are alarms in effect {where}", alarms=found)
 
 
 async def virtual_hosts(call: Call) -> Response:

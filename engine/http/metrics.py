@@ -27,10 +27,11 @@ from starlette.responses import Response
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
 from engine.http.listing import queues_by_name
-from engine.http.overview import memory_limit, open_descriptors, resident_bytes, totals, uptime_seconds
+from engine.http.overview import open_descriptors, totals, uptime_seconds
 from engine.http.pieces import answer
 from engine.http.statistics import Numbers, Statistics, of_channel, statistics, summed
 from engine.loop_share import Work
+from engine.watermarks import resident_bytes
 
 if TYPE_CHECKING:
     from engine.broker import Broker, ChannelStatus, Session
@@ -319,16 +320,24 @@ def node_limits(broker: "Broker") -> Iterator[Metric]:
     _, most = open_descriptors()
     yield single("process_max_fds", "Open file descriptors limit", most)
     yield single("process_max_tcp_sockets", "Open TCP sockets limit", most)
-    yield single("resident_memory_limit_bytes", "Memory high watermark in bytes (here: what the machine has)",
-                 memory_limit())  # fmt: skip
-    yield single("disk_space_available_limit_bytes", "Free disk space low watermark in bytes (here: none)", 0)
+    yield single("resident_memory_limit_bytes", "Memory high watermark in bytes", broker.memory.limit_bytes)
+    yield single("disk_space_available_limit_bytes", "Free disk space low watermark in bytes",
+                 broker.alarms.disk_limit_bytes)  # fmt: skip
     yield single("erlang_uptime_seconds", "Node uptime (no Erlang here; the dashboards' name)", uptime_seconds())
 
 
 def alarms(broker: "Broker") -> Iterator[Metric]:
-    blocked = float(broker.blocked is not None)
-    yield single("alarms_free_disk_space_watermark", "is 1 while publishing is held back", blocked)
-    yield single("alarms_memory_used_watermark", "is 1 if the memory watermark is reached (here: never)", 0)
+    disk = any(name == "disk" for name, _ in broker.alarms.in_effect())
+    yield single("alarms_free_disk_space_watermark",
+                 "is 1 if free disk space is below the limit, or the log or the state cannot be written", disk)
+    yield single("alarms_memory_used_watermark", "is 1 if the memory limit is reached", broker.alarms.memory)
+
+
+def memory_held(broker: "Broker") -> Metric:
+    metric = Metric("rewindmq_memory_held_bytes", "gauge", "Memory held for clients, by what it is held for")
+    for kind, size in broker.memory.by_kind.items():
+        metric.add(size, {"kind": kind.value})
+    return metric
 
 
 def churn(broker: "Broker") -> Iterator[Metric]:
@@ -488,7 +497,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
     found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, told), apart)
     found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, told), apart)
     found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *door_metrics(broker),
-              *await history_counters(broker, work, pairs)]
+              *await history_counters(broker, work, pairs), memory_held(broker)]
     return await answer(exposition(work, [("rabbitmq_", metric) for metric in found]), MEDIA_TYPE)
 
 
@@ -531,7 +540,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
 def memory_breakdown(broker: "Broker") -> Response:
     """RabbitMQ divides it among Erlang's processes and tables; here it is one process's."""
     rss = single("memory_rss_bytes", "Resident memory of the process", resident_bytes())
-    found = (*info(broker, "memory-breakdown"), rss)
+    found = (*info(broker, "memory-breakdown"), rss, memory_held(broker))
     return exposed("".join(line for metric in found for line in lines_of(metric, "rabbitmq_")))
 
 

@@ -23,6 +23,7 @@ from engine.http.listing import Item, listed, queues_by_name, single
 from engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
 from engine.logs import LEVELS, set_level
 from engine.loop_share import Work
+from engine.watermarks import disk_limit, memory_watermark, resident_bytes
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -36,20 +37,6 @@ MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authen
 
 def uptime_seconds() -> float:
     return time.monotonic() - STARTED
-
-
-def resident_bytes() -> int:
-    """Memory of this process, from /proc where there is one, else the largest it has been."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def memory_limit() -> int:
-    """What the machine has: there is no limit of ours (RabbitMQ's watermark)."""
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def open_descriptors() -> tuple[int, int]:
@@ -94,7 +81,7 @@ async def overview(call: Call) -> Response:
         "disable_stats": call.asks("disable_stats"), "enable_queue_totals": call.asks("enable_queue_totals"),
         "is_op_policy_updating_enabled": True, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
         "log": [log_item(broker, partition) for partition in broker.partitions],
-        "publishing_blocked": broker.blocked,
+        "publishing_blocked": broker.blocked, "alarms": alarms_of(broker),
     }  # fmt: skip
     vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
     now = await (totals(broker, call.work) if monitors else totals(broker, call.work, vhosts, sessions))
@@ -121,6 +108,12 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
         "churn_rates": known.rates.shown(("node", "churn"), churn),
         "queue_totals": known.rates.shown((whose, "queue_totals"), depth), "statistics_db_event_queue": 0,
     }  # fmt: skip
+
+
+def alarms_of(broker: "Broker") -> list[Item]:
+    """Of this node."""
+    node = broker.config.node
+    return [{"node": node, "resource": name, "reason": reason} for name, reason in broker.alarms.in_effect()]
 
 
 def exchange_types() -> list[Item]:
@@ -220,8 +213,10 @@ def node_item(broker: "Broker") -> Item:
         "name": config.node, "type": "disc", "running": broker.keeper.joined, "being_drained": False,
         "os_pid": str(os.getpid()), "address": config.address, "epoch": broker.keeper.epoch,
         "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
-        "uptime": int(uptime_seconds() * 1000), "mem_limit": memory_limit(), "mem_alarm": False,
-        "mem_calculation_strategy": "rss", "disk_free_limit": 0, "disk_free_alarm": broker.blocked is not None,
+        "uptime": int(uptime_seconds() * 1000), "mem_limit": broker.memory.limit_bytes,
+        "mem_alarm": broker.alarms.memory, "mem_calculation_strategy": "rss",
+        "disk_free_limit": broker.alarms.disk_limit_bytes,
+        "disk_free_alarm": any(name == "disk" for name, _ in broker.alarms.in_effect()),
         "fd_total": most, "sockets_total": most, "partitions": [], "cluster_links": [],
         "processors": os.cpu_count() or 1, "db_dir": str(config.data), "log_files": ["<stderr>"], "config_files": [],
         "rates_mode": "basic", "exchange_types": exchange_types(), "enabled_plugins": list(PLUGINS),
@@ -266,9 +261,34 @@ async def set_log_level(call: Call) -> Response:
 
 
 async def memory(call: Call) -> Response:
-    """Of this process there is one figure."""
+    """Of this process, and what of it is held for clients, by kind (engine/memory.py), in the shape of RabbitMQ's."""
     item = node_named(call)
     if "mem_used" not in item:  # another node
         raise not_found()
-    used = cast(int, item["mem_used"])
-    return reply({"memory": {"strategy": "rss", "total": {"rss": used}}})
+    used, account = cast(int, item["mem_used"]), call.broker.memory
+    held = {kind.value: size for kind, size in account.by_kind.items()}
+    return reply({"memory": {**held, "strategy": "rss", "total": {"rss": used, "held": account.held_bytes}}})
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+async def set_limit(call: Call) -> Response:
+    """PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}, as `rewindmq start` takes it. Of
+    this node, until it stops."""
+    call.require()
+    if call.segment("node") != call.broker.config.node:
+        raise not_found("only this node's limits can be set here", "not_found")
+    setters = {
+        "vm_memory_high_watermark": (memory_watermark, call.broker.alarms.set_memory_limit),
+        "disk_free_limit": (disk_limit, call.broker.alarms.set_disk_limit),
+    }
+    parse, put = setters.get(call.segment("limit"), (None, None))
+    if parse is None or put is None:
+        raise not_found()
+    content = await call.body("value")
+    try:
+        put(parse(str(content["value"])))
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    return Response(status_code=204)

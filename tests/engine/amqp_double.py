@@ -14,6 +14,7 @@ from engine.config import Config
 from engine.errors import AccessRefused, NotAllowed, NotFound
 from engine.keys import NO_KEYS, KeyStore
 from engine.matching import Content
+from engine.memory import MemoryAccount
 from engine.subjects import Subjects
 from projections.machine.profile import RABBITMQ_3_13
 from projections.machine.settings import Settings
@@ -27,6 +28,7 @@ class DoubleQueue:
 
     def __init__(self, name: str) -> None:
         self.vhost, self.name, self.settings = "/", name, Settings()
+        self.queue_id, self.gone = 0, False
         self.ready: list[tuple[int, Published, bool, int]] = []  # id, message, redelivered, delivery count
         self.consumers: list[Any] = []
 
@@ -69,6 +71,13 @@ class DoublePartition:
         for name in message.route.queues:
             self.broker.queues[name].ready.append((offset, message, False, 0))
         return offset
+
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """Of those that are out."""
+        return next(each.unacked[message_id][0] for each in self.broker.holders.values() if message_id in each.unacked)
+
+    def undelivered(self, consumer_id: int) -> None:
+        self.broker.calls.append(("undelivered", consumer_id))
 
     def opened(self, message: Published) -> Published:
         return self.broker.subjects.opened(message)
@@ -146,6 +155,8 @@ class DoubleBroker:
         self.cluster_name = self.config.cluster_name
         self.refuse_next = 0
         self.blocked: str | None = None
+        self.memory = MemoryAccount(1 << 40)
+        self.alarms = SimpleNamespace(relieve=None)
         self.flow: Any = None
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []

@@ -9,9 +9,10 @@ import uvloop
 
 import engine.server
 from engine.doors import Door
+from engine.memory import Kind
 from engine.server import AmqpServer
 from tests.engine.amqp_double import DoubleBroker
-from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, publish, raw_frame
+from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, header_frame, method, publish, raw_frame
 
 Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
 
@@ -290,6 +291,31 @@ def test_blocked_publishers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> Non
                 changed()
             await publisher.until("Connection.Unblocked")
             await eventually(lambda: len(broker.queues["q"].ready) == 3)
+
+    run(scenario)
+
+
+def test_who_holds_most_memory_is_closed_first() -> None:
+    """One that does not read what it gets is cut off; one whose message has come in part is told why."""
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        held = broker.memory.by_kind
+        async with client(server) as deaf, client(server) as partial, client(server) as idle:
+            await deaf.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Consume", queue="q", no_ack=True))
+            await eventually(lambda: "q" in broker.queues)
+            await idle.send(publish(1, "", "q", b"x" * 4_000_000, piece=100_000) * 5)
+            await eventually(lambda: held[Kind.OUTPUT] > 8_000_000)
+            await partial.send(method(1, "Basic.Publish", routing_key="q") + header_frame(1, 9_000_000))
+            await partial.send(raw_frame(3, 1, b"x" * 100_000) * 60)
+            await eventually(lambda: held[Kind.BODY] == 6_000_000)
+            server.relieve()
+            await eventually(lambda: held[Kind.OUTPUT] == 0 and len(server.protocols) == 2)
+            assert held[Kind.BODY] == 6_000_000
+            server.relieve()
+            closed = await partial.until("Connection.Close")
+            assert (closed.reply_code, held[Kind.BODY]) == (506, 0)
+            server.relieve()  # nobody holds much
+            await idle.send(method(1, "Queue.Declare", queue="r"))
+            await idle.until("Queue.DeclareOk")
 
     run(scenario)
 

@@ -1,0 +1,147 @@
+"""Limits as operators write them: a part of the machine's memory, or bytes with RabbitMQ's units.
+
+    0.4    50MB    1GiB    1073741824    mem_relative:1.5
+
+k, M, G, T and kiB, MiB, GiB, TiB are powers of 1024; kB, MB, GB, TB are powers of 1000 (rabbit_resource_monitor_misc).
+The memory of the machine is what this process may have of it: the least of what is built in and of the limits of its
+control groups (a container's).
+"""
+
+import os
+import re
+import resource
+from dataclasses import dataclass
+from pathlib import Path
+
+SIZE = re.compile(r"([0-9]+) ?(?:([kmgt])(ib?|b)?)?", re.IGNORECASE)
+POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+MEM_RELATIVE, ABSOLUTE = "mem_relative", "absolute"
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`fraction` of the memory, or else `absolute` bytes. As text it is what `parse` takes."""
+
+    fraction: float | None = None
+    absolute: int = 0
+
+    def of(self, memory_bytes: int) -> int:
+        return self.absolute if self.fraction is None else int(self.fraction * memory_bytes)
+
+    def __str__(self) -> str:
+        return str(self.absolute) if self.fraction is None else f"{MEM_RELATIVE}:{self.fraction:g}"
+
+
+MEMORY_WATERMARK = Limit(0.4)  # RabbitMQ's defaults
+DISK_FREE_LIMIT = Limit(absolute=50_000_000)
+
+
+def size_of(text: str) -> int:
+    """Bytes. ValueError: that is no size."""
+    found = SIZE.fullmatch(text.strip())
+    if found is None:
+        raise ValueError(f"'{text}' is no size: give bytes, or a number with kB, MB, GB, TB, kiB, MiB, GiB or TiB")
+    unit, suffix = found[2], found[3]
+    if unit is None:
+        return int(found[1])
+    base = 1000 if suffix is not None and suffix.lower() == "b" else 1024
+    power: int = base ** POWERS[unit.lower()]
+    return int(found[1]) * power
+
+
+def fraction_of(text: str, most: float) -> float:
+    """ValueError: that is no number from 0 to `most`."""
+    try:
+        fraction = float(text)
+    except ValueError:
+        raise ValueError(f"'{text}' is no number") from None
+    if not 0 <= fraction <= most:
+        raise ValueError(f"'{text}' is not between 0 and {most:g}")
+    return fraction
+
+
+def memory_watermark(text: str) -> Limit:
+    """`0.4` is a fraction of the memory, as every number up to 1; anything else is a size, and so is what follows
+    `absolute:`. ValueError."""
+    name, colon, value = text.partition(":")
+    if colon and name == ABSOLUTE:
+        return Limit(absolute=size_of(value))
+    if re.fullmatch(r"[01]?\.[0-9]*|[01]", text.strip()):
+        return Limit(fraction_of(text, 1.0))
+    return Limit(absolute=size_of(text))
+
+
+def disk_limit(text: str) -> Limit:
+    """A size, or `mem_relative:1.5`: so many times the memory. ValueError."""
+    name, colon, value = text.partition(":")
+    if colon and name == MEM_RELATIVE:
+        return Limit(fraction_of(value, 1_000.0))
+    return Limit(absolute=size_of(text))
+
+
+def memory_of_machine(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes that this process may have at most."""
+    built_in = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([built_in, *_limits_of_groups(proc, groups)])
+
+
+def _limits_of_groups(proc: Path, groups: Path) -> list[int]:
+    """Of the process' control group and all above it, versions 1 and 2. A container sees its own group as the top, or
+    (version 1) under a path that is not there: so the top is always looked at, too."""
+    try:
+        lines = (proc / "self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    found: list[int] = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            top, name = groups, "memory.max"
+        elif "memory" in controllers.split(","):
+            top, name = groups / "memory", "memory.limit_in_bytes"
+        else:
+            continue
+        below = Path(path.lstrip("/"))
+        for group in (top / below, *((top / each) for each in below.parents), top):
+            limit = _number_in(group / name)
+            if limit is not None:
+                found.append(limit)
+    return found
+
+
+def _number_in(file: Path) -> int | None:
+    """None: there is no limit ("max"), or no such file."""
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+class Resident:
+    """Memory of this process. Its file stays open, for there may be no descriptor to be had when it is asked for."""
+
+    def __init__(self) -> None:
+        try:
+            self._statm = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # no Linux
+            self._statm = -1
+
+    def bytes(self) -> int:
+        if self._statm < 0:
+            return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024  # the largest it has been
+        return int(os.pread(self._statm, 100, 0).split()[1]) * resource.getpagesize()
+
+    def close(self) -> None:
+        if self._statm >= 0:
+            os.close(self._statm)
+            self._statm = -1
+
+
+def resident_bytes() -> int:
+    """Memory of this process, now."""
+    resident = Resident()
+    try:
+        return resident.bytes()
+    finally:
+        resident.close()
