@@ -3,8 +3,7 @@
 Rules of this file
 - Keys, values and texts are RabbitMQ 3.13's (rabbit_policies.erl, rabbit_policy.erl, rabbit_parameter_validation.erl;
   S-013, S-162, S-167). Keys of plugins and of mirrored queues (`ha-*`) are not recognised, as in RabbitMQ 4.
-- A pattern is searched in the name (not anchored). RabbitMQ's are PCRE, ours are Python's: the same for what people
-  write, but not for possessive corners.
+- A pattern is searched in the name (not anchored). What a pattern may be is in patterns.py.
 """
 
 import re
@@ -12,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from projections.erlang_terms import erlang_term
 from projections.machine.profile import RABBITMQ_4_3
+from projections.patterns import refusal
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 OPERATOR_KEYS = frozenset((
@@ -64,13 +64,10 @@ def apply_to_problem(apply_to: object) -> str | None:
 def pattern_problem(pattern: object) -> str | None:
     if not isinstance(pattern, str):
         return f"pattern should be a binary but was {erlang_term(pattern)}"
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return f'pattern should be regular expression but is invalid: {{"{error.msg}",{error.pos or 0}}}'
-    except (OverflowError, RecursionError) as error:
-        return f'pattern should be regular expression but is invalid: {{"{error}",0}}'
-    return None
+    wrong = refusal(pattern)
+    if wrong is None:
+        return None
+    return f'pattern should be regular expression but is invalid: {{"{wrong.reason}",{wrong.position}}}'
 
 
 def priority_problem(priority: object) -> str | None:

@@ -2,8 +2,8 @@
 the past (`/api/queues/{vhost}/{queue}/at`).
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- Every request under /api authenticates by HTTP Basic (authentication.py); `/metrics` and `/` are open, as
-  they are in RabbitMQ.
+- Every request under /api authenticates by HTTP Basic (authentication.py); `/` is open. So does one of `/metrics`, by a
+  user with the tag monitoring or administrator; at the metrics' own port they are open, as RabbitMQ's are at 15692.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
@@ -217,6 +217,18 @@ def make_app(broker: "Broker") -> ASGIApp:
 
         return respond
 
+    def of_metrics(show: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
+        async def respond(request: Request) -> Response:
+            try:
+                if not at_port_of_metrics(request.scope, broker.config.prometheus_port):
+                    user, tags = await authenticate(broker, request)
+                    Call(request, broker, user, tags).require("monitoring")
+                return await show(request)
+            except ApiError as error:
+                return refuse(error)
+
+        return respond
+
     async def show_metrics(request: Request) -> Response:
         return metrics.metrics(broker)
 
@@ -224,7 +236,7 @@ def make_app(broker: "Broker") -> ASGIApp:
         return metrics.metrics(broker, apart=True)
 
     async def show_metrics_detailed(request: Request) -> Response:
-        return metrics.detailed(broker, request)
+        return await metrics.detailed(broker, request)
 
     async def show_memory_breakdown(request: Request) -> Response:
         return metrics.memory_breakdown(broker)
@@ -238,7 +250,7 @@ def make_app(broker: "Broker") -> ASGIApp:
         ("", show_metrics), ("/per-object", show_metrics_per_object), ("/detailed", show_metrics_detailed),
         ("/memory-breakdown", show_memory_breakdown),
     ):  # fmt: skip
-        routes.append(Route("/metrics" + path, show, methods=["GET"]))
+        routes.append(Route("/metrics" + path, of_metrics(show), methods=["GET"]))
     routes.append(Route("/", web.page, methods=["GET"]))
     starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
     starlette.router.redirect_slashes = False
@@ -257,10 +269,13 @@ class Undecoded:
         if scope["type"] == "http":
             path = scope["raw_path"].decode("ascii", "replace")
             scope["path"] = path.rstrip("/") or "/"  # RabbitMQ takes a trailing slash
-            of_metrics = self.metrics_port is not None and scope["server"][1] == self.metrics_port
-            if of_metrics and not scope["path"].startswith("/metrics"):
+            if at_port_of_metrics(scope, self.metrics_port) and not scope["path"].startswith("/metrics"):
                 scope["path"] = "/not-here"
         await self.app(scope, receive, send)
+
+
+def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
+    return metrics_port is not None and scope["server"][1] == metrics_port
 
 
 def refuse(error: ApiError) -> Response:

@@ -19,11 +19,12 @@ KINDS = {"q": "queue", "e": "exchange"}
 
 
 async def list_all(call: Call) -> Response:
-    return listed(call, [binding_item(each) for vhost in call.visible_vhosts() for each in bindings_in(call, vhost)])
+    found = [each for vhost in call.visible_vhosts() for each in bindings_in(call, vhost)]
+    return await listed(call, [binding_item(each) for each in found])
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, [binding_item(each) for each in bindings_in(call, call.vhost)])
+    return await listed(call, [binding_item(each) for each in bindings_in(call, call.vhost)])
 
 
 def bindings_in(call: Call, vhost: str) -> list[Bound]:
@@ -61,19 +62,19 @@ async def of_queue(call: Call) -> Response:
         for each in bindings_in(call, queue.vhost)
         if each.destination_type == "queue" and each.destination == queue.name
     ]
-    return listed(call, [binding_item(each) for each in found])
+    return await listed(call, [binding_item(each) for each in found])
 
 
 async def from_exchange(call: Call) -> Response:
     exchange = exchange_of(call)
     found = [each for each in bindings_in(call, exchange.vhost) if each.source == exchange.exchange]
-    return listed(call, [binding_item(each) for each in found])
+    return await listed(call, [binding_item(each) for each in found])
 
 
 async def to_exchange(call: Call) -> Response:
     exchange = exchange_of(call)
     found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
-    return listed(call, [binding_item(each) for each in found])
+    return await listed(call, [binding_item(each) for each in found])
 
 
 def ends_named(call: Call) -> tuple[str, str, str, str]:

@@ -52,11 +52,11 @@ def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
 
 
 async def connections(call: Call) -> Response:
-    return listed(call, [connection_item(call.broker, session) for session in visible_sessions(call, None)])
+    return await listed(call, [connection_item(call.broker, session) for session in visible_sessions(call, None)])
 
 
 async def vhost_connections(call: Call) -> Response:
-    return listed(call, [connection_item(call.broker, session) for session in visible_sessions(call, call.vhost)])
+    return await listed(call, [connection_item(call.broker, session) for session in visible_sessions(call, call.vhost)])
 
 
 def session_named(call: Call) -> "Session":
@@ -90,7 +90,7 @@ def sessions_of_user(call: Call) -> "list[Session]":
 
 
 async def user_connections(call: Call) -> Response:
-    return listed(call, [
+    return await listed(call, [
         {"name": connection_name(call.broker, session), "vhost": session.vhost, "user": session.user,
          "node": call.broker.config.node}
         for session in sessions_of_user(call)
@@ -140,15 +140,15 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
 
 
 async def channels(call: Call) -> Response:
-    return listed(call, channel_items(call, visible_sessions(call, None)))
+    return await listed(call, channel_items(call, visible_sessions(call, None)))
 
 
 async def vhost_channels(call: Call) -> Response:
-    return listed(call, channel_items(call, visible_sessions(call, call.vhost)))
+    return await listed(call, channel_items(call, visible_sessions(call, call.vhost)))
 
 
 async def connection_channels(call: Call) -> Response:
-    return listed(call, channel_items(call, [session_named(call)]))
+    return await listed(call, channel_items(call, [session_named(call)]))
 
 
 async def channel(call: Call) -> Response:
@@ -204,11 +204,11 @@ def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
 
 
 async def consumers(call: Call) -> Response:
-    return listed(call, consumer_items(call, set(call.monitored_vhosts())))
+    return await listed(call, consumer_items(call, set(call.monitored_vhosts())))
 
 
 async def vhost_consumers(call: Call) -> Response:
-    return listed(call, consumer_items(call, {call.monitored_vhost}))
+    return await listed(call, consumer_items(call, {call.monitored_vhost}))
 
 
 def consumer_items(call: Call, vhosts: set[str]) -> list[Item]:

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 async def list_all(call: Call) -> Response:
     vhosts = set(call.visible_vhosts())
-    return listed(call, exchange_items(call.broker, vhosts))
+    return await listed(call, exchange_items(call.broker, vhosts))
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, exchange_items(call.broker, {call.vhost}))
+    return await listed(call, exchange_items(call.broker, {call.vhost}))
 
 
 def exchange_items(broker: "Broker", vhosts: set[str]) -> list[Item]:

@@ -6,7 +6,6 @@ A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 """
 
 import math
-import re
 from collections.abc import Sequence
 from typing import cast
 
@@ -14,6 +13,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, bad_request, reply
+from engine.http.filters import chosen_by
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
@@ -21,7 +21,7 @@ Item = dict[str, object]
 Columns = dict[str, "Columns | None"]  # None: all of what is there
 
 
-def listed(call: Call, items: Sequence[Item]) -> Response:
+async def listed(call: Call, items: Sequence[Item]) -> Response:
     query = call.request.query_params
     chosen = ordered(items, query)
     columns = columns_of(query)
@@ -32,7 +32,7 @@ def listed(call: Call, items: Sequence[Item]) -> Response:
     if page is None or page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
         raise ApiError(400, "invalid_pagination_parameters",
                        f"Invalid pagination parameters: page number {page}, page size {size}")  # fmt: skip
-    chosen = named(chosen, query)
+    chosen = await named(chosen, query)
     if (page - 1) * size > len(chosen):
         raise ApiError(400, "page_out_of_range",
                        f"Page out of range, page: {page} page size: {size}, len: {len(chosen)}")  # fmt: skip
@@ -48,17 +48,17 @@ def single(call: Call, item: Item) -> Response:
     return reply(cut(item, columns_of(call.request.query_params)))
 
 
-def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
+async def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
     wanted = query.get("name", "")
     if not wanted:
         return list(items)
-    if query.get("use_regex") != "true":
-        return [item for item in items if wanted.lower() in str(item.get("name", "")).lower()]
-    try:
-        pattern = re.compile(wanted, re.IGNORECASE)
-    except re.error as error:
-        raise bad_request(f"name is not a regular expression: {error}") from None
-    return [item for item in items if pattern.search(str(item.get("name", "")))]
+    if query.get("use_regex") == "true":
+        return await chosen_by(wanted, items, name_of, ignore_case=True)
+    return [item for item in items if wanted.lower() in name_of(item).lower()]
+
+
+def name_of(item: Item) -> str:
+    return str(item.get("name", ""))
 
 
 def ordered(items: Sequence[Item], query: QueryParams) -> list[Item]:

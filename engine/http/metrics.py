@@ -22,7 +22,9 @@ from starlette.responses import Response
 
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
+from engine.http.call import ApiError
 from engine.http.clients import connection_name
+from engine.http.filters import chosen_by
 from engine.http.overview import memory_limit, open_descriptors, resident_bytes, totals, uptime_seconds
 from engine.http.statistics import Statistics, of_channel, statistics
 
@@ -218,15 +220,9 @@ CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
 }  # fmt: skip
 
 
-def queues_seen(
-    broker: "Broker", vhosts: list[str] | None = None, pattern: re.Pattern[str] | None = None
-) -> list[QueueSeen]:
+def queues_seen(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> list[QueueSeen]:
     known = statistics(broker)
-    return [
-        QueueSeen(known, partition, queue)
-        for partition, queue in broker.visible_queues()
-        if (vhosts is None or queue.vhost in vhosts) and (pattern is None or pattern.search(queue.name))
-    ]
+    return [QueueSeen(known, partition, queue) for partition, queue in pairs]
 
 
 def channels_seen(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> list[ChannelSeen]:
@@ -440,7 +436,7 @@ def metrics(broker: "Broker", apart: bool = False) -> Response:
     now = totals(broker)
     found += object_totals(now)
     pairs = broker.visible_queues()
-    seen = queues_seen(broker) if apart else [AllQueues(statistics(broker), pairs)]
+    seen = queues_seen(broker, pairs) if apart else [AllQueues(statistics(broker), pairs)]
     found += of_objects(QUEUES, QUEUES, seen, apart)
     found += of_objects(CHANNELS, CHANNELS, channels_seen(broker, pairs), apart)
     found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker), apart)
@@ -448,25 +444,25 @@ def metrics(broker: "Broker", apart: bool = False) -> Response:
     return exposed("".join(text_of(metric, "rabbitmq_") for metric in found))
 
 
-def detailed(broker: "Broker", request: Request) -> Response:
+async def detailed(broker: "Broker", request: Request) -> Response:
     """/metrics/detailed. A family that is not known is told nothing of, as in RabbitMQ."""
     query = request.query_params
     families = query.getlist("family")
     vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or None
-    pattern = None
+    pairs = [pair for pair in broker.visible_queues() if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:
             return exposed("'queue' regex too long\n", 400)
         try:
-            pattern = re.compile(wanted)
-        except re.error as error:
-            return exposed(f"Invalid 'queue' regex: {error}\n", 400)
+            pairs = await chosen_by(wanted, pairs, lambda pair: pair[1].name)
+        except ApiError as error:
+            return exposed(f"Invalid 'queue' regex: {error.reason}\n", 400)
     found: list[Metric] = []
     for family in families:
         if family in NODE:
             found += NODE[family](broker)
     if any(family in QUEUES for family in families):
-        found += of_objects(QUEUES, families, queues_seen(broker, vhosts, pattern), True)
+        found += of_objects(QUEUES, families, queues_seen(broker, pairs), True)
     if any(family in CHANNELS for family in families):
         found += of_objects(CHANNELS, families, channels_seen(broker, broker.visible_queues()), True)
     if any(family in CONNECTIONS for family in families):

@@ -207,7 +207,7 @@ def node_item(broker: "Broker") -> Item:
 
 async def nodes(call: Call) -> Response:
     call.require("monitoring")
-    return listed(call, node_items(call.broker))
+    return await listed(call, node_items(call.broker))
 
 
 def node_named(call: Call) -> Item:

@@ -34,11 +34,11 @@ PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
 
 async def list_all(call: Call) -> Response:
     """/queues, and /queues/detailed: here both tell everything."""
-    return listed(call, queue_items(call, set(call.visible_vhosts())))
+    return await listed(call, queue_items(call, set(call.visible_vhosts())))
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, queue_items(call, {call.vhost}))
+    return await listed(call, queue_items(call, {call.vhost}))
 
 
 def queue_items(call: Call, vhosts: set[str]) -> list[Item]:
@@ -77,7 +77,7 @@ async def show(call: Call) -> Response:
 async def unacked(call: Call) -> Response:
     """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
     queue = call.queue()
-    return listed(call, [
+    return await listed(call, [
         {"message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
          "redelivered": redelivered_of(info),
          "channel_details": channel_details(call.broker, holder.session, holder.channel)}
