@@ -1,13 +1,25 @@
 """The broker's own log, on stderr: a line each, with its time in UTC and its level.
 
     2026-11-22T07:05:09.123Z [info] 127.0.0.1:40212: user 'guest' connected to vhost '/'
+
+A message may hold text from outside. So what would control a terminal, or begin a line, is escaped, and a long message
+is cut. A defect of ours is told with where it happened, line by line; the error's own text is quoted, escaped and cut.
 """
 
 import logging
 import time
+import traceback
+from types import TracebackType
 
+LONGEST_MESSAGE = 4_000  # characters
+LONGEST_ERROR = 200
+FRAMES_SHOWN = 30
+ERRORS_SHOWN = 5  # that led to one another
 LEVELS = ("debug", "info", "warning", "error")
 OURS = ("rewindmq", "engine", "projections", "schemas")
+
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
 
 
 class Line(logging.Formatter):
@@ -18,6 +30,42 @@ class Line(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.levelname = record.levelname.lower()
         return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = one_line(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: _Raised) -> str:
+        return "".join(told(ei[1])).rstrip("\n") if ei[1] is not None else ""
+
+
+def one_line(text: str) -> str:
+    """Without control characters and halves of surrogate pairs, and cut."""
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]}... ({len(text)} characters)"
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def told(error: BaseException) -> list[str]:
+    """Lines: where an error happened, with the errors that led to it, the first one first."""
+    chain = [error]
+    while len(chain) < ERRORS_SHOWN:
+        last = chain[-1]
+        led_to = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if led_to is None:
+            break
+        chain.append(led_to)
+    lines = []
+    for each in reversed(chain):
+        lines += traceback.format_tb(each.__traceback__, -FRAMES_SHOWN)
+        for member in getattr(each, "exceptions", ())[:ERRORS_SHOWN]:  # of a group
+            lines += told(member)
+        text = ascii(str(each)[: LONGEST_ERROR + 1])
+        text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
+        lines.append(f"{type(each).__qualname__}: {text}{', which led to:' if each is not error else ''}\n")
+    return lines
 
 
 def log_to_stderr(level: str) -> None:

@@ -15,6 +15,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Generic, Protocol, TypeVar, cast
 
+from engine.logs import log_to_stderr
+
 logger = logging.getLogger(__name__)
 
 T_co = TypeVar("T_co", covariant=True)
@@ -89,6 +91,7 @@ def answer_questions(connection: Connection) -> None:
     """In the reading process, as long as the broker lives. Ctrl-C goes to the whole process group; the broker ends its
     reader."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_to_stderr("warning")
     while True:
         try:
             question: Question[object] = connection.recv()

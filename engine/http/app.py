@@ -50,6 +50,7 @@ from engine.http import (
 )
 from engine.http.authentication import authenticate
 from engine.http.call import ApiError, Call, api_error, in_time, reply
+from engine.http.ending import Ending
 from engine.http.statistics import statistics
 from engine.past_process import past_process
 
@@ -254,7 +255,7 @@ def make_app(broker: "Broker") -> ASGIApp:
     routes.append(Route("/", web.page, methods=["GET"]))
     starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
     starlette.router.redirect_slashes = False
-    return Undecoded(starlette, broker.config.prometheus_port)
+    return Ending(Undecoded(starlette, broker.config.prometheus_port))
 
 
 class Undecoded:

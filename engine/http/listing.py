@@ -12,7 +12,7 @@ from typing import cast
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from engine.http.call import ApiError, Call, bad_request, reply
+from engine.http.call import ApiError, Call, bad_request, natural, reply
 from engine.http.filters import chosen_by
 
 DEFAULT_PAGE_SIZE = 100
@@ -126,6 +126,7 @@ def whole(query: QueryParams, name: str) -> int | None:
     value = query.get(name)
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit()):
+    number = natural(value)
+    if number is None:
         raise bad_request("Pagination parameters are invalid")
-    return int(value)
+    return number

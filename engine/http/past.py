@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, Call, bad_request, not_found, reply
+from engine.http.call import ApiError, Call, bad_request, natural, not_found, reply
 from engine.http.listing import Item
 from engine.http.properties import properties_of
 from engine.http.queues import shown
@@ -121,9 +121,10 @@ def moment_of(call: Call, vhost: str, name: str) -> At:
 
 def number_of(call: Call, name: str, default: int) -> int:
     value = call.request.query_params.get(name, str(default))
-    if not (value.isascii() and value.isdigit()) or len(value) > 18:
+    number = natural(value)
+    if number is None:
         raise bad_request(f"{name} is a whole number, not {value!r}")
-    return int(value)
+    return number
 
 
 def past_item(past: PastQueue, truncate: int, keys: KeyStore) -> Item:

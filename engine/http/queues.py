@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, not_found, reply, text
+from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, natural, not_found, reply, text
 from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
 from engine.http.listing import Item, columns_of, listed, single
 from engine.http.properties import properties_of
@@ -90,10 +90,11 @@ async def peek(call: Call) -> Response:
     """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
     it at the command line only, for quorum queues."""
     queue = call.queue()
-    position = call.segment("position")
-    if not (position.isascii() and position.isdigit()) or int(position) < 1:
+    position = natural(call.segment("position"))
+    if position is None or position < 1:
         raise bad_request("positions are numbers from 1 on")
-    view = next(islice(queue.messages(), int(position) - 1, None), None)
+    beyond = position > queue.messages_ready
+    view = None if beyond else next(islice(queue.messages(), position - 1, None), None)
     if view is None or view.state != "ready":
         raise not_found("Target queue does not have a message at that position", "not_found")
     home = home_of(call.broker, queue)
