@@ -1,5 +1,5 @@
-"""What no browser and no library sends: numbers without end, bodies cut short, and what the broker's end meets. The answer
-is a refusal with a reason, and the log has no traceback."""
+"""What no browser and no library sends: numbers without end, bodies cut short, and what the broker's end meets. The
+answer is a refusal with a reason, and the log has no traceback."""
 
 import asyncio
 import socket
