@@ -16,26 +16,33 @@ FILTER_SECONDS = 2.0  # of matching alone
 T = TypeVar("T")
 
 
+class NameFilter:
+    """The expression of one request. ApiError 400: it is none, or it takes too long."""
+
+    def __init__(self, pattern: str, ignore_case: bool = False) -> None:
+        self.shown = f"regular expression {shown(pattern)}"
+        self.left = FILTER_SECONDS
+        try:
+            self.pattern = Pattern(pattern, ignore_case)
+        except BadPattern as error:
+            raise bad_request(f"not a {self.shown}: {error}") from None
+
+    def fits(self, name: str) -> bool:
+        """Whether it is found in the name."""
+        began = time.perf_counter()
+        try:
+            found = self.pattern.search(name)
+        except TooManySteps:
+            raise bad_request(f"{self.shown} takes too many steps on {shown(name)}") from None
+        self.left -= time.perf_counter() - began
+        if self.left < 0:
+            raise bad_request(f"{self.shown} takes too long on so many names")
+        return found
+
+
 async def chosen_by(
     pattern: str, things: Iterable[T], name_of: Callable[[T], str], ignore_case: bool = False
 ) -> list[T]:
-    """The things in whose name the pattern is found. ApiError 400: it is none, or it takes too long."""
-    try:
-        compiled = Pattern(pattern, ignore_case)
-    except BadPattern as error:
-        raise bad_request(f"not a regular expression: {shown(pattern)}: {error}") from None
-    found = []
-    left = FILTER_SECONDS
-    async for thing in in_slices(things):
-        began = time.perf_counter()
-        try:
-            if compiled.search(name_of(thing)):
-                found.append(thing)
-        except TooManySteps:
-            raise bad_request(
-                f"regular expression {shown(pattern)} takes too many steps on {shown(name_of(thing))}"
-            ) from None
-        left -= time.perf_counter() - began
-        if left < 0:
-            raise bad_request(f"regular expression {shown(pattern)} takes too long on so many names")
-    return found
+    """The things in whose name the expression is found. ApiError as above."""
+    names = NameFilter(pattern, ignore_case)
+    return [thing async for thing in in_slices(things) if names.fits(name_of(thing))]

@@ -143,7 +143,7 @@ def test_a_filter_has_a_budget_for_all_names_and_gives_others_their_turn(monkeyp
 
     async def test() -> None:
         assert await chosen_by("Q99[0-9]$", names, str, ignore_case=True) == names[990:]
-        for pattern, reason in (("(", "not a regular expression: '(': missing closing parenthesis (at position 1)"),
+        for pattern, reason in (("(", "not a regular expression '(': missing closing parenthesis (at position 1)"),
                                 ("(a+)+$", "regular expression '(a+)+$' takes too many steps on 'Xaaa")):
             with pytest.raises(ApiError) as refused:
                 await chosen_by(pattern, [HARD_NAME + "!"], str)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.fuzz import amqp, http
+from tests.fuzz import requests_sent, streams_sent
 from tests.fuzz.bystander import CALM
 from tests.running import ROOT, RunningBroker, start_process
 
@@ -71,11 +71,11 @@ async def fuzz(data: Path, frames: int, requests: int, seconds: float, seed: int
         )  # fmt: skip
         began = time.monotonic()
         attacks = [
-            asyncio.ensure_future(amqp.attack(
+            asyncio.ensure_future(streams_sent.attack(
                 broker.amqp_port, seed + number, frames // AMQP_CLIENTS, result.told, result.defects
             )) for number in range(AMQP_CLIENTS)
         ] + [
-            asyncio.ensure_future(http.attack(
+            asyncio.ensure_future(requests_sent.attack(
                 broker.http_port, seed + number, requests // HTTP_CLIENTS, result.told, result.defects
             )) for number in range(HTTP_CLIENTS)
         ]  # fmt: skip
@@ -97,7 +97,7 @@ async def fuzz(data: Path, frames: int, requests: int, seconds: float, seed: int
 
 def prepare(api: httpx.Client) -> None:
     """Vhosts and users of their own for those who fuzz and for the one who does not."""
-    for name, tags in ((CALM, ""), (http.USER, "administrator")):
+    for name, tags in ((CALM, ""), (requests_sent.USER, "administrator")):
         everything = {"configure": ".*", "write": ".*", "read": ".*"}
         api.put(f"/vhosts/{name}", json={}).raise_for_status()
         api.put(f"/users/{name}", json={"password": name, "tags": tags}).raise_for_status()
@@ -114,7 +114,7 @@ async def watch(broker: RunningBroker, result: Result) -> None:
             result.rss_mib.append(int(found[1]) // 1024 if found else 0)
             for name in ("a", "quorum", "stream"):
                 arguments = {} if name == "a" else {"x-queue-type": name}
-                await api.put(f"/queues/{http.VHOST}/{name}", json={"durable": True, "arguments": arguments})
+                await api.put(f"/queues/{requests_sent.VHOST}/{name}", json={"durable": True, "arguments": arguments})
             if second % CLEAN_SECONDS == 0:
                 for each in (await api.get("/queues/%2F?columns=name")).json():
                     await api.delete(f"/queues/%2F/{quoted(each['name'])}")
@@ -142,7 +142,7 @@ def judge(broker: RunningBroker, result: Result) -> None:
     if broker.process.poll() is not None:
         result.defects.append(f"the broker ended with {broker.process.returncode}")
     if result.told["late"]:
-        result.defects.append(f"{result.told['late']} requests were not answered in {http.ANSWER_SECONDS} s")
+        result.defects.append(f"{result.told['late']} requests were not answered in {requests_sent.ANSWER_SECONDS} s")
     block: list[str] = []
     for line in [*broker.errors, "2026-11-22T00:00:00.000Z [end] "]:
         if LINE.match(line):

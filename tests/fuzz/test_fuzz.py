@@ -5,8 +5,8 @@ from pathlib import Path
 
 from tests.engine.amqp_wire import method
 from tests.fuzz.__main__ import Result, fuzz, judge
-from tests.fuzz.amqp import HostileStreams, codes_in
-from tests.fuzz.http import Requests
+from tests.fuzz.requests_sent import Requests
+from tests.fuzz.streams_sent import HostileStreams, codes_in
 from tests.running import RunningBroker
 
 FRAMES, REQUESTS = 4_000, 2_000
