@@ -55,7 +55,7 @@ SCALARS: tuple[object, ...] = (
     None, True, False, 0, 1, -1, 2**31, 2**63 - 1, 2**63, -(2**63) - 1, 10**400, 0.5, 1e308, "", "a", "x" * 300,
     "9" * 5_000, "\x00", "\n", "é", "\u202e", "auto", "base64", "ack_requeue_true", "ack_requeue_false",
     "reject_requeue_false", "topic", "quorum", "stream", "classic", "(a+)+$", "(" * 300, "^(.|.|.|.)*X", ".*",
-    "administrator", "queues", "all", "=", "sync", "2026-11-22T00:00:00Z", "mark:none", "purge", "fuzz", "q",
+    "administrator", "queues", "all", "=", "sync", "2026-11-22T00:00:00Z", "mark:none", "purge", "q",
 )  # fmt: skip
 HEADERS = (
     "content-type: application/json", "content-type: multipart/form-data; boundary=x", "accept: */*",
@@ -83,7 +83,7 @@ VALID: dict[str, dict[str, object]] = {  # by the first words of a path
     "/definitions": {
         "vhosts": [{"name": VHOST}], "queues": [QUEUE | {"vhost": VHOST, "name": "d"}],
         "exchanges": [EXCHANGE | {"vhost": VHOST, "name": "dx"}], "policies": [POLICY | {"vhost": VHOST, "name": "p"}],
-        "permissions": [PERMISSION | {"vhost": VHOST, "user": "fuzz"}], "users": [{"name": "other", "tags": []}],
+        "permissions": [PERMISSION | {"vhost": VHOST, "user": "other"}], "users": [{"name": "other", "tags": []}],
         "bindings": [{"vhost": VHOST, "source": "dx", "destination": "d", "destination_type": "queue",
                       "routing_key": "", "arguments": {}}],
         "parameters": [{"vhost": VHOST, "component": "operator_policy", "name": "o", "value": POLICY}],
