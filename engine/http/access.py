@@ -3,7 +3,8 @@
 from starlette.responses import Response
 
 from engine.definitions import user_item
-from engine.http.call import Call, Json, bad_request, done, not_found, reply, short, text
+from engine.http.bodies import Json
+from engine.http.call import Call, bad_request, done, not_found, reply, short, text
 from engine.http.listing import Item, listed
 from engine.limits import checked_user_limits
 from engine.passwords import rabbitmq_hash
@@ -22,7 +23,7 @@ def user_named(call: Call) -> UserSet:
 
 async def user_items(call: Call, names: list[str]) -> Response:
     topology = call.broker.topology
-    return await listed(call, [user_item(topology, topology.users[name]) for name in names])
+    return await listed(call, [topology.users[name] for name in names], lambda user: user_item(topology, user))
 
 
 async def list_users(call: Call) -> Response:

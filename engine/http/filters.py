@@ -1,20 +1,15 @@
 """Regular expressions that a request brings to choose by name: which queues, which rows of a listing.
 
-Names are looked through in slices, so that others get a turn, and a request has `FILTER_SECONDS` for all of them.
+A name takes a few milliseconds at the most (projections/patterns.py), and all names of a request `FILTER_SECONDS`. Who
+goes through them gives way to others in between.
 """
 
 import time
-from collections.abc import Callable, Iterable
-from typing import TypeVar
 
 from engine.http.call import bad_request
-from engine.slices import in_slices
 from projections.patterns import BadPattern, Pattern, TooManySteps, shown
 
 FILTER_SECONDS = 2.0  # of matching alone
-
-T = TypeVar("T")
-
 
 class NameFilter:
     """The expression of one request. ApiError 400: it is none, or it takes too long."""
@@ -38,11 +33,3 @@ class NameFilter:
         if self.left < 0:
             raise bad_request(f"{self.shown} takes too long on so many names")
         return found
-
-
-async def chosen_by(
-    pattern: str, things: Iterable[T], name_of: Callable[[T], str], ignore_case: bool = False
-) -> list[T]:
-    """The things in whose name the expression is found. ApiError as above."""
-    names = NameFilter(pattern, ignore_case)
-    return [thing async for thing in in_slices(things) if names.fits(name_of(thing))]

@@ -6,41 +6,97 @@ A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 """
 
 import math
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, bad_request, natural, reply
-from engine.http.filters import chosen_by
+from engine.http.filters import NameFilter
+from engine.http.pieces import answer, array, members
+from engine.loop_share import Work
+from projections.hidden import is_hidden
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+    from engine.partition import Partition
+    from projections.machine.queue import Queue
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
 Item = dict[str, object]
+T = TypeVar("T")
 Columns = dict[str, "Columns | None"]  # None: all of what is there
 
 
-async def listed(call: Call, items: Sequence[Item]) -> Response:
-    query = call.request.query_params
-    chosen = ordered(items, query)
+def as_is(source: object) -> Item:
+    """Of sources that are items."""
+    return cast(Item, source)
+
+
+async def listed(call: Call, sources: Sequence[T], show: Callable[[T], Item] = as_is) -> Response:
+    """Each source as `show` makes an item of it, in slices of the loop's time. A long list is never in memory as a
+    whole: what is filtered or sorted is shown twice."""
+    query, work = call.request.query_params, call.work
     columns = columns_of(query)
+    total = len(sources)
+    chosen = await ordered(work, sources, show, query)
     if "page" not in query:
-        return reply([cut(item, columns) for item in chosen])
+        return await answer(array(work, shown(work, chosen, show, columns)))
     page, size = whole(query, "page"), whole(query, "page_size")
     size = DEFAULT_PAGE_SIZE if size is None else size
     if page is None or page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
         raise ApiError(400, "invalid_pagination_parameters",
                        f"Invalid pagination parameters: page number {page}, page size {size}")  # fmt: skip
-    chosen = await named(chosen, query)
+    if query.get("name"):
+        chosen = await with_name(work, chosen, show, query)
     if (page - 1) * size > len(chosen):
         raise ApiError(400, "page_out_of_range",
                        f"Page out of range, page: {page} page size: {size}, len: {len(chosen)}")  # fmt: skip
-    shown = [cut(item, columns) for item in chosen[(page - 1) * size : page * size]]
-    return reply({
-        "total_count": len(items), "item_count": len(shown), "filtered_count": len(chosen), "page": page,
-        "page_size": size, "page_count": math.ceil(len(chosen) / size), "items": shown,
-    })  # fmt: skip
+    on_page = [item async for item in shown(work, chosen[(page - 1) * size : page * size], show, columns)]
+    return await answer(members(work, {
+        "total_count": total, "item_count": len(on_page), "filtered_count": len(chosen), "page": page,
+        "page_size": size, "page_count": math.ceil(len(chosen) / size), "items": on_page,
+    }))  # fmt: skip
+
+
+async def shown(
+    work: Work, chosen: Sequence[T], show: Callable[[T], Item], columns: "Columns | None"
+) -> AsyncIterator[Item]:
+    async for source in work.over(chosen):
+        yield cut(show(source), columns)
+
+
+async def with_name(
+    work: Work, chosen: Sequence[T], show: Callable[[T], Item], query: QueryParams
+) -> list[T]:
+    """Those whose `name` is asked for."""
+    wanted = query["name"]
+    fits = NameFilter(wanted, ignore_case=True).fits if query.get("use_regex") == "true" else holding(wanted)
+    return [source async for source in work.over(chosen) if fits(str(show(source).get("name", "")))]
+
+
+def holding(part: str) -> Callable[[str], bool]:
+    return lambda name: part.lower() in name.lower()
+
+
+async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
+    return await queues_by_name(call.broker, call.work, vhosts)
+
+
+async def queues_by_name(
+    broker: "Broker", work: Work, vhosts: Container[str]
+) -> "list[tuple[Partition, Queue]]":
+    """The queues of these vhosts, each with its partition, by vhost and name, without those that the broker keeps for
+    itself: as `visible_queues` of the broker, in slices."""
+    entries = [
+        (key, (partition, queue))
+        for partition in broker.partitions
+        async for key, queue in work.over(list(partition.machine.by_name.items()))
+        if key[0] in vhosts and not is_hidden(key[1])
+    ]
+    return await work.in_order(entries)
 
 
 def single(call: Call, item: Item) -> Response:
@@ -48,27 +104,17 @@ def single(call: Call, item: Item) -> Response:
     return reply(cut(item, columns_of(call.request.query_params)))
 
 
-async def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
-    wanted = query.get("name", "")
-    if not wanted:
-        return list(items)
-    if query.get("use_regex") == "true":
-        return await chosen_by(wanted, items, name_of, ignore_case=True)
-    return [item for item in items if wanted.lower() in name_of(item).lower()]
-
-
-def name_of(item: Item) -> str:
-    return str(item.get("name", ""))
-
-
-def ordered(items: Sequence[Item], query: QueryParams) -> list[Item]:
+async def ordered(
+    work: Work, sources: Sequence[T], show: Callable[[T], Item], query: QueryParams
+) -> Sequence[T]:
     """They come in order of vhost and name, which stays where `sort` finds no difference; RabbitMQ turns all around."""
-    chosen = list(items)
-    if query.get("sort"):
-        path = query["sort"].split(".")
-        chosen.sort(key=lambda item: sort_key(inner(item, path)))
-        if query.get("sort_reverse") == "true":
-            chosen.reverse()
+    if not query.get("sort"):
+        return sources
+    path = query["sort"].split(".")
+    keyed = [(sort_key(inner(show(source), path)), source) async for source in work.over(sources)]
+    chosen = await work.in_order(keyed)
+    if query.get("sort_reverse") == "true":
+        chosen.reverse()
     return chosen
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, bad_request, reply, text
-from engine.http.filters import chosen_by
+from engine.http.filters import NameFilter
 from engine.http.listing import Item
 from engine.log.base import LogError
 from engine.log.kafka_clients import KafkaClients
@@ -263,11 +263,11 @@ def of_queue(call: Call, queue: "Queue", placed: Sequence[Placed]) -> Placed:
 
 async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Queue"]]:
     """The quorum queues whose names and vhosts the patterns are found in."""
-    vhosts = set(await chosen_by(vhost_pattern, call.broker.topology.vhosts, str))
-    quorum_queues = [
+    vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
+    chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
+    return [
         (partition, queue)
         for partition in call.broker.partitions
-        for queue in partition.machine.queues()
-        if queue.type == "quorum" and queue.vhost in vhosts
+        async for queue in call.work.over(list(partition.machine.queues()))
+        if queue.type == "quorum" and queue.vhost in chosen and names.fits(queue.name)
     ]
-    return await chosen_by(queue_pattern, quorum_queues, lambda pair: pair[1].name)
