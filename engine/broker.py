@@ -41,13 +41,11 @@ from engine.delays import HiddenQueues, check_not_hidden
 from engine.doors import Door
 from engine.errors import (
     AccessRefused,
-    AmqpError,
     ConnectionForced,
     NotAllowed,
     NotFound,
     NotImplementedByBroker,
     PreconditionFailed,
-    ResourceLocked,
 )
 from engine.exchanges import Exchanges, strip_cr_lf
 from engine.firehose import Firehose
@@ -293,7 +291,7 @@ class Broker(Exchanges):
         queue = partition.machine.queue(vhost, name)
         if queue is not None:
             if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
-                raise _locked(queue)
+                raise declarations.locked(queue)
             declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
             return await self._renewed(session, partition, queue)
         dead_letter_exchange = declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
@@ -316,7 +314,7 @@ class Broker(Exchanges):
         if queue is None:  # deleted by another node in the same moment, or this node was declared lost
             raise NotFound(f"no {resource('queue', name, vhost)}")
         if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
-            raise _locked(queue)  # another node's client was faster
+            raise declarations.locked(queue)  # another node's client was faster
         declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
         return queue
 
@@ -573,12 +571,4 @@ def _check_not_gone(queue: Queue) -> None:
 
 def _check_owner(session: Session, queue: Queue) -> None:
     if queue.exclusive and queue.owner != session.session_id:
-        raise _locked(queue)
-
-
-def _locked(queue: Queue) -> AmqpError:
-    return ResourceLocked(
-        f"cannot obtain exclusive access to locked {resource('queue', queue.name, queue.vhost)}. It could be originally"
-        " declared on another connection or the exclusive property value does not match that of the original"
-        " declaration."
-    )
+        raise declarations.locked(queue)

@@ -2,11 +2,13 @@
 
     2026-11-22T07:05:09.123Z [info] 127.0.0.1:40212: user 'guest' connected to vhost '/'
 
-A message may hold text from outside. So what would control a terminal, or begin a line, is escaped, and a long message
-is cut. A defect of ours is told with where it happened, line by line; the error's own text is quoted, escaped and cut.
+Names come from outside and may hold anything. So characters that move a terminal's cursor, begin a line or turn the
+direction of writing are escaped, and what follows a line (a traceback) is indented: no name can pass for a line.
+A long message is cut. Of an error its place is told; its own text may be from outside, and is quoted, escaped and cut.
 """
 
 import logging
+import re
 import time
 import traceback
 from types import TracebackType
@@ -17,6 +19,16 @@ FRAMES_SHOWN = 30
 ERRORS_SHOWN = 5  # that led to one another
 LEVELS = ("debug", "info", "warning", "error")
 OURS = ("rewindmq", "engine", "projections", "schemas")
+
+# Control characters, line and paragraph separators, marks of direction, halves of surrogate pairs.
+UNSAFE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def escaped(text: str) -> str:
+    """The text on one line, as Python writes such characters: `\\x1b`, `\\n`; not more than LONGEST_MESSAGE of it."""
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]}... ({len(text)} characters)"
+    return UNSAFE.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 _Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
@@ -32,20 +44,12 @@ class Line(logging.Formatter):
         return super().format(record)
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        record.message = one_line(record.message)
+        record.message = escaped(record.message)
         return super().formatMessage(record)
 
     def formatException(self, ei: _Raised) -> str:
-        return "".join(told(ei[1])).rstrip("\n") if ei[1] is not None else ""
-
-
-def one_line(text: str) -> str:
-    """Without control characters and halves of surrogate pairs, and cut."""
-    if len(text) > LONGEST_MESSAGE:
-        text = f"{text[:LONGEST_MESSAGE]}... ({len(text)} characters)"
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+        lines = "".join(told(ei[1])).splitlines() if ei[1] is not None else []
+        return "\n".join(("  Traceback, the first error first:", *(f"  {escaped(line)}" for line in lines)))
 
 
 def told(error: BaseException) -> list[str]:

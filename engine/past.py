@@ -6,6 +6,9 @@ stopped broker.
 The fold starts from the nearest snapshot of the queue's partition that is in the data directory; the rest, and the
 bodies by their offsets, are read from the log, wherever that is. Nothing here writes, and nothing touches the live
 broker.
+
+An incarnation is the life of a queue from a declaration to its end, named by its queue id, the offset of that
+declaration: a queue that was deleted and declared again, in the same vhost or in one that was made anew, is another.
 """
 
 from array import array
@@ -84,14 +87,14 @@ def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageVi
 
 
 def queue_at(
-    history: History, vhost: str, queue: str, at: At, first: int, count: int,
+    history: History, vhost: str, queue: str, at: At, first: int, count: int, incarnation: int | None = None,
     keep: Callable[[Published], Published] = as_published, most_bytes: int | None = None,
 ) -> PastQueue:  # fmt: skip
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
     Of each message what `keep` makes of it, as it is read; of all bodies `most_bytes` (None: no limit), and so fewer
     messages, but one at least.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    log, machine, found = queue_then(history, history.open(), vhost, queue, at)
+    log, machine, found = queue_then(history, history.open(), vhost, queue, at, incarnation)
     messages: list[PastMessage] = []
     kept_bytes = 0
     for views in batched(islice(found.messages(), first, first + count), READ_AT_ONCE):
@@ -106,10 +109,10 @@ def queue_at(
     return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
 
 
-def messages_at(history: History, vhost: str, queue: str, at: At) -> "tuple[array[int], array[int]]":
+def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
     """Ids and sizes of all its messages, in the same order. Raises as `queue_at`."""
     ids, sizes = array("q"), array("q")
-    for view in queue_then(history, history.open(), vhost, queue, at)[2].messages():
+    for view in queue_then(history, history.open(), vhost, queue, at, incarnation)[2].messages():
         ids.append(view.message_id)
         sizes.append(view.size)
     return ids, sizes
@@ -121,17 +124,21 @@ def log_of(reader: HistoryReader, vhost: str, queue: str) -> PartitionReader | K
 
 
 def queue_then(
-    history: History, reader: HistoryReader, vhost: str, queue: str, at: At
+    history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
 ) -> tuple[PartitionReader | KafkaPartition, Machine, Queue]:
-    """The queue as it was, with the machine that stands there and the log of its partition. Raises as `queue_at`."""
+    """The queue as it was, with the machine that stands there and the log of its partition. Only if it was this
+    `incarnation` (a queue id) then, unless that is None. Raises as `queue_at`."""
     log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
     machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
     found = machine.queue(vhost, queue)
-    if found is None:
+    if found is None or incarnation not in (None, found.queue_id):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
-        raise NoSuchQueue(f"no queue '{queue}' in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})")
+        which = "" if incarnation is None else f", incarnation {incarnation},"
+        raise NoSuchQueue(
+            f"no queue '{queue}'{which} in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})"
+        )
     return log, machine, found
 
 

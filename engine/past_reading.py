@@ -7,6 +7,8 @@
 
 The log is read in threads, a bounded piece at a time, through a reader of its own: nothing of the live broker is
 touched. What was in the queue is folded by the process that reads the past (past_process.py).
+
+Both tell of the queue that stands there now: another one that had its name before it is none of its readers' business.
 """
 
 from abc import ABC, abstractmethod
@@ -136,16 +138,22 @@ class LogSource(Source):
     def _first_offset(self, end: int) -> int:
         start, log = self.start, self.log
         if start.kind == FIRST:
-            return log.start_offset
+            return self._beginning
         if start.kind == NUMBER:
-            return max(start.value, log.start_offset)
+            return max(start.value, self._beginning)
         if start.kind == LAST:
             return self._last(end)
-        return min(log.offset_at(start.value - 1), self._attached_at)  # a time to come: what is published from now on
+        found = min(log.offset_at(start.value - 1), self._attached_at)  # a time to come: what is published from now on
+        return max(found, self._beginning)
+
+    @property
+    def _beginning(self) -> int:
+        """Of what may be read: the queue's declaration, or the log's first record."""
+        return max(self.queue.queue_id, self.log.start_offset)
 
     def _last(self, end: int) -> int:
         """The offset of the last message; `end` when there is none. Looked for from the end, in windows that grow."""
-        start, window, behind = self.log.start_offset, LOOK_BACK, end
+        start, window, behind = self._beginning, LOOK_BACK, end
         while behind > start:
             first = max(start, behind - window)
             found = [offset for offset, message in self._publishes(first, behind) if message is not None]
@@ -286,10 +294,11 @@ class WhatWasThere:
     vhost: str
     queue: str
     at: At
+    incarnation: int
 
     def answer(self) -> "tuple[array[int], array[int]] | Exception":
         try:
-            return messages_at(self.history, self.vhost, self.queue, self.at)
+            return messages_at(self.history, self.vhost, self.queue, self.at, self.incarnation)
         except (NoSuchQueue, RewindError, LogError) as error:
             return type(error)(str(error))
 
@@ -298,7 +307,7 @@ async def moment_source(history: History, partition: Partition, queue: Queue, at
     """NotFound when the queue did not exist then; PreconditionFailed when the moment can't be read."""
     found: tuple[array[int], array[int]] | Exception
     try:
-        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at), user)
+        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at, queue.queue_id), user)
     except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
         found = error
     if isinstance(found, NoSuchQueue):

@@ -25,11 +25,12 @@ from engine.config import VERSION, bracketed
 from engine.definitions import load
 from engine.doors import bound, shares, take_descriptors
 from engine.errors import AmqpError
+from engine.file_modes import close_to_others
 from engine.http.app import make_app
 from engine.http.serving import Listening, serve
 from engine.joining import open_node
 from engine.log.base import CorruptLog, LogError
-from engine.logs import log_to_stderr
+from engine.logs import escaped, log_to_stderr
 from engine.server import AmqpServer
 from projections.machine.machine import NewerHistory
 from projections.store import StoreError
@@ -37,9 +38,8 @@ from schemas.codec import UndecodableRecord
 
 DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 65, 69, 70, 78
 
-# A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made by
-# itself enough objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are
-# there.
+# A full collection looks at every queue (20,000: 0.3 s, in which nothing else happens), and a long listing made enough
+# objects for one. So it takes 2,000,000 new objects, and not 7,000 with a quarter of those that are there.
 GC_THRESHOLDS = (1_000, 10, 200)
 
 logger = logging.getLogger("rewindmq")
@@ -60,7 +60,7 @@ def run(config: Config) -> int:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_main(config))
     except Failure as error:
-        print(f"rewindmq: {error}", file=sys.stderr)
+        print(f"rewindmq: {escaped(str(error))}", file=sys.stderr)
         return error.code
     return 0
 
@@ -109,6 +109,7 @@ async def _main(config: Config) -> None:
 async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
         config.data.mkdir(parents=True, exist_ok=True)
+        close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, wall_clock_ms, failed)
         return Broker.open(config)

@@ -166,12 +166,21 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
             f"{store.path}: the state of {log.name} is at offset {stored_offset}, but its log begins at"
             f" {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
         )
-    quarantined = projector.quarantine
+    replayed = catch_up(log, projector, None)
+    return Recovery(machine, projector, projector.quarantine, stored_offset, replayed)
+
+
+def catch_up(log: PartitionLog, projector: Projector, end: int | None) -> int:
+    """Fold the log on top of the projector's machine, up to offset `end` (exclusive; None: the end of the log); the
+    number of events. What memory does not hold is written; if RocksDB refuses, only the fold goes on (`failed`)."""
+    machine = projector.machine
     replayed = 0
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
-    blocks = blocks_of(log, stored_offset, None)
-    for offset, _, _, event, effects in replay(machine, blocks, decoder_for(log), quarantined, bodies=True):
+    blocks = blocks_of(log, machine.next_offset, end)
+    for offset, _, _, event, effects in replay(
+        machine, blocks, decoder_for(log), projector.quarantine, end, bodies=True
+    ):
         replayed += 1
         if isinstance(event, Published):
             published[offset] = event
@@ -179,7 +188,7 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
             _keep_up(projector, gathered, published)
     _keep_up(projector, gathered, published)
-    return Recovery(machine, projector, quarantined, stored_offset, replayed)
+    return replayed
 
 
 def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, Published]) -> None:
@@ -187,5 +196,19 @@ def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, 
     projector.observe(gathered, published)
     gathered.clear()
     published.clear()
-    if projector.wants_write:
+    if not projector.wants_write:
+        return
+    if projector.failed is None:
+        _write(projector)
+    else:
+        projector.let_go(projector.machine.next_offset)
+
+
+def _write(projector: Projector) -> None:
+    try:
         projector.write(projector.prepare())
+    except Exception as error:  # rocksdict knows no narrower class
+        if projector.failed is None:
+            raise
+        logger.error("%s: the state can't be written, the fold goes on: %s", projector.machine.partition, error)
+        projector.let_go(projector.machine.next_offset)

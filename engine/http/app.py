@@ -2,8 +2,8 @@
 the past (`/api/queues/{vhost}/{queue}/at`).
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- Every request under /api authenticates by HTTP Basic (authentication.py); `/` is open. So does one of `/metrics`, by a
-  user with the tag monitoring or administrator; at the metrics' own port they are open, as RabbitMQ's are at 15692.
+- Every request under /api authenticates by HTTP Basic (authentication.py); `/` is open. So does one of `/metrics`,
+  which tells names of the vhosts that the user may see; at the metrics' own port they are open, as RabbitMQ's are.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
@@ -230,28 +230,25 @@ def make_app(broker: "Broker") -> ASGIApp:
 
         return respond
 
-    def of_metrics(show: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
-            try:
-                if not at_port_of_metrics(request.scope, broker.config.prometheus_port):
-                    user, tags = await authenticate(broker, request)
-                    Call(request, broker, user, tags).require("monitoring")
-                return await show(request)
-            except ApiError as error:
-                return refuse(error)
-
-        return respond
+    async def vhosts_seen(request: Request) -> list[str] | None:
+        """The vhosts whose names the metrics tell this user; at their own port all, and nobody has to log in."""
+        if at_port_of_metrics(request.scope, broker.config.prometheus_port):
+            return None
+        user, tags = await authenticate(broker, request)
+        return Call(request, broker, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:
+        await vhosts_seen(request)
         return await metrics.metrics(broker)
 
     async def show_metrics_per_object(request: Request) -> Response:
-        return await metrics.metrics(broker, apart=True)
+        return await metrics.metrics(broker, apart=True, seen=await vhosts_seen(request))
 
     async def show_metrics_detailed(request: Request) -> Response:
-        return await metrics.detailed(broker, request)
+        return await metrics.detailed(broker, request, await vhosts_seen(request))
 
     async def show_memory_breakdown(request: Request) -> Response:
+        await vhosts_seen(request)
         return metrics.memory_breakdown(broker)
 
     routes = [
@@ -263,9 +260,11 @@ def make_app(broker: "Broker") -> ASGIApp:
         ("", show_metrics), ("/per-object", show_metrics_per_object), ("/detailed", show_metrics_detailed),
         ("/memory-breakdown", show_memory_breakdown),
     ):  # fmt: skip
-        routes.append(Route("/metrics" + path, of_metrics(show), methods=["GET"]))
+        routes.append(Route("/metrics" + path, show, methods=["GET"]))
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
-    starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
+    starlette = Starlette(
+        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
+    )
     starlette.router.redirect_slashes = False
     return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
 
@@ -321,6 +320,11 @@ def refuse(error: ApiError) -> Response:
     if error.status == 401:
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     return response
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return refuse(error)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:

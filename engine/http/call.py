@@ -15,6 +15,7 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
+from engine.declarations import locked
 from engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
 from engine.http.bodies import (
     MAX_BODY_BYTES,
@@ -176,6 +177,16 @@ class Call:
     def require_policymaker(self) -> None:
         if "administrator" not in self.tags and "policymaker" not in self.tags:
             raise not_authorised(NO_OBJECT)
+
+    def require_read(self, queue: "Queue") -> None:
+        """Messages are shown to a user who may consume them. An exclusive queue is for the user who declared it.
+        AccessRefused, ResourceLocked."""
+        if "administrator" in self.tags:
+            return
+        self.broker.access.check(self.user, queue.vhost, "read", "queue", queue.name)
+        owner = self.broker.sessions.get(queue.owner) if queue.exclusive else None
+        if queue.exclusive and (owner is None or owner.user != self.user):
+            raise locked(queue)
 
     def asks(self, name: str) -> bool:
         """A boolean of the query string: `?if-unused=true`."""

@@ -71,12 +71,15 @@ async def connection(call: Call) -> Response:
 
 
 async def close_connection(call: Call) -> Response:
-    """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it."""
+    """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it. Of the user's own
+    connections; those of others are for administrators to close."""
     close(call, [session_named(call)])
     return Response(status_code=204)
 
 
 def close(call: Call, sessions: "list[Session]") -> None:
+    if any(session.user != call.user for session in sessions):
+        call.require()
     for session in sessions:
         if session.close is not None:
             session.close(call.request.headers.get("x-reason", "Closed via management plugin"))

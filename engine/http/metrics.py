@@ -7,8 +7,10 @@
     /metrics/memory-breakdown  what memory there is to speak of
 
 A family is RabbitMQ's (prometheus_rabbitmq_core_metrics_collector.erl), so what it tells of Erlang and of its stores is
-left out. Counters count from the broker's start, except two of ours that follow from the history: the outcomes of
-messages count over the life of each queue, quarantined records over that of the log.
+left out. Names (of vhosts, queues, exchanges, channels, connections) are told of the vhosts that the asking user may
+see, and of all at the metrics' own port; figures without names count everything. Counters count from the broker's
+start, except two of ours that follow from the history: the outcomes of messages count over the life of each queue,
+quarantined records over that of the log.
 """
 
 import re
@@ -245,7 +247,7 @@ async def queues_seen(
 
 
 async def channels_seen(
-    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]"
+    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]", vhosts: list[str] | None = None
 ) -> list[ChannelSeen]:
     consuming = Counter([
         (consumer.session, consumer.channel)
@@ -255,12 +257,17 @@ async def channels_seen(
     return [
         ChannelSeen(broker, session, channel, consuming[session.session_id, channel.number])
         async for session in work.over(list(broker.sessions.values()))
+        if vhosts is None or session.vhost in vhosts
         for channel in session.channels.values()
     ]
 
 
-def connections_seen(broker: "Broker") -> list[ConnectionSeen]:
-    return [ConnectionSeen(broker, session) for session in broker.sessions.values() if session.link is not None]
+def connections_seen(broker: "Broker", vhosts: list[str] | None = None) -> list[ConnectionSeen]:
+    return [
+        ConnectionSeen(broker, session)
+        for session in broker.sessions.values()
+        if session.link is not None and (vhosts is None or session.vhost in vhosts)
+    ]
 
 
 def of_objects(
@@ -465,8 +472,8 @@ async def history_counters(
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-async def metrics(broker: "Broker", apart: bool = False) -> Response:
-    """/metrics, and `apart`: /metrics/per-object."""
+async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
+    """/metrics, and `apart`: /metrics/per-object, of the vhosts `seen` (None: all)."""
     work = Work(broker.http_share)
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
@@ -474,22 +481,27 @@ async def metrics(broker: "Broker", apart: bool = False) -> Response:
     now = await totals(broker, work)
     found += object_totals(now)
     pairs = await queues_by_name(broker, work, broker.topology.vhosts)
+    told = seen if apart else None
     if apart:
-        found += of_objects(QUEUES, QUEUES, await queues_seen(broker, work, pairs), True)
+        shown = [pair for pair in pairs if told is None or pair[1].vhost in told]
+        found += of_objects(QUEUES, QUEUES, await queues_seen(broker, work, shown), True)
     else:
         found += of_objects(QUEUES, QUEUES, [await all_queues(work, statistics(broker), pairs)], False)
-    found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs), apart)
-    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker), apart)
+    found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, told), apart)
+    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, told), apart)
     found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *door_metrics(broker),
               *await history_counters(broker, work, pairs)]
     return await answer(exposition(work, [("rabbitmq_", metric) for metric in found]), MEDIA_TYPE)
 
 
-async def detailed(broker: "Broker", request: Request) -> Response:
-    """/metrics/detailed. A family that is not known is told nothing of, as in RabbitMQ."""
+async def detailed(broker: "Broker", request: Request, seen: list[str] | None = None) -> Response:
+    """/metrics/detailed, of the vhosts `seen` (None: all). A family that is not known is told nothing of, as in
+    RabbitMQ."""
     query = request.query_params
     families = query.getlist("family")
-    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or None
+    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or seen
+    if vhosts is not None and seen is not None:
+        vhosts = [each for each in vhosts if each in seen]
     work = Work(broker.http_share)
     everywhere = await queues_by_name(broker, work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
@@ -508,9 +520,9 @@ async def detailed(broker: "Broker", request: Request) -> Response:
     if any(family in QUEUES for family in families):
         found += of_objects(QUEUES, families, await queues_seen(broker, work, pairs), True)
     if any(family in CHANNELS for family in families):
-        found += of_objects(CHANNELS, families, await channels_seen(broker, work, everywhere), True)
+        found += of_objects(CHANNELS, families, await channels_seen(broker, work, everywhere, seen), True)
     if any(family in CONNECTIONS for family in families):
-        found += of_objects(CONNECTIONS, families, connections_seen(broker), True)
+        found += of_objects(CONNECTIONS, families, connections_seen(broker, seen), True)
     return await answer(exposition(work, [
         *(("rabbitmq_", metric) for metric in info(broker, "detailed")),
         *(("rabbitmq_detailed_", metric) for metric in found),

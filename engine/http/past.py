@@ -1,7 +1,9 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
 `time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
-Who may read the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
+Who may read the queue now may read its past, back to its declaration: a queue that had the name before it is another
+incarnation. An administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue
+id.
 
 The fold runs in a process of its own (engine/past_process.py), which also makes the answer's JSON. It reads the log as
 any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
@@ -13,7 +15,7 @@ from dataclasses import dataclass, replace
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, Call, bad_request, natural, not_found, unless_gone
+from engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
 from engine.http.listing import Item
 from engine.http.pieces import encode
 from engine.http.properties import properties_of
@@ -24,6 +26,7 @@ from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
 from engine.past_process import PastProcess, ProcessEnded, TooManyQuestions, past_process
 from engine.subjects import Subjects
+from projections.hidden import is_hidden
 from projections.marks import moment, name_in
 from projections.rewind import At, RewindError, format_time
 from schemas.events import Published
@@ -45,6 +48,7 @@ class Question:
     count: int
     truncate: int
     keys: KeyStore
+    incarnation: int | None = None
 
     def answer(self) -> "bytes | ApiError":
         found = read_past(self)
@@ -71,7 +75,7 @@ def read_past(question: Question) -> Item | ApiError:
     try:
         past = queue_at(
             question.history, question.vhost, question.queue, question.at, question.first, question.count,
-            Cut(Subjects("", question.keys, {}), question.truncate), MAX_SHOWN,
+            question.incarnation, Cut(Subjects("", question.keys, {}), question.truncate), MAX_SHOWN,
         )  # fmt: skip
         return past_item(past, question.truncate)
     except NoSuchQueue as error:
@@ -86,7 +90,8 @@ def read_past(question: Question) -> Item | ApiError:
 
 async def at(call: Call) -> Response:
     vhost, name = call.segment("vhost"), call.segment("queue")
-    require_read(call, vhost, name)
+    asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
+    incarnation = readable_incarnation(call, vhost, name, asked)
     when = moment_of(call, vhost, name)
     first, count = number_of(call, "first", 0), number_of(call, "count", 100)
     truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
@@ -96,7 +101,7 @@ async def at(call: Call) -> Response:
         await call.durable()  # the reader sees what is written
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
-    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys)
+    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
     return await unless_gone(call, answered(call, question))
 
 
@@ -110,10 +115,19 @@ def durable_offset(call: Call, vhost: str, name: str) -> int:
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
-def require_read(call: Call, vhost: str, name: str) -> None:
+def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
+    """The queue id whose past this user may read, None: of all that bore the name. AccessRefused, ResourceLocked,
+    ApiError (401, 404) when there is none."""
     if "administrator" in call.tags:
-        return
+        return asked
     call.broker.access.check(call.user, vhost, "read", "queue", name)
+    queue = call.broker.queue(vhost, name)
+    if queue is None or is_hidden(name):
+        raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
+    call.require_read(queue)
+    if asked not in (None, queue.queue_id):
+        raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
+    return queue.queue_id
 
 
 def partition_name(call: Call, vhost: str, name: str) -> str:

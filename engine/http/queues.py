@@ -72,6 +72,7 @@ async def show(call: Call) -> Response:
 async def unacked(call: Call) -> Response:
     """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
     queue = call.queue()
+    call.require_read(queue)
     found = [(holder, *each) for holder in queue.holders.values() for each in holder.held.items()]
     return await listed(call, found, lambda each: unacked_item(call.broker, *each))
 
@@ -88,6 +89,7 @@ async def peek(call: Call) -> Response:
     """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
     it at the command line only, for quorum queues."""
     queue = call.queue()
+    call.require_read(queue)
     position = natural(call.segment("position"))
     if position is None or position < 1:
         raise bad_request("positions are numbers from 1 on")

@@ -88,4 +88,7 @@ class Log(Protocol):
     def commit_and_wait(self) -> None:
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
 
+    def full(self) -> bool:
+        """The disk is full, and the log lives on what it has kept for this: nothing more should be published."""
+
     def close(self) -> None: ...

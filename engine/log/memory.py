@@ -127,6 +127,9 @@ class MemoryLog:
         if self._land([partition.next_offset for partition in self.partitions]):
             self.on_durable()
 
+    def full(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.commit_and_wait()
         self._dead = True

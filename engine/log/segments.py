@@ -84,7 +84,7 @@ def encode_header(schema: str, partition: str, base_offset: int) -> bytes:
 def create(path: Path, header: bytes) -> int:
     """Make a segment that holds `header`, durably; its file descriptor, open for reading and writing."""
     new = path.with_name(f"_{path.name}.new")
-    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:
         write_at(descriptor, header, 0)
         os.fsync(descriptor)

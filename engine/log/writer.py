@@ -58,9 +58,13 @@ class Sidecars:
     def __init__(self, segment: Path, base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._base_offset = base_offset
-        self._index = os.open(index_path(segment), flags, 0o644)
-        self._lengths = os.open(lengths_path(segment), flags, 0o644)
-        self._header = encode_index_header(base_offset, chain_before, max_timestamp_before_ms)
+        self._index = os.open(index_path(segment), flags, 0o640)
+        try:
+            self._lengths = os.open(lengths_path(segment), flags, 0o640)
+        except OSError:
+            os.close(self._index)
+            raise
+        self._header = encode_index_header(base_offset, chain_before, max_timestamp_before_ms)  # not yet written
         self._entries = bytearray()
         self._entries_at = HEADER.size
         self._cuts = bytearray()
@@ -68,9 +72,19 @@ class Sidecars:
 
     def start(self, entries: int, offset: int) -> None:
         """Keep the first `entries` entries, which end before `offset`, and write over what follows."""
-        write_at(self._index, self._header, 0)
+        if entries:
+            self._header = b""  # it is there
+        else:
+            self._write_header()
         self._entries_at = HEADER.size + entries * ENTRY.size
         self._cuts_at = 4 * (offset - self._base_offset)
+
+    def _write_header(self) -> None:
+        try:
+            write_at(self._index, self._header, 0)
+            self._header = b""
+        except OSError as error:
+            logger.warning("index of offset %d waits: %s", self._base_offset, error)
 
     def cut(self) -> None:
         """Take away what stands behind the last entry written."""
@@ -80,6 +94,10 @@ class Sidecars:
     def add(self, entry: Entry, lengths: bytes) -> None:
         self._entries += encode_entry(entry)
         self._cuts += lengths
+        if self._header:
+            self._write_header()
+        if self._header:
+            return
         try:
             write_at(self._lengths, bytes(self._cuts), self._cuts_at)
             self._cuts_at += len(self._cuts)
@@ -167,12 +185,16 @@ class PartitionWriter:
         path = segment_path(self.directory, before.offset)
         header = encode_header(envelope_schema_json(), self.directory.name, before.offset)
         descriptor = create(path, header)
+        try:
+            sidecars = Sidecars(path, before.offset, before.chain, before.max_timestamp_ms)
+        except OSError:
+            os.close(descriptor)
+            raise
+        sidecars.start(0, before.offset)
+        sidecars.cut()
         self.close()
-        self._descriptor = descriptor
+        self._descriptor, self._sidecars = descriptor, sidecars
         self._sync = header[-SYNC_BYTES:]
-        self._sidecars = Sidecars(path, before.offset, before.chain, before.max_timestamp_ms)
-        self._sidecars.start(0, before.offset)
-        self._sidecars.cut()
         self._roll_next = False
         self._before = before
         self.place = Place(before.offset, len(header), next_chain(before.chain, header), before.max_timestamp_ms)

@@ -147,7 +147,7 @@ def judge(broker: RunningBroker, result: Result) -> None:
     for line in [*broker.errors, "2026-11-22T00:00:00.000Z [end] "]:
         if LINE.match(line):
             if len(block) > 1:
-                places = [each.strip() for each in block if each.startswith("  File")][-3:]
+                places = [each.strip() for each in block if each.lstrip().startswith("File")][-3:]
                 result.defects.append("\n  ".join(("on stderr:", block[0].strip()[25:125], *places, block[-1].strip())))
             block = []
         if line.strip():
