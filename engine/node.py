@@ -244,6 +244,12 @@ class Node:
         waits = self._loop.time() - self._beat_at if self._beating else 0.0
         return max(self._was_under_way, waits)
 
+    async def read_to_end(self) -> None:
+        await self.log.read_to_end()
+        for partition in self._partitions:
+            if partition.in_doubt:
+                await partition.folded()
+
     def behind(self, partition: Partition) -> int:
         return max(0, self.log.ends().get(partition.name, 0) - partition.machine.next_offset)
 
@@ -356,6 +362,7 @@ class Node:
         self._stopped = True
         self.joined = False
         turns.stop()
+        self._broker.certainty.stop()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

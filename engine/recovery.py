@@ -6,7 +6,8 @@
             dead letters that still wait
     on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
     stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
-            event; where the next start finds another one, the broker crashed, and its BrokerStarted says so
+            event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
+            behind a final one are named in a warning (projections/last_words.py)
 """
 
 import asyncio
@@ -46,6 +47,7 @@ class Alone:
 
     joined = True
     reads_back = False
+    read_to_end = None
     read_back_seconds = 0.0
 
     def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
@@ -221,6 +223,8 @@ def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[
             "%s: %d events folded on top of the state at offset %d, %d quarantined",
             partition_log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
         )  # fmt: skip
+    for behind in recovery.behind:
+        logger.warning("%s: %s", partition_log.name, behind)
     return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock)
 
 

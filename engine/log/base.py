@@ -40,6 +40,10 @@ class CorruptLog(LogError):
         self.offset = offset
         self.why = why
 
+    def __reduce__(self) -> tuple[type["CorruptLog"], tuple[Path, int, int, str]]:
+        """It may come from another process."""
+        return CorruptLog, (self.file, self.position, self.offset, self.why)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

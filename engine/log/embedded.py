@@ -12,7 +12,8 @@ from pathlib import Path
 
 from engine.log.base import Block, LogError
 from engine.log.commit import Committer
-from engine.log.directory import METADATA, lock, partition_directory, prepare, queue_partition, write_layout
+from engine.log.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
+from engine.log.lock import lock
 from engine.log.reader import PartitionReader, Segment
 from engine.log.reserve import START_BYTES, Reserve
 from engine.log.writer import PartitionWriter

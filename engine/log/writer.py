@@ -2,7 +2,8 @@
 
 Opening    every segment must go on where the one before ended; a sidecar that is behind, damaged or gone is made anew
            from the segment; the last block of the last segment is cut off if it is not whole. It was never confirmed,
-           unless the index knows it: then it is lost, and the start says so as an error.
+           unless the index knows it: then it is lost, and the start says so as an error. Any other block that is not
+           whole, and a whole one that belongs elsewhere (blocks.py), is refused with its place: CorruptLog.
            The newest part of the log is proven against the hash chain, and so a short log whole; to prove all of a long
            one is `verify_chain`'s, because a start must not take longer with every year of history.
 Writing    block -> fdatasync -> index entry and lengths. When any of the first two fails (disk full, I/O error) the
@@ -18,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.log.base import LogError
+from engine.log.blocks import encode_block
 from engine.log.index import (
     ENTRY,
     HEADER,
@@ -30,12 +32,11 @@ from engine.log.index import (
     lengths_path,
     next_chain,
 )
-from engine.log.reader import Place, SegmentReader, check_joint, older_schema
+from engine.log.reader import Place, SegmentReader, older_schema
 from engine.log.segments import (
     SYNC_BYTES,
     base_offset_of,
     create,
-    encode_block,
     encode_header,
     segment_files,
     segment_path,
@@ -147,8 +148,8 @@ class PartitionWriter:
         if full or self._roll_next:
             self._roll()
         lengths = array("I", map(len, records))
-        block = encode_block(records, sum(lengths), self._sync)
         place = self.place
+        block = encode_block(records, sum(lengths), self._sync, place.offset, place.chain)
         try:
             write_at(self._descriptor, block, place.position)
             os.fdatasync(self._descriptor)
@@ -183,7 +184,7 @@ class PartitionWriter:
         """Begin a segment, in place of the last one if that is empty. OSError: the old one is still the last."""
         before = self.place if self.place.offset > self._before.offset else self._before
         path = segment_path(self.directory, before.offset)
-        header = encode_header(envelope_schema_json(), self.directory.name, before.offset)
+        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain)
         descriptor = create(path, header)
         try:
             sidecars = Sidecars(path, before.offset, before.chain, before.max_timestamp_ms)
@@ -204,7 +205,7 @@ class PartitionWriter:
         self._before = before = self.place
         segment = SegmentReader(path, last)
         try:
-            check_joint(segment, before)
+            segment.require_behind(before)
             end = segment.indexed_end()
             if last or end is None or not segment.index.has_lengths(end.offset):
                 end = self._repair(segment, before, last)
@@ -226,17 +227,12 @@ class PartitionWriter:
         first = min(whole, max(0, entries - 1))
         if last:
             _prove_newest(segment, before, first)
-        sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
-        blocks = first
-        try:
-            sidecars.start(first, segment.index.entry(first - 1).next_offset if first else segment.header.base_offset)
-            for block in segment.stored(first, segment.beginning(before)):
-                blocks += 1
-                sidecars.add(block.entry, block.lengths)
-            sidecars.cut()
-        except BaseException:
+        blocks, sidecars = _add_missing(segment, before, first)
+        if segment.index_is_wrong and first:
             sidecars.close()
-            raise
+            segment.index.forget()
+            entries = 0
+            blocks, sidecars = _add_missing(segment, before, 0)
         if blocks > entries:
             logger.warning("%s: index made anew for %d blocks", segment.path, blocks - entries)
         if last:
@@ -250,7 +246,7 @@ class PartitionWriter:
         """Get the last segment ready for writing."""
         self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._sync = segment.header.sync
-        self._roll_next = older_schema(segment.header.schema) is not None
+        self._roll_next = older_schema(segment.header.schema) is not None or not segment.header.checked
         if segment.torn is not None:
             position = segment.place.position
             logger.warning(
@@ -259,6 +255,22 @@ class PartitionWriter:
             )  # fmt: skip
             os.ftruncate(self._descriptor, position)
             os.fsync(self._descriptor)
+
+
+def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:
+    """Write the sidecars of a segment anew, from block number `first` on. The number of its blocks."""
+    sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
+    blocks = first
+    try:
+        sidecars.start(first, segment.index.entry(first - 1).next_offset if first else segment.header.base_offset)
+        for block in segment.stored(first, segment.beginning(before)):
+            blocks += 1
+            sidecars.add(block.entry, block.lengths)
+        sidecars.cut()
+    except BaseException:
+        sidecars.close()
+        raise
+    return blocks, sidecars
 
 
 def _prove_newest(segment: SegmentReader, before: Place, end: int) -> None:
