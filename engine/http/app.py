@@ -243,6 +243,21 @@ def make_app(broker: "Broker") -> ASGIApp:
 
         return respond
 
+    routes = [
+        Route("/api" + path, endpoint(handler), methods=[method])
+        for path, handlers in ROUTES.items()
+        for method, handler in handlers.items()
+    ]
+    routes += metrics_routes(broker)
+    routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
+    starlette = Starlette(
+        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
+    )
+    starlette.router.redirect_slashes = False
+    return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
+
+
+def metrics_routes(broker: "Broker") -> list[Route]:
     async def vhosts_seen(request: Request) -> list[str] | None:
         """The vhosts whose names the metrics tell this user; at their own port all, and nobody has to log in."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
@@ -264,22 +279,11 @@ def make_app(broker: "Broker") -> ASGIApp:
         await vhosts_seen(request)
         return metrics.memory_breakdown(broker)
 
-    routes = [
-        Route("/api" + path, endpoint(handler), methods=[method])
-        for path, handlers in ROUTES.items()
-        for method, handler in handlers.items()
-    ]
-    for path, show in (
+    shows = (
         ("", show_metrics), ("/per-object", show_metrics_per_object), ("/detailed", show_metrics_detailed),
         ("/memory-breakdown", show_memory_breakdown),
-    ):  # fmt: skip
-        routes.append(Route("/metrics" + path, show, methods=["GET"]))
-    routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
-    starlette = Starlette(
-        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
-    )
-    starlette.router.redirect_slashes = False
-    return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
+    )  # fmt: skip
+    return [Route("/metrics" + path, show, methods=["GET"]) for path, show in shows]
 
 
 class Sent:
