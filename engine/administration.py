@@ -11,16 +11,19 @@ from collections.abc import Iterator
 from operator import itemgetter
 
 from engine.config import Config
+from engine.eager import to_the_end
 from engine.errors import NotFound, PreconditionFailed
 from engine.limits import canonical
 from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.partition import Partition
 from engine.policies import checked_definition
 from engine.sessions import Session
+from engine.slices import in_slices
 from engine.subjects import Subjects
 from engine.users import Users
 from projections.hidden import is_hidden
 from projections.machine.queue import Queue
+from projections.patterns import problem_in_history, shown
 from projections.queue_arguments import QUEUE_ARGUMENTS
 from projections.topology import VHOST_LIMITS
 from schemas.events import (
@@ -43,6 +46,9 @@ from schemas.events import (
 )
 
 CLUSTER_NAME = "cluster_name"  # the global parameter that holds it, as in RabbitMQ
+
+
+CHANGED_TOGETHER = 200  # queues: what a batch for RocksDB packs of them at once holds the loop for 10 ms
 
 
 class Administration(Users):
@@ -74,17 +80,18 @@ class Administration(Users):
         """PreconditionFailed with RabbitMQ's validation text for a bad pattern, key or value; NotFound: the vhost."""
         self._check_vhost(vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, False, self.config.semantics)
+        self._check_pattern(pattern)
         changed = PolicySet(vhost, name, pattern, text, priority, apply_to)
         if self.topology.policies.get((vhost, name)) != changed:
             await self.metadata.ask(Actor(user, 0), changed)
-            await self.apply_policies(Actor(user, 0), vhost)
+            await to_the_end(self.apply_policies(Actor(user, 0), vhost))
 
     async def clear_policy(self, user: str, vhost: str, name: str) -> None:
         """NotFound when there is none."""
         if (vhost, name) not in self.topology.policies:
             raise NotFound(f"policy '{name}' in vhost '{vhost}' does not exist")
         await self.metadata.ask(Actor(user, 0), PolicyCleared(vhost, name))
-        await self.apply_policies(Actor(user, 0), vhost)
+        await to_the_end(self.apply_policies(Actor(user, 0), vhost))
 
     async def set_operator_policy(
         self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
@@ -92,26 +99,50 @@ class Administration(Users):
     ) -> None:  # fmt: skip
         self._check_vhost(vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, True, self.config.semantics)
+        self._check_pattern(pattern)
         changed = OperatorPolicySet(vhost, name, pattern, text, priority, apply_to)
         if self.topology.operator_policies.get((vhost, name)) != changed:
             await self.metadata.ask(Actor(user, 0), changed)
-            await self.apply_policies(Actor(user, 0), vhost)
+            await to_the_end(self.apply_policies(Actor(user, 0), vhost))
 
     async def clear_operator_policy(self, user: str, vhost: str, name: str) -> None:
         """NotFound when there is none."""
         if (vhost, name) not in self.topology.operator_policies:
             raise NotFound(f"operator policy '{name}' in vhost '{vhost}' does not exist")
         await self.metadata.ask(Actor(user, 0), OperatorPolicyCleared(vhost, name))
-        await self.apply_policies(Actor(user, 0), vhost)
+        await to_the_end(self.apply_policies(Actor(user, 0), vhost))
+
+    def _check_pattern(self, pattern: str) -> None:
+        """PreconditionFailed for one that nodes of an older version, which are alive, would skip."""
+        problem = problem_in_history(pattern, self.topology.machine_version)
+        if problem is not None:
+            raise PreconditionFailed(f"pattern {shown(pattern)} is none to nodes of an older version: {problem}")
 
     async def apply_policies(self, actor: Actor, vhost: str | None = None) -> None:
-        """Tell every queue of the vhost (None: of all) whose effective policies are not those it has."""
-        for partition, queue in self.all_queues(vhost):
-            applied = None if queue.gone else self.other_policies(queue)  # gone: it expired with the event before
-            if applied is not None:
-                partition.append(actor, applied)
+        """Tell every queue of the vhost (None: of all) whose effective policies are not those it has. Others get turns
+        in between: a queue that is declared meanwhile has the policies of then."""
+        async for number, (partition, queue) in in_slices(enumerate(self._queues_in(vhost), 1)):
+            self._apply_policies_to(actor, partition, queue)
+            partition.prepare_soon |= number % CHANGED_TOGETHER == 0
         for partition in self.partitions:
             await partition.folded()
+
+    def apply_policies_now(self, actor: Actor) -> None:
+        """The same of all queues, while nobody is served yet."""
+        for partition, queue in self._queues_in(None):
+            self._apply_policies_to(actor, partition, queue)
+
+    def _queues_in(self, vhost: str | None) -> Iterator[tuple[Partition, Queue]]:
+        """Those that are there now, unless they go meanwhile."""
+        for partition in self.partitions:
+            for queue in list(partition.machine.by_name.values()):
+                if vhost in (None, queue.vhost) and not queue.gone:
+                    yield partition, queue
+
+    def _apply_policies_to(self, actor: Actor, partition: Partition, queue: Queue) -> None:
+        applied = self.other_policies(queue)
+        if applied is not None:
+            partition.append(actor, applied)
 
     def other_policies(self, queue: Queue) -> PolicyApplied | None:
         """The policies that are in force for a queue, unless it has them."""

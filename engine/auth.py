@@ -2,17 +2,17 @@
 
 Rules of this file
 - An unknown user costs what a wrong password does (passwords.py): how long a refusal takes does not tell who exists.
-- Permissions are three regular expressions per user and vhost, searched in the resource's name (not anchored; empty
-  matches nothing but the empty name), the default exchange under the name `amq.default`. On topic exchanges a user may
-  have expressions for routing keys besides, with the variables {username} and {vhost}. Texts are RabbitMQ 3.13's
-  (rabbit_access_control.erl, rabbit_auth_backend_internal.erl, rabbit_auth_mechanism_plain.erl).
+- Permissions are three regular expressions per user and vhost (patterns.py has what they may be), searched in the
+  resource's name (not anchored; empty matches nothing but the empty name), the default exchange under the name
+  `amq.default`. On topic exchanges a user may have expressions for routing keys besides, with the variables {username}
+  and {vhost}. Texts are RabbitMQ 3.13's (rabbit_access_control.erl, rabbit_auth_backend_internal.erl,
+  rabbit_auth_mechanism_plain.erl).
 """
-
-import re
 
 from engine.declarations import resource
 from engine.errors import AccessRefused
 from engine.passwords import NOBODYS_HASH, Passwords
+from projections.patterns import in_history
 from projections.topology import Topology
 from schemas.events import ExchangeDeclared
 
@@ -85,7 +85,7 @@ class Access:
         pattern = granted.write if permission == "write" else granted.read
         for variable, value in (("{username}", user), ("{vhost}", vhost)):
             pattern = pattern.replace(variable, value)
-        if not _found(pattern or "^$", routing_key):
+        if not in_history(pattern or "^$").found_in(routing_key):
             raise AccessRefused(
                 f"{permission} access to topic '{routing_key}' in exchange '{name}' in vhost '{vhost}' refused for user"
                 f" '{user}'"
@@ -98,11 +98,4 @@ class Access:
         if granted is None:
             return False
         patterns = {"configure": granted.configure, "write": granted.write, "read": granted.read}
-        return re.search(patterns[permission] or "^$", name) is not None
-
-
-def _found(pattern: str, text: str) -> bool:
-    try:
-        return re.search(pattern, text) is not None
-    except re.error:  # a variable's value made it none
-        return False
+        return in_history(patterns[permission] or "^$").found_in(name)

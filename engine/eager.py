@@ -23,6 +23,13 @@ def begin(work: Coroutine[Any, Any, T]) -> "asyncio.Task[T] | None":
     return asyncio.ensure_future(_rest(work, awaited))
 
 
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Wait for it. If the waiting is cancelled, it goes on."""
+    task = begin(work)
+    if task is not None:
+        await asyncio.shield(task)
+
+
 def at_once(work: Coroutine[Any, Any, T]) -> T:
     """The result of a coroutine that need not wait."""
     try:

@@ -142,6 +142,7 @@ class Partition(ABC):
         self._prefix_actor = BROKER
         self._batch: Batch | None = None  # prepared, and not yet covered by the log
         self._prepared_offset = machine.next_offset
+        self.prepare_soon = False  # much has changed in few events
 
     def stand_in(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
@@ -479,12 +480,13 @@ class Partition(ABC):
             raise self.projector.failed
         if self._batch is None:
             changed = self.machine.next_offset - self._prepared_offset
-            if not self.effects and (changed >= PREPARE_EVENTS or self.projector.wants_write):
+            if not self.effects and (changed >= PREPARE_EVENTS or self.projector.wants_write or self.prepare_soon):
                 self._prepare()
         if self._batch is not None and self._batch.offset <= self.durable_offset:
             self._write()
 
     def _prepare(self) -> None:
+        self.prepare_soon = False
         self._batch = self.projector.prepare()
         self._prepared_offset = self._batch.offset
 

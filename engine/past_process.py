@@ -19,6 +19,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from typing import Generic, Protocol, TypeVar, cast
 
+from engine.logs import log_to_stderr
+
 PROCESSES = 2
 MOST_WAITING = 8  # questions of a user, besides the one under way
 
@@ -158,6 +160,7 @@ def answer_questions(connection: Connection) -> None:
     """In the reading process, as long as the broker lives. Ctrl-C goes to the whole process group; the broker ends its
     reader."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_to_stderr("warning")
     while True:
         try:
             question: Question[object] = connection.recv()

@@ -274,4 +274,4 @@ def _reconcile(broker: "Broker") -> None:
         for _, mended in list(broker.hidden.broken(partition)):
             partition.append(BROKER, mended)
         partition.carry_out()
-    at_once(broker.apply_policies(BROKER))
+    broker.apply_policies_now(BROKER)

@@ -1,7 +1,6 @@
 """Users, what they may do, and their limits: the part of the broker that changes them."""
 
 import json
-import re
 from collections.abc import Mapping
 
 from engine import limits
@@ -9,6 +8,7 @@ from engine.auth import ITSELF, Access
 from engine.errors import NotFound, PreconditionFailed
 from engine.metadata import Metadata
 from engine.passwords import imported
+from projections.patterns import refusal, shown
 from projections.topology import Topology
 from schemas.events import (
     BROKER,
@@ -104,12 +104,11 @@ class Users:
 
 
 def check_patterns(*patterns: str) -> None:
-    """PreconditionFailed for one that is no regular expression."""
+    """PreconditionFailed for one that cannot be set."""
     for pattern in patterns:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise PreconditionFailed(f"invalid regular expression '{pattern}': {error}") from None
+        wrong = refusal(pattern)
+        if wrong is not None:
+            raise PreconditionFailed(f"invalid regular expression {shown(pattern)}: {wrong}")
 
 
 def tags_from(value: object) -> tuple[str, ...]:

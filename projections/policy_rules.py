@@ -5,8 +5,7 @@ Rules of this file
   S-013, S-162, S-167). Keys of plugins are not recognised.
 - Keys of mirrored queues (`ha-*`, `queue-master-locator`) are taken, so that the definitions of a RabbitMQ 3 can be
   imported. They decide nothing: what a queue holds is in the log, and the log has the copies.
-- A pattern is searched in the name (not anchored). RabbitMQ's are PCRE, ours are Python's: the same for what people
-  write, but not for possessive corners.
+- A pattern is searched in the name (not anchored). What a pattern may be is in patterns.py.
 """
 
 import re
@@ -14,6 +13,7 @@ from collections.abc import Callable, Mapping
 
 from projections.erlang_terms import erlang_term
 from projections.machine.profile import RABBITMQ_4_3
+from projections.patterns import refusal
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 OPERATOR_KEYS = frozenset((
@@ -85,13 +85,10 @@ def apply_to_problem(apply_to: object) -> str | None:
 def pattern_problem(pattern: object) -> str | None:
     if not isinstance(pattern, str):
         return f"pattern should be a binary but was {erlang_term(pattern)}"
-    try:
-        re.compile(pattern)
-    except re.error as error:
-        return f'pattern should be regular expression but is invalid: {{"{error.msg}",{error.pos or 0}}}'
-    except (OverflowError, RecursionError) as error:
-        return f'pattern should be regular expression but is invalid: {{"{error}",0}}'
-    return None
+    wrong = refusal(pattern)
+    if wrong is None:
+        return None
+    return f'pattern should be regular expression but is invalid: {{"{wrong.reason}",{wrong.position}}}'
 
 
 def priority_problem(priority: object) -> str | None:

@@ -16,6 +16,8 @@ Rules of this file
   logs an ExchangeDeleted says it once more. One that never had a binding stays.
 - What belongs to a vhost or a user (permissions, limits, parameters) goes with it. A topic permission may name an
   exchange that is not there (rabbit_auth_backend_internal.erl `set_topic_permissions`).
+- Patterns of policies are PCRE2's from machine version 3 on, and Python's before (patterns.py). No state follows from
+  what a pattern matches, only from whether it is a pattern: what is applied to a queue is an event of its partition.
 - At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
   supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
   go to the first by name; RabbitMQ leaves them undetermined.
@@ -29,6 +31,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from projections.machine.settings import definition
+from projections.patterns import in_history, problem_in_history
 from projections.queue_arguments import QUEUE_ARGUMENTS
 from schemas.events import (
     Actor,
@@ -119,10 +122,10 @@ class Nonsense(Exception):
 class _Rule:
     """A policy made ready for matching."""
 
-    def __init__(self, event: PolicySet | OperatorPolicySet, version: int) -> None:
+    def __init__(self, event: PolicySet | OperatorPolicySet, offset: int, machine_version: int) -> None:
         self.event = event
-        self.pattern = re.compile(event.pattern)
-        self.policy = Policy(event.name, event.definition, version)
+        self.pattern = in_history(event.pattern, machine_version)
+        self.policy = Policy(event.name, event.definition, offset)
         self.keys = frozenset(definition(self.policy))
 
     def fits_queue(self, queue: str, queue_type: str) -> bool:
@@ -130,11 +133,11 @@ class _Rule:
         return (
             (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
             and not self.keys & UNSUPPORTED_KEYS[queue_type]
-            and self.pattern.search(queue) is not None
+            and self.pattern.found_in(queue)
         )
 
     def fits_exchange(self, exchange: str) -> bool:
-        return self.event.apply_to in ("all", "exchanges") and self.pattern.search(exchange) is not None
+        return self.event.apply_to in ("all", "exchanges") and self.pattern.found_in(exchange)
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
@@ -167,6 +170,7 @@ class Topology:
     ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # somebody once, so the first user was made
     deleted_vhosts: dict[str, None]  # and not made anew
+    machine_version: int  # the broker's, or the lowest one of the nodes that are alive; it only rises
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -188,6 +192,7 @@ class Topology:
         self.ended = {}
         self.had_permissions = False
         self.deleted_vhosts = {}
+        self.machine_version = 1
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -315,6 +320,7 @@ class Topology:
         self._delete_if_unbound(self._delete_exchange(event.vhost, event.exchange))
 
     def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
+        self.machine_version = max(self.machine_version, event.machine_version)
         self._end_what_is_not_durable()
 
     def on_node_joined(self, offset: int, event: NodeJoined) -> None:
@@ -324,9 +330,15 @@ class Topology:
         if not self.nodes:
             self._end_what_is_not_durable()
         self.nodes[offset] = event
+        self._upgrade()
 
     def on_node_lost(self, offset: int, event: NodeLost) -> None:
         self._end_epoch(event.epoch)
+        self._upgrade()
+
+    def _upgrade(self) -> None:
+        known = min((joined.machine_version for joined in self.nodes.values()), default=0)
+        self.machine_version = max(self.machine_version, known)
 
     def _end_epoch(self, epoch: int) -> None:
         joined = self.nodes.pop(epoch, None)
@@ -342,7 +354,7 @@ class Topology:
                 self._delete_exchange(vhost, name)
 
     def on_upgraded(self, offset: int, event: MachineUpgraded) -> None:
-        """Rules of this file have one version so far."""
+        """The versions of brokers and nodes say which rules hold here (`machine_version`)."""
 
     def on_policy_set(self, offset: int, event: PolicySet) -> None:
         rule = self._rule(offset, event)
@@ -479,12 +491,13 @@ class Topology:
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> _Rule | None:
         """None when its vhost is gone."""
         _require_json(f"definition of policy {event.name!r}", event.definition)
+        problem = problem_in_history(event.pattern, self.machine_version)
+        if problem is not None:
+            raise Nonsense(f"pattern of policy {event.name!r}: {problem}")
         try:
-            rule = _Rule(event, offset)
+            rule = _Rule(event, offset, self.machine_version)
         except ValueError as error:
             raise Nonsense(str(error)) from None
-        except (re.error, OverflowError, RecursionError) as error:
-            raise Nonsense(f"pattern of policy {event.name!r}: {error}") from None
         return rule if event.vhost in self.vhosts else None
 
 

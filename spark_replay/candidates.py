@@ -6,10 +6,10 @@ Which profile a queue has only its history says: unless the candidate names one,
 """
 
 import json
-import re
 from collections.abc import Sequence
 
 from projections.machine.profile import PROFILES, RABBITMQ_3_13
+from projections.patterns import refusal
 from projections.policy_rules import definition_problem
 from projections.queue_arguments import ALL_ARGUMENTS, INTEGER_TYPES, OF_RABBITMQ_4_3, value_problem
 from spark_replay.ranges import BadRequest
@@ -52,10 +52,9 @@ def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> 
         raise BadRequest("two candidates of the same name")
     for candidate in candidates:
         where = f"candidate {candidate.name!r}"
-        try:
-            re.compile(candidate.pattern)
-        except (re.error, TypeError) as error:
-            raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {error}") from None
+        wrong = refusal(candidate.pattern) if isinstance(candidate.pattern, str) else "it is no text"
+        if wrong is not None:
+            raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {wrong}")
         says = candidate.definition is not None or candidate.arguments or candidate.semantics is not None
         if not says and candidate.without is None:
             raise BadRequest(f"{where} says neither definition nor arguments nor semantics")

@@ -13,7 +13,6 @@ So a world answers what the limits would have done to the same traffic. What oth
 consumers do, nobody knows.
 """
 
-import re
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from projections.machine.effects import (
 )
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
+from projections.patterns import in_history
 from schemas.events import (
     BROKER,
     Acked,
@@ -72,7 +72,7 @@ class Candidate:
     without: Without | None = None
 
     def concerns(self, queue: str) -> bool:
-        return re.search(self.pattern, queue) is not None
+        return in_history(self.pattern).found_in(queue)
 
     @property
     def policy(self) -> Policy | None:

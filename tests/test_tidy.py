@@ -93,6 +93,24 @@ def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
+def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
+    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by projections/patterns.py."""
+    if path == ROOT / "projections" / "patterns.py":  # where Python's own decides what old histories hold
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "re" and called.attr != "escape":
+            assert isinstance(node, ast.Call)
+            pattern = node.args[0]
+            parts = pattern.values if isinstance(pattern, ast.JoinedStr) else [pattern]
+            foreign = [
+                ast.unparse(part) for part in parts
+                if not isinstance(part, ast.Constant) and "re.escape" not in ast.unparse(part)
+            ]  # fmt: skip
+            assert not foreign, f"{name(path)}:{node.lineno}: {foreign}"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_functions_fit_a_screen(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

@@ -10,7 +10,7 @@ import json
 import struct
 from typing import cast
 
-from engine.errors import MalformedFrame
+from engine.errors import MalformedFrame, PreconditionFailed
 from schemas.events import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
@@ -42,8 +42,13 @@ def parse(data: bytes) -> list[Entry]:
 
 
 def arguments(data: bytes) -> tuple[Argument, ...]:
-    """A table as history keeps it: nested tables and arrays become JSON text."""
-    return tuple([Argument(name, kind, _flat(kind, value)) for name, kind, value in parse(data)])
+    """A table as history keeps it: nested tables and arrays become JSON text. PreconditionFailed for a timestamp that
+    does not fit in there: the year would have 12 digits."""
+    given = [Argument(name, kind, _flat(kind, value)) for name, kind, value in parse(data)]
+    for each in given:
+        if each.type == "timestamp" and isinstance(each.value, int) and each.value >= 2**63:
+            raise PreconditionFailed(f"invalid arg '{each.name}': timestamp {each.value} is larger than {2**63 - 1}")
+    return tuple(given)
 
 
 def mapping(data: bytes) -> dict[str, object]:

@@ -2,8 +2,8 @@
 the past (`/api/queues/{vhost}/{queue}/at`).
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- Every request under /api authenticates by HTTP Basic (authentication.py); `/metrics` and `/` are open, as
-  they are in RabbitMQ.
+- Every request under /api authenticates by HTTP Basic (authentication.py); `/` is open. So does one of `/metrics`,
+  which tells names of the vhosts that the user may see; at the metrics' own port they are open, as RabbitMQ's are.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
@@ -49,6 +49,7 @@ from engine.http import (
 from engine.http.authentication import authenticate
 from engine.http.browsers import Guarded
 from engine.http.call import ApiError, Call, Missing, api_error, in_time, reply
+from engine.http.ending import Ending
 from engine.http.statistics import statistics
 
 if TYPE_CHECKING:
@@ -243,16 +244,30 @@ def make_app(broker: "Broker") -> ASGIApp:
 
         return respond
 
+    routes = [
+        Route("/api" + path, endpoint(handler), methods=[method])
+        for path, handlers in ROUTES.items()
+        for method, handler in handlers.items()
+    ]
+    routes += metrics_routes(broker)
+    routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
+    starlette = Starlette(
+        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
+    )
+    starlette.router.redirect_slashes = False
+    return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
+
+
+def metrics_routes(broker: "Broker") -> list[Route]:
     async def vhosts_seen(request: Request) -> list[str] | None:
-        """The vhosts whose names the metrics tell this user; without a login none, at their own port all."""
-        if request.scope["server"][1] == broker.config.prometheus_port:
+        """The vhosts whose names the metrics tell this user; at their own port all, and nobody has to log in."""
+        if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
-        if "authorization" not in request.headers:
-            return []
         user, tags = await authenticate(broker, request)
         return Call(request, broker, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:
+        await vhosts_seen(request)
         return await metrics.metrics(broker)
 
     async def show_metrics_per_object(request: Request) -> Response:
@@ -262,24 +277,14 @@ def make_app(broker: "Broker") -> ASGIApp:
         return await metrics.detailed(broker, request, await vhosts_seen(request))
 
     async def show_memory_breakdown(request: Request) -> Response:
+        await vhosts_seen(request)
         return metrics.memory_breakdown(broker)
 
-    routes = [
-        Route("/api" + path, endpoint(handler), methods=[method])
-        for path, handlers in ROUTES.items()
-        for method, handler in handlers.items()
-    ]
-    for path, show in (
+    shows = (
         ("", show_metrics), ("/per-object", show_metrics_per_object), ("/detailed", show_metrics_detailed),
         ("/memory-breakdown", show_memory_breakdown),
-    ):  # fmt: skip
-        routes.append(Route("/metrics" + path, show, methods=["GET"]))
-    routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
-    starlette = Starlette(
-        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
-    )
-    starlette.router.redirect_slashes = False
-    return Guarded(Undecoded(starlette, broker.config.prometheus_port))
+    )  # fmt: skip
+    return [Route("/metrics" + path, show, methods=["GET"]) for path, show in shows]
 
 
 class Sent:
@@ -313,10 +318,13 @@ class Undecoded:
         if scope["type"] == "http":
             path = scope["raw_path"].decode("ascii", "replace")
             scope["path"] = path.rstrip("/") or "/"  # RabbitMQ takes a trailing slash
-            of_metrics = self.metrics_port is not None and scope["server"][1] == self.metrics_port
-            if of_metrics and not scope["path"].startswith("/metrics"):
+            if at_port_of_metrics(scope, self.metrics_port) and not scope["path"].startswith("/metrics"):
                 scope["path"] = "/not-here"
         await self.app(scope, receive, send)
+
+
+def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
+    return metrics_port is not None and scope["server"][1] == metrics_port
 
 
 def require_room(request: Request) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from projections.machine.queue import Queue
 
 NO_OBJECT = "User not authorised to access object"
+DIGITS_MOST = 18
 DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk, Kafka away)
 
 T = TypeVar("T")
@@ -323,11 +324,19 @@ def short(what: str, value: str) -> str:
     return value
 
 
+def natural(text: str) -> int | None:
+    """A whole number, not negative, in decimal digits, and less than 10^18; None for every other text."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MOST else None
+
+
 def integer(content: dict[str, Json], key: str, default: int) -> int:
     """A whole number of the body, also when it comes as a string (RabbitMQ takes both)."""
     value = content.get(key, default)
-    if isinstance(value, str) and value.strip().lstrip("-").isascii() and value.strip().lstrip("-").isdigit():
-        return int(value)
+    if isinstance(value, str):
+        sign = -1 if value.strip().startswith("-") else 1
+        found = natural(value.strip().removeprefix("-"))
+        if found is not None:
+            return sign * found
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_request(f"not_integer: {key} {json.dumps(value)}")
     return value

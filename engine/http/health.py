@@ -7,7 +7,7 @@ from pathlib import Path
 
 from starlette.responses import Response
 
-from engine.http.call import Call, bad_request, not_found, reply
+from engine.http.call import Call, bad_request, natural, not_found, reply
 from engine.http.getting import Taken
 from engine.http.listing import Item
 from engine.http.overview import alarms_of, node_items, open_listeners
@@ -63,13 +63,13 @@ async def mirror_sync_critical(call: Call) -> Response:
 
 
 async def port_listener(call: Call) -> Response:
-    asked_for = call.segment("port")
-    if not (asked_for.isascii() and asked_for.isdigit()):
+    port = natural(call.segment("port"))
+    if port is None:
         raise bad_request("Invalid port")
-    ports = list(dict.fromkeys(port for _, _, port in open_listeners(call.broker)))
-    if int(asked_for) in ports:
-        return ok(port=int(asked_for))
-    return failed("No active listener", missing=int(asked_for), ports=ports)
+    ports = list(dict.fromkeys(listening for _, _, listening in open_listeners(call.broker)))
+    if port in ports:
+        return ok(port=port)
+    return failed("No active listener", missing=port, ports=ports)
 
 
 async def protocol_listener(call: Call) -> Response:
@@ -83,14 +83,14 @@ async def protocol_listener(call: Call) -> Response:
 
 async def certificate_expiration(call: Call) -> Response:
     """Of the certificates that listeners show; none where none speaks TLS."""
-    within, unit = call.segment("within"), call.segment("unit").lower()
-    if not (within.isascii() and within.isdigit()):
+    within, unit = natural(call.segment("within")), call.segment("unit").lower()
+    if within is None:
         raise bad_request("Invalid expiration value.")
     if unit not in DAYS:
         raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
     config = call.broker.config
     tls = config.tls
-    limit = time.time() + int(within) * DAYS[unit] * 86_400
+    limit = time.time() + within * DAYS[unit] * 86_400
     files = {"certfile": tls and tls.certificate, "cacertfile": tls and tls.ca}
     expiring = {name: end for name, file in files.items() if file and (end := expires_at(file)) <= limit}
     if tls is None or not expiring:

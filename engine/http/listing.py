@@ -6,14 +6,14 @@ A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 """
 
 import math
-import re
 from collections.abc import AsyncIterator, Callable, Container, Sequence
 from typing import TYPE_CHECKING, TypeVar, cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from engine.http.call import ApiError, Call, bad_request, reply
+from engine.http.call import ApiError, Call, bad_request, natural, reply
+from engine.http.filters import NameFilter
 from engine.http.pieces import answer, array, members
 from engine.loop_share import Work
 from projections.hidden import is_hidden
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
-NAMED_AT_ONCE = 64  # items whose names are compared before others may have their turn
 Item = dict[str, object]
 T = TypeVar("T")
 Columns = dict[str, "Columns | None"]  # None: all of what is there
@@ -72,15 +71,14 @@ async def shown(
 async def with_name(
     work: Work, chosen: Sequence[T], show: Callable[[T], Item], query: QueryParams
 ) -> list[T]:
-    """Those whose `name` is asked for, a few at a time: an expression takes its time."""
-    found: list[T] = []
-    for first in range(0, len(chosen), NAMED_AT_ONCE):
-        part = [(show(source), source) for source in chosen[first : first + NAMED_AT_ONCE]]
-        names = [{"name": item.get("name", ""), "at": at} for at, (item, _) in enumerate(part)]
-        found += (part[at][1] for each in named(names, query) if isinstance(at := each["at"], int))
-        if work.due:
-            await work.give_way()
-    return found
+    """Those whose `name` is asked for."""
+    wanted = query["name"]
+    fits = NameFilter(wanted, ignore_case=True).fits if query.get("use_regex") == "true" else holding(wanted)
+    return [source async for source in work.over(chosen) if fits(str(show(source).get("name", "")))]
+
+
+def holding(part: str) -> Callable[[str], bool]:
+    return lambda name: part.lower() in name.lower()
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
@@ -104,19 +102,6 @@ async def queues_by_name(
 def single(call: Call, item: Item) -> Response:
     """One of them, cut to its `columns`."""
     return reply(cut(item, columns_of(call.request.query_params)))
-
-
-def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
-    wanted = query.get("name", "")
-    if not wanted:
-        return list(items)
-    if query.get("use_regex") != "true":
-        return [item for item in items if wanted.lower() in str(item.get("name", "")).lower()]
-    try:
-        pattern = re.compile(wanted, re.IGNORECASE)
-    except re.error as error:
-        raise bad_request(f"name is not a regular expression: {error}") from None
-    return [item for item in items if pattern.search(str(item.get("name", "")))]
 
 
 async def ordered(
@@ -187,6 +172,7 @@ def whole(query: QueryParams, name: str) -> int | None:
     value = query.get(name)
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit()):
+    number = natural(value)
+    if number is None:
         raise bad_request("Pagination parameters are invalid")
-    return int(value)
+    return number

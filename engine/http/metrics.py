@@ -26,6 +26,8 @@ from starlette.responses import Response
 
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
+from engine.http.call import ApiError
+from engine.http.filters import NameFilter
 from engine.http.listing import queues_by_name
 from engine.http.overview import open_descriptors, totals, uptime_seconds
 from engine.http.pieces import answer
@@ -516,10 +518,10 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
         if len(wanted) > MAX_PATTERN:
             return exposed("'queue' regex too long\n", 400)
         try:
-            pattern = re.compile(wanted)
-        except re.error as error:
-            return exposed(f"Invalid 'queue' regex: {error}\n", 400)
-        pairs = [pair async for pair in work.over(pairs) if pattern.search(pair[1].name)]
+            names = NameFilter(wanted)
+            pairs = [pair async for pair in work.over(pairs) if names.fits(pair[1].name)]
+        except ApiError as error:
+            return exposed(f"Invalid 'queue' regex: {error.reason}\n", 400)
     found: list[Metric] = []
     for family in families:
         if family in NODE:

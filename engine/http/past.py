@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, unless_gone
+from engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
 from engine.http.listing import Item
 from engine.http.pieces import encode
 from engine.http.properties import properties_of
@@ -149,9 +149,10 @@ def moment_of(call: Call, vhost: str, name: str) -> At:
 
 def number_of(call: Call, name: str, default: int) -> int:
     value = call.request.query_params.get(name, str(default))
-    if not (value.isascii() and value.isdigit()) or len(value) > 18:
+    number = natural(value)
+    if number is None:
         raise bad_request(f"{name} is a whole number, not {value!r}")
-    return int(value)
+    return number
 
 
 class Cut:

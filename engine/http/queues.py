@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
 from engine.http.bodies import Json
-from engine.http.call import Call, bad_request, boolean, done, not_found, reply
+from engine.http.call import Call, bad_request, boolean, done, natural, not_found, reply
 from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
 from engine.http.listing import Item, columns_of, listed, queues_in, single
 from engine.http.properties import properties_of
@@ -90,10 +90,11 @@ async def peek(call: Call) -> Response:
     it at the command line only, for quorum queues."""
     queue = call.queue()
     call.require_read(queue)
-    position = call.segment("position")
-    if not (position.isascii() and position.isdigit()) or int(position) < 1:
+    position = natural(call.segment("position"))
+    if position is None or position < 1:
         raise bad_request("positions are numbers from 1 on")
-    view = next(islice(queue.messages(), int(position) - 1, None), None)
+    beyond = position > queue.messages_ready
+    view = None if beyond else next(islice(queue.messages(), position - 1, None), None)
     if view is None or view.state != "ready":
         raise not_found("Target queue does not have a message at that position", "not_found")
     home = home_of(call.broker, queue)

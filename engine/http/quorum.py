@@ -8,14 +8,13 @@
 """
 
 import asyncio
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, bad_request, reply, text
+from engine.http.filters import NameFilter
 from engine.http.listing import Item
 from engine.log.base import LogError
 from engine.log.kafka_clients import KafkaClients
@@ -88,7 +87,7 @@ async def critical(call: Call) -> Response:
     lost = [
         {"name": queue.name, "virtual_host": queue.vhost, "type": queue.type, "partition": partition.name,
          "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost}'"}
-        for partition, queue in matching(call, ".*", ".*") if partition.name in needed
+        for partition, queue in await matching(call, ".*", ".*") if partition.name in needed
     ]  # fmt: skip
     if not needed:
         return reply({"status": "ok"})
@@ -106,7 +105,7 @@ async def rebalance(call: Call) -> Response:
     call.require()
     content = await call.body()
     patterns = text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*")
-    chosen = list(matching(call, *patterns))
+    chosen = await matching(call, *patterns)
     broker = call.broker
     if broker.config.kafka is None:
         return reply([{"Node name": broker.config.node, "Number of quorum queues": len(chosen)}])
@@ -178,7 +177,7 @@ async def grow(call: Call) -> Response:
     if strategy not in ("all", "even"):
         raise bad_request(f"strategy '{strategy}' is not recognised.")
     placed, member = await placed_and_member(replicas, call.segment("node"))
-    chosen = matching(call, text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*"))
+    chosen = await matching(call, text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*"))
     names = {partition.name for partition, _ in chosen} | {"metadata-0", "nodes-0"}
     of_these = [each for each in placed if each.name in names]
     return by_kafka(call, grown([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
@@ -262,13 +261,13 @@ def of_queue(call: Call, queue: "Queue", placed: Sequence[Placed]) -> Placed:
     return next(each for each in placed if each.name == name)
 
 
-def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> Iterator[tuple["Partition", "Queue"]]:
+async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Queue"]]:
     """The quorum queues whose names and vhosts the patterns are found in."""
-    try:
-        vhosts, queues = re.compile(vhost_pattern), re.compile(queue_pattern)
-    except re.error as error:
-        raise bad_request(f"not a regular expression: {json.dumps(error.pattern)}: {error}") from None
-    for partition in call.broker.partitions:
-        for queue in partition.machine.queues():
-            if queue.type == "quorum" and vhosts.search(queue.vhost) and queues.search(queue.name):
-                yield partition, queue
+    vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
+    chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
+    return [
+        (partition, queue)
+        for partition in call.broker.partitions
+        async for queue in call.work.over(list(partition.machine.queues()))
+        if queue.type == "quorum" and queue.vhost in chosen and names.fits(queue.name)
+    ]

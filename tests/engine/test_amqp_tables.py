@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pamqp import decode as pamqp_decode
 
 from engine.amqp import tables
-from engine.errors import MalformedFrame
+from engine.errors import MalformedFrame, PreconditionFailed
 from schemas.events import Argument
 
 
@@ -96,3 +96,11 @@ def test_unknown_type() -> None:
     for read in (tables.parse, lambda d: tables.check(d, 0, len(d))):
         with pytest.raises(MalformedFrame, match="unknown type 113"):
             read(entry(b"a", b"q", b""))
+
+
+@pytest.mark.parametrize("value", [2**63, 2**64 - 1])
+def test_a_timestamp_that_history_cannot_hold_is_refused_as_an_argument(value: int) -> None:
+    with pytest.raises(PreconditionFailed, match=rf"invalid arg 'a': timestamp {value} is larger than {2**63 - 1}"):
+        tables.arguments(b"\x01aT" + value.to_bytes(8, "big"))
+    assert tables.arguments(b"\x01aT" + (2**63 - 1).to_bytes(8, "big"))[0].value == 2**63 - 1
+    assert tables.mapping(b"\x01aT" + value.to_bytes(8, "big")) == {"a": value}, "a message's header is nobody's event"

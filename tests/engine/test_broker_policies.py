@@ -70,7 +70,7 @@ def test_all_that_is_wrong_is_told_at_once(h: Harness) -> None:
         "no policy provided\n"
         "apply-to 'everything' unrecognised; should be one of: 'queues', 'classic_queues', "
         " 'quorum_queues', 'streams', 'exchanges', or 'all'\n"
-        'pattern should be regular expression but is invalid: {"missing ), unterminated subpattern",0}\n'
+        'pattern should be regular expression but is invalid: {"missing closing parenthesis",1}\n'
         'priority should be a number, actually was <<"high">>\n',
     ):
         h.broker.set_policy("guest", "/", "p", "(", {}, "high", "everything")  # type: ignore[arg-type]

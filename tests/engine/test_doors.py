@@ -190,7 +190,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
         connection.close()
         told = [read_all(sock) for sock in idle if is_answered(sock)]
         assert sum(answer.startswith(b"HTTP/1.1 503 ") and b"\r\nretry-after: 5\r\n" in answer for answer in told) > 0
-    metrics = httpx.get(f"{broker.http_url}/metrics").text.splitlines()
+    metrics = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text.splitlines()
     refused = [line for line in metrics if line.startswith("rewindmq_door_refused_total") and "http" in line]
     assert sum(float(line.split()[-1]) for line in refused) > many_sockets / 2
     assert broker.stop() == 0

@@ -1,11 +1,13 @@
 """Lines of the log: no name from outside can pass for a line, or for a command to a terminal."""
 
 import logging
+import subprocess
 import sys
 
 import pytest
 
-from engine.logs import Line, escaped
+from engine.logs import LONGEST_MESSAGE, Line, escaped
+from tests.running import ROOT
 
 LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
 
@@ -13,6 +15,43 @@ LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
 def line_of(message: str, *arguments: object, exc_info: object = None) -> str:
     record = logging.LogRecord("engine", logging.INFO, "file.py", 1, message, arguments, exc_info)  # type: ignore[arg-type]
     return LINE.format(record)
+
+
+def test_a_defect_is_told_with_its_place_and_without_text_from_outside() -> None:
+    outside = "\x1b[2Jé\nTraceback (most recent call last):\n" + "y" * 10_000
+
+    def inner() -> None:
+        raise KeyError(outside)
+
+    try:
+        try:
+            inner()
+        except KeyError as error:
+            raise ValueError(outside) from error
+    except ValueError as error:
+        raised = (ValueError, error, error.__traceback__)
+    record = logging.makeLogRecord({"msg": "in a method", "levelname": "ERROR", "exc_info": raised})
+    text = Line("%(message)s").format(record)
+    assert all(line.isprintable() for line in text.split("\n"))
+    assert "in inner" in text
+    assert text.startswith("in a method\n")
+    told = [line.partition(":")[0] for line in text.split("\n")[1:] if line[2] != " "]
+    assert told == ["  Traceback, the first error first", "  KeyError", "  ValueError"]
+    assert "\\x1b" in text
+    assert len(text) < 2_000
+
+
+def test_what_the_loop_says_of_a_task_that_nobody_waits_for_is_a_line() -> None:
+    program = (
+        "import asyncio\nfrom engine.logs import log_to_stderr\nlog_to_stderr('info')\n"
+        "async def fail(): raise ValueError('a' * 9_000 + chr(27))\n"
+        "async def main():\n    asyncio.ensure_future(fail())\n    await asyncio.sleep(0.01)\n"
+        "asyncio.run(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert "Task exception was never retrieved\\nfuture" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr) < LONGEST_MESSAGE + 2_000
 
 
 @pytest.mark.parametrize(

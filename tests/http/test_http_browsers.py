@@ -97,14 +97,14 @@ def test_addresses_and_localhost_are(broker: RunningBroker, host: str) -> None:
 
 def test_a_check_without_a_host_is_answered(broker: RunningBroker) -> None:
     with socket.create_connection((broker.host, broker.http_port)) as sock:
-        sock.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        sock.sendall(b"GET /metrics HTTP/1.0\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\r\n")
         assert sock.recv(15).startswith(b"HTTP/1.1 200")
 
 
 def test_every_answer_says_what_it_is(api: httpx.Client, broker: RunningBroker) -> None:
     answers = [
         api.get("/overview"), api.get("/nothing"), api.get("/overview", auth=("guest", "wrong")),
-        api.post("/definitions", headers=FOREIGN[0]), httpx.get(f"{broker.http_url}/metrics"),
+        api.post("/definitions", headers=FOREIGN[0]), httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")),
         *(httpx.get(f"{broker.http_url}{path}") for path in ("/", "/page.js", "/page.css")),
     ]  # fmt: skip
     assert [answer.status_code for answer in answers] == [200, 404, 401, 403, 200, 200, 200, 200]

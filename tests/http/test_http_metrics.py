@@ -25,6 +25,7 @@ global_messages_delivered_consume_auto_ack_total global_messages_delivered_consu
 global_messages_delivered_get_auto_ack_total global_messages_delivered_get_manual_ack_total
 global_messages_get_empty_total global_messages_redelivered_total global_messages_acknowledged_total
 """
+GUEST = ("guest", "guest")
 HISTOGRAM = "message_size_bytes_bucket message_size_bytes_count message_size_bytes_sum"
 DEATHS = ("confirmed", "delivery_limit", "expired", "maxlen", "rejected")
 
@@ -34,7 +35,9 @@ def families(text: str) -> dict[str, Metric]:
 
 
 def metrics(broker: RunningBroker, path: str = "/metrics", **query: object) -> dict[str, Metric]:
-    answer = httpx.get(broker.http_url + path, params=query, auth=("guest", "guest"), trust_env=False)  # type: ignore[arg-type]
+    answer = httpx.get(
+        broker.http_url + path, params=query, auth=GUEST, trust_env=False,  # type: ignore[arg-type]
+    )
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return families(answer.text)
 
@@ -172,7 +175,7 @@ def test_one_sample_for_each_queue_channel_and_connection(broker: RunningBroker)
     (sample,) = chosen["rabbitmq_detailed_queue_consumers"].samples
     assert sample.labels == {"vhost": "other", "queue": "a.3"}
     assert list(metrics(broker, "/metrics/detailed")) == ["rabbitmq_build_info", "rabbitmq_identity_info"]
-    refused = httpx.get(f"{broker.http_url}/metrics/detailed", params={"queue": "("}, trust_env=False)
+    refused = httpx.get(f"{broker.http_url}/metrics/detailed", params={"queue": "("}, auth=GUEST)
     assert refused.status_code == 400
     assert value(metrics(broker, "/metrics/memory-breakdown"), "memory_rss_bytes") > 1_000_000
 
@@ -183,6 +186,9 @@ def test_a_port_of_its_own_has_nothing_else(start_broker: Callable[..., RunningB
     here = f"http://127.0.0.1:{port}"
     assert "rabbitmq_build_info" in families(httpx.get(f"{here}/metrics", trust_env=False).text)
     assert httpx.get(f"{here}/metrics/per-object", trust_env=False).status_code == 200
+    refused = httpx.get(f"{here}/metrics/detailed", params={"family": "queue_metrics", "queue": "(a+)+$("})
+    assert (refused.status_code, refused.text[:21]) == (400, "Invalid 'queue' regex")
+    assert httpx.get(f"{broker.http_url}/metrics", trust_env=False).status_code == 401
     for path in ("/", "/api/overview", "/api/whoami"):
         assert httpx.get(here + path, auth=("guest", "guest"), trust_env=False).status_code == 404
     check = f"{broker.http_url}/api/health/checks/port-listener/{port}"

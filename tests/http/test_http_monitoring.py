@@ -66,7 +66,7 @@ def test_connections_channels_and_consumers(api: httpx.Client, broker: RunningBr
 
 
 def metrics_of(broker: RunningBroker) -> dict[str, float]:
-    text = httpx.get(f"{broker.http_url}/metrics").text
+    text = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")).text
     return {name: float(value) for name, value in re.findall(r"^([^#\s][^ ]*(?:\{.*\})?) (\S+)$", text, re.MULTILINE)}
 
 
@@ -107,7 +107,7 @@ def test_metrics_tell_of_the_log(api: httpx.Client, broker: RunningBroker, name:
 
 
 def test_every_metric_is_described_once(broker: RunningBroker, queue: str) -> None:
-    answer = httpx.get(f"{broker.http_url}/metrics")
+    answer = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest"))
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     types = re.findall(r"^# TYPE (\S+) (counter|gauge|histogram)$", answer.text, re.MULTILINE)
     assert len(types) == len(set(types)) == answer.text.count("# HELP ")

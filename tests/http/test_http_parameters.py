@@ -85,7 +85,7 @@ def test_an_operator_policy_is_a_parameter_too(api: httpx.Client, name: str) -> 
      'Validation failed\n\nUnrecognised terms [{<<"more">>,1}] in x\nKey "definition" not found in x\n'),
     ("operator_policy", {"pattern": "(", "priority": 0, "definition": {"max-length": 1}},
      'Validation failed\n\npattern should be regular expression but is invalid:'
-     ' {"missing ), unterminated subpattern",0}\n'),
+     ' {"missing closing parenthesis",1}\n'),
 ])  # fmt: skip
 def test_what_is_no_parameter_is_refused(api: httpx.Client, component: str, value: object, reason: str) -> None:
     answer = api.put(f"/parameters/{component}/%2F/x", json={"value": value})

@@ -77,8 +77,10 @@ def test_the_highest_priority_applies_and_the_operator_limits_it_s163_s167(api: 
 
 @pytest.mark.parametrize(("content", "reason"), [
     ({"pattern": "(", "definition": {"max-length": 1}}, "pattern should be regular expression but is invalid"),
-    ({"pattern": "a{99999999999}", "definition": {"max-length": 1}}, "the repetition number is too large"),
-    ({"pattern": "(" * 10_000, "definition": {"max-length": 1}}, "maximum recursion depth exceeded"),
+    ({"pattern": "a{99999999999}", "definition": {"max-length": 1}}, "number too big in {} quantifier"),
+    ({"pattern": "(" * 10_000, "definition": {"max-length": 1}}, "it has 10000 characters, more than 4096"),
+    ({"pattern": "(" * 300, "definition": {"max-length": 1}}, "parentheses are too deeply nested"),
+    ({"pattern": "^(.|.|.|.)*X", "definition": {"max-length": 1}}, "it takes too many steps to find nothing in names"),
     ({"pattern": "x", "definition": {"nokey": 1}}, '[{<<"nokey">>,1}] are not recognised policy settings'),
     ({"pattern": "x", "definition": {}}, "no policy provided"),
     ({"pattern": "x"}, "[{key_missing,definition}]"),

@@ -40,7 +40,7 @@ def listed(broker: RunningBroker, **query: str) -> list[dict[str, object]]:
 
 
 def counted(broker: RunningBroker) -> list[str]:
-    lines = httpx.get(f"{broker.http_url}/metrics", trust_env=False).text.splitlines()
+    lines = httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text.splitlines()
     return [line for line in lines if line.startswith("rewindmq_quarantined_events_total")]
 
 

@@ -306,7 +306,7 @@ def test_a_node_shows_what_is_known_of_the_others_clients(north: RunningBroker, 
 
 
 def metrics(node: RunningBroker) -> dict[str, float]:
-    lines = httpx.get(f"{node.http_url}/metrics", trust_env=False).text.splitlines()
+    lines = httpx.get(f"{node.http_url}/metrics", auth=("guest", "guest"), trust_env=False).text.splitlines()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
 

@@ -1,0 +1,35 @@
+"""Regular expressions that a request brings to choose by name: which queues, which rows of a listing.
+
+A name takes a few milliseconds at the most (projections/patterns.py), and all names of a request `FILTER_SECONDS`. Who
+goes through them gives way to others in between.
+"""
+
+import time
+
+from engine.http.call import bad_request
+from projections.patterns import BadPattern, Pattern, TooManySteps, shown
+
+FILTER_SECONDS = 2.0  # of matching alone
+
+class NameFilter:
+    """The expression of one request. ApiError 400: it is none, or it takes too long."""
+
+    def __init__(self, pattern: str, ignore_case: bool = False) -> None:
+        self.shown = f"regular expression {shown(pattern)}"
+        self.left = FILTER_SECONDS
+        try:
+            self.pattern = Pattern(pattern, ignore_case)
+        except BadPattern as error:
+            raise bad_request(f"not a {self.shown}: {error}") from None
+
+    def fits(self, name: str) -> bool:
+        """Whether it is found in the name."""
+        began = time.perf_counter()
+        try:
+            found = self.pattern.search(name)
+        except TooManySteps:
+            raise bad_request(f"{self.shown} takes too many steps on {shown(name)}") from None
+        self.left -= time.perf_counter() - began
+        if self.left < 0:
+            raise bad_request(f"{self.shown} takes too long on so many names")
+        return found
