@@ -22,7 +22,7 @@ from projections.machine.machine import Machine
 from spark_replay.audit_fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 4
+FORMAT = 5
 _CLASSES = {
     ("spark_replay.attached", "Attached"),
     ("spark_replay.claims", "Claims"),
