@@ -94,10 +94,11 @@ SLO = table(
     stay_p50_ms=FLOAT, stay_p95_ms=FLOAT, stay_p99_ms=FLOAT, stay_max_ms=LONG,
 )  # fmt: skip
 
+# `hidden`: the broker keeps the queue for itself (delayed messages, direct replies); no listing of the broker shows it
 QUEUES = table(
     partition=TEXT, offset=LONG, clock=TIME, vhost=TEXT, queue=TEXT, queue_id=LONG, type=TEXT, durable=BOOL,
-    exclusive=BOOL, auto_delete=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG, operator_policy=TEXT,
-    operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG, messages_ready=LONG,
+    exclusive=BOOL, auto_delete=BOOL, hidden=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG,
+    operator_policy=TEXT, operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG, messages_ready=LONG,
     messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG, message_bytes_unacknowledged=LONG,
     messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT, counters=pa.map_(TEXT, LONG), digest=TEXT,
 )  # fmt: skip
