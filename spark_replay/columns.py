@@ -98,9 +98,10 @@ SLO = table(
 QUEUES = table(
     partition=TEXT, offset=LONG, clock=TIME, vhost=TEXT, queue=TEXT, queue_id=LONG, type=TEXT, durable=BOOL,
     exclusive=BOOL, auto_delete=BOOL, hidden=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG,
-    operator_policy=TEXT, operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG, messages_ready=LONG,
-    messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG, message_bytes_unacknowledged=LONG,
-    messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT, counters=pa.map_(TEXT, LONG), digest=TEXT,
+    operator_policy=TEXT, operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG,
+    messages_ready=LONG, messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG,
+    message_bytes_unacknowledged=LONG, messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT,
+    counters=pa.map_(TEXT, LONG), digest=TEXT,
 )  # fmt: skip
 
 # `position` counts from the head of the queue; -1 when the message is with a consumer.
@@ -119,6 +120,8 @@ PARTITIONS = table(
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
 
 AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)
+# ... with what advice.py says of them; both are empty for what holds
+FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)])
 
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
 # `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`

@@ -90,11 +90,11 @@ def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
 def biography(place: Place, message: str, queue: str | None, form: str, out: Path | None) -> None:
     """What happened to one message, and to the dead letters that came of it."""
     from spark_replay.history import biography as biography_of
-    from spark_replay.history import parse_message
+    from spark_replay.history import require_message
     from spark_replay.output import write_frame
 
     require_out(form, out)
-    parse_message(message)
+    require_message(place, message)
     write_frame(biography_of(start_spark(place), place, message, queue), form, out)
 
 

@@ -1,9 +1,9 @@
 """Worlds in which another policy holds: the queue machine fed with the recorded events, some of them changed.
 
     declarations and policies     of queues that the candidate's pattern names: the candidate takes their place
-    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here; of one that
-                                  is not delivered yet, as soon as it is (a late reaction). One that settled nothing
-                                  (late, from a lost node) settles nothing here
+    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here; of one
+                                  that is not delivered yet, as soon as it is (a late reaction). One that settled
+                                  nothing (late, from a lost node) settles nothing here
     a message that here is delivered, and that no consumer ever met (dropped, refused, expired before its delivery)
                                   is acked as soon as the recorded world has done with it: a guess, counted as such
     what is left out              (without.py) does not happen; acks of messages that are left out neither. What was

@@ -7,13 +7,13 @@ from typing import Any
 from projections.machine.machine import Machine
 from projections.replay import decoder_for
 from spark_replay import columns
-from spark_replay.audit import LETTERS, concluded, ends_of
+from spark_replay.audit import concluded, ends_of
 from spark_replay.audit_fold import AuditProduct
 from spark_replay.audit_policies import rows_for_driver
 from spark_replay.findings import Finding
 from spark_replay.fold import Feed, fold_feed, groups_up_to
 from spark_replay.history_log import open_log
-from spark_replay.letters import SORTED_BY, Post
+from spark_replay.letters import NOTED, SORTED_BY, Post
 from spark_replay.ranges import Range
 
 
@@ -33,7 +33,7 @@ def findings_of(data: Path) -> list[Finding]:
             kept = letters if batch.schema.equals(columns.LETTERS) else rows
             kept += batch.to_pylist()
         rows += [dict(zip(columns.AUDIT.names, row, strict=True)) for row in rows_for_driver(product)]
-        rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": LETTERS, "ok": True, "detail": str(post.count)})
+        rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": NOTED, "ok": True, "detail": str(post.count)})
     letters.sort(key=lambda row: [row[name] for name in SORTED_BY])
     told = [SimpleNamespace(**row) for row in rows]
     return concluded(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)
