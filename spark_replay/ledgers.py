@@ -110,6 +110,11 @@ class Ledgers:
         beside.replace(path)
 
 
+def count_kept(own: Snapshots) -> int:
+    """How many ledgers there are, of all partitions."""
+    return sum(1 for _ in own.directory.glob(f"queues-*/*{LEDGER}"))
+
+
 def _claimed(product: AuditProduct) -> dict[str, Any]:
     assert product.post is not None, "an audit that keeps ledgers notes dead letters"
     machine = product.machine

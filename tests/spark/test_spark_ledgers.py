@@ -3,6 +3,7 @@
 import hashlib
 import json
 import pickle
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -159,5 +160,11 @@ def test_since_last_needs_a_directory_of_ledgers(
     assert "say with --snapshots" in capsys.readouterr().err
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
-    assert cli.run(["audit", "--data", str(busy), "--snapshots", str(own), "--since-last", "--format", "json"]) == 0
-    assert {row["ok"] for row in json.loads(capsys.readouterr().out)} == {True}
+    command = ["audit", "--data", str(busy), "--snapshots", str(own), "--format", "json"]
+    assert cli.run([*command, "--since-last", "--progress"]) == 0
+    told = capsys.readouterr()
+    assert {row["ok"] for row in json.loads(told.out)} == {True}
+    assert " tasks done, " in told.err
+    assert re.search(r"audit: \d+ s, .*\d+ ledgers kept", told.err)
+    assert cli.run(command) == 0
+    assert capsys.readouterr().err == ""  # it is no terminal
