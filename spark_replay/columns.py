@@ -149,6 +149,6 @@ WHAT_IF = table(
     fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)),
     standing=pa.struct(list(STANDING)),
 )  # fmt: skip
-# without: a message that is left out (`source` is null), one that came of message `message_id` of another partition, or
-# (no offset) a user of a rule who did something
-LEFT_OUT = table(partition=TEXT, offset=LONG, source=TEXT, message_id=LONG, user=TEXT)
+# without, by `kind`: 0 a message that is left out; 1 one that came of message `message_id` of the queue `source` (with
+# its id; -1: any); 2 that queue was declared here; 3 a user of a rule who did something
+LEFT_OUT = table(kind=INT, partition=TEXT, offset=LONG, source=TEXT, source_id=LONG, message_id=LONG, user=TEXT)

@@ -30,6 +30,9 @@ def broker(tmp_path: Path):
         ("1/0 > 1", "Division by zero"),
         ("offset/0 > 1", "Division by zero"),  # which shows in a task
         ("outcome rlike '('", "Unclosed group"),
+        ("size(sequence(1, offset, 0)) = 1", "Illegal sequence boundaries"),  # and these have no SQLSTATE
+        ("format_string('%d', queue) = 'x'", "IllegalFormatConversionException"),
+        ("xpath_int(queue, '(') = 1", "Invalid XPath"),
         ("outcome = ", "Syntax error at or near end of input"),
         ("no such column", "Syntax error at or near 'column'"),
         ("nothing = 1", "`nothing` cannot be resolved"),
