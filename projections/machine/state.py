@@ -26,7 +26,8 @@ NODE_LOST = "node lost"
 STREAM = "stream"
 
 # What this code can fold. 2: LeaseRenewed; what a queue has of it is decided where it is declared (`Queue.version`).
-MACHINE_VERSION = 2
+# 3: the consumers of a channel under one limit are served in turn (delivery.py).
+MACHINE_VERSION = 3
 
 DEADLINES_A_QUEUE = 8  # entries of the heap a queue, and so many more, before it is swept
 DEADLINES_MORE = 1000
