@@ -13,8 +13,11 @@ from histories import START_MS, Recorder
 from spark_replay import __main__ as cli
 from spark_replay import failures, place_options, session
 from spark_replay.exit_status import status_of
+from spark_replay.findings import Finding
 from spark_replay.output import message_object, print_table
 from spark_replay.properties import properties_object
+from spark_replay.report import print_batch
+from spark_replay.watch import BatchReport, PartitionReport
 from tests.running import free_port
 
 CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
@@ -222,6 +225,18 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
             monkeypatch.setattr(sys, "stdout", pipe)
             assert cli.run(arguments) == status
         monkeypatch.undo()
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_watch_goes_on_when_nobody_reads_it(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    finding = Finding("claims", False, "queues-0", 17, None, None, "wrong")
+    at = PartitionReport(18, 18, 0, 0, 0)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patched, os.fdopen(writing, "w", 1) as pipe:
+        patched.setattr(sys, "stdout", pipe)
+        for batch in range(3):  # the first notices it, the others write to nowhere
+            print_batch(BatchReport(batch, "2026-11-21T03:04:05Z", 18, {"queues-0": at}, [finding]), form)
 
 
 def test_the_cause_is_found_in_what_spark_wraps() -> None:
