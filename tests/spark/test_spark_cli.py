@@ -227,6 +227,21 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
         monkeypatch.undo()
 
 
+def test_several_moments_in_one_go(told: Path, spark, capsys: pytest.CaptureFixture[str]) -> None:
+    times = [str(START_MS), "mark:early", str(START_MS + 1_000)]
+    alone = []
+    for time in times:
+        assert cli.run(["state-at", "--data", str(told), "--messages", "--time", time]) == 0
+        alone += [{"moment": time, **queue} for queue in json.loads(capsys.readouterr().out)]
+    command = ["state-at", "--data", str(told), "--messages", *(part for time in times for part in ("--time", time))]
+    assert cli.run(command) == 0
+    assert json.loads(capsys.readouterr().out) == alone
+    assert [queue["messages_total"] for queue in alone][-1] == 1  # the consumer has one, the others were purged
+    assert cli.run([*command, "--format", "table"]) == 0
+    assert capsys.readouterr().out.count("mark:early") == 3  # the queue, and two messages
+    assert cli.run([*command, "--mark", "late"]) == 64
+
+
 @pytest.mark.parametrize("form", ["table", "json"])
 def test_a_watch_goes_on_when_nobody_reads_it(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
     finding = Finding("claims", False, "queues-0", 17, None, None, "wrong")
