@@ -38,6 +38,7 @@ from engine.counters import all_counters
 from engine.dead_letters import Forwarder
 from engine.declarations import argument_of, resource
 from engine.delays import HiddenQueues, check_not_hidden
+from engine.doors import Door
 from engine.errors import (
     AccessRefused,
     AmqpError,
@@ -54,6 +55,7 @@ from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
+from engine.loop_share import LoopShare
 from engine.memory import MemoryAccount
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
@@ -133,6 +135,8 @@ class Broker(Exchanges):
         self.sessions = {}
         self.counters = all_counters()
         self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
+        self.http_share = LoopShare()  # of the management API
+        self.admissions: tuple[Door, ...] = ()  # limits of connections, once there are listeners
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.doors: Doors | None = None  # the AMQP server's, once it listens
         self.routing_version = 1
@@ -143,7 +147,7 @@ class Broker(Exchanges):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks)
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys

@@ -9,7 +9,7 @@ broker.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -27,6 +27,7 @@ from schemas.events import Published
 
 # Two bodies that have no more than so many records between them are read with what is between them.
 NEIGHBOURS = 1_000
+READ_AT_ONCE = 1_000  # messages
 
 
 class NoSuchQueue(Exception):
@@ -73,13 +74,35 @@ def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
             yield replace(history, partitions=partitions)
 
 
-def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:
+def as_published(published: Published) -> Published:
+    return published
+
+
+def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageView]]:
+    while batch := list(islice(items, count)):
+        yield batch
+
+
+def queue_at(
+    history: History, vhost: str, queue: str, at: At, first: int, count: int,
+    keep: Callable[[Published], Published] = as_published, most_bytes: int | None = None,
+) -> PastQueue:  # fmt: skip
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
+    Of each message what `keep` makes of it, as it is read; of all bodies `most_bytes` (None: no limit), and so fewer
+    messages, but one at least.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
     log, machine, found = queue_then(history, history.open(), vhost, queue, at)
-    views = list(islice(found.messages(), first, first + count))
-    published = dict(published_at(log, (view.message_id for view in views)))
-    messages = [PastMessage(view, *published[view.message_id]) for view in views]
+    messages: list[PastMessage] = []
+    kept_bytes = 0
+    for views in batched(islice(found.messages(), first, first + count), READ_AT_ONCE):
+        ids = [view.message_id for view in views]
+        published = {each: (when, keep(event)) for each, (when, event) in published_at(log, ids)}
+        for view in views:
+            when, event = published[view.message_id]
+            kept_bytes += len(event.body)
+            if most_bytes is not None and kept_bytes > most_bytes and messages:
+                return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
+            messages.append(PastMessage(view, when, event))
     return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
 
 

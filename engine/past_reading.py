@@ -22,9 +22,10 @@ from engine.log.base import LogError
 from engine.log.history import History
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
+from engine.memory import Kind
 from engine.partition import Partition
 from engine.past import NoSuchQueue, messages_at, published_at
-from engine.past_process import ProcessEnded, past_process
+from engine.past_process import ProcessEnded, TooManyQuestions, past_process
 from engine.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
 from engine.reading_arguments import FIRST, LAST, NEXT, NUMBER, Start
 from projections.machine.queue import Queue
@@ -216,6 +217,7 @@ class PastReader(Reader):
         self._threads = threads
         self._fetched: deque[tuple[int, Published]] = deque()
         self._fetching = False
+        self._held_bytes = 0  # of what is fetched and not delivered
 
     def has_news(self) -> bool:
         return not self._fetching and (bool(self._fetched) or self.source.has_more() or self.source.is_through())
@@ -228,6 +230,7 @@ class PastReader(Reader):
                 break
             message_id, message = fetched.popleft()
             room -= message.body_size
+            self._hold(-len(message.body))
             if self.filter is None or self.filter.passes(message):
                 self.deliver(message_id, message, message_id)
         if fetched:
@@ -237,8 +240,15 @@ class PastReader(Reader):
         if self.source.is_through():
             self.end()
         elif self.credit > 0 and self.source.has_more():
-            self._fetch()
+            if self.line.memory.room(PIECE_BYTES):
+                self._fetch()
+            else:
+                self.line.later(self)
         return False
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self.line.memory.take(Kind.PAST, size)
 
     def _fetch(self) -> None:
         self._fetching = True
@@ -257,10 +267,13 @@ class PastReader(Reader):
             self.end()
             return
         self._fetched.extend(found)
+        self._hold(sum(len(message.body) for _, message in found))
         self.line.ready(self)
 
     def close(self) -> None:
         self.source.closed = True
+        self._hold(-self._held_bytes)
+        self._fetched.clear()
         if not self._fetching:  # else when that is done
             self._threads.submit(self.source.shut)
 
@@ -281,12 +294,12 @@ class WhatWasThere:
             return type(error)(str(error))
 
 
-async def moment_source(history: History, partition: Partition, queue: Queue, at: At) -> MomentSource:
+async def moment_source(history: History, partition: Partition, queue: Queue, at: At, user: str) -> MomentSource:
     """NotFound when the queue did not exist then; PreconditionFailed when the moment can't be read."""
     found: tuple[array[int], array[int]] | Exception
     try:
-        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at))
-    except (ProcessEnded, RuntimeError) as error:
+        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at), user)
+    except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
         found = error
     if isinstance(found, NoSuchQueue):
         raise NotFound(str(found))

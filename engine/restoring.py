@@ -1,6 +1,6 @@
 """Bring messages back: a queue as it was, what a purge or a deletion took, or messages by their ids.
 
-    plan = await past_process.ask(Wish(history, "/", "orders", At(time_ms=...), LOST))       # in the past's process
+    plan = await past_process.ask(Wish(history, "/", "orders", At(time_ms=...), LOST), user)     # in the past's process
     done = await restore(broker, session, history, plan, "orders", name)                     # publishes in the broker
 
 A restored message is a `Published` with an origin (reason `restored`): a new message behind those in the queue, in the
@@ -254,7 +254,7 @@ async def restore(
     partition = broker.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.wanted):
-        bodies = await past.ask(Bodies(history, plan.partition, tuple(each.message_id for each in page)))
+        bodies = await past.ask(Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user)
         events = [
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)

@@ -4,6 +4,7 @@ One column family, so that the memtables reach the disk in the order in which th
 of the batches, each whole. Memory, whatever the data: three memtables and the block cache.
 """
 
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ BLOCK_CACHE_BYTES = 8 * 1024 * 1024
 BLOCK_BYTES = 16 * 1024
 INFO_LOG_BYTES = 1024 * 1024
 READING_ATTEMPTS = 5
+MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when they are read
 
 
 class StoreError(Exception):
@@ -46,6 +48,7 @@ def _options() -> Options:
     options.set_write_buffer_size(MEMTABLE_BYTES)
     options.set_max_write_buffer_number(MEMTABLES)
     options.set_max_background_jobs(2)
+    options.set_max_open_files(open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
     options.set_compression_type(DBCompressionType.lz4())
     options.set_keep_log_file_num(2)
     options.set_max_log_file_size(INFO_LOG_BYTES)
@@ -55,6 +58,11 @@ def _options() -> Options:
     table.set_block_size(BLOCK_BYTES)
     options.set_block_based_table_factory(table)
     return options
+
+
+def open_files(descriptors: int) -> int:
+    """How many files RocksDB keeps open in a process that may have so many descriptors."""
+    return max(32, min(MOST_OPEN_FILES, descriptors // 4))
 
 
 def without_wal() -> WriteOptions:

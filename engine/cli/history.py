@@ -99,18 +99,21 @@ def past_online(
 def past_offline(
     history: "History", keys: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
 ) -> dict[str, object]:
-    from engine.http.past import MAX_BODY_SHOWN, past_item
+    from engine.http.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item
     from engine.log.base import LogError
     from engine.past import NoSuchQueue, histories_of, queue_at
+    from engine.subjects import Subjects
     from projections.machine.machine import NewerHistory
 
     refusal: Exception | None = None
     try:
         store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
+        cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
                 at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
-                return past_item(queue_at(each, vhost, queue, at, first, count), MAX_BODY_SHOWN, store)
+                past = queue_at(each, vhost, queue, at, first, count, cut, MAX_SHOWN)
+                return past_item(past, MAX_BODY_SHOWN)
             except (NoSuchQueue, RewindError) as error:
                 refusal = refusal or error  # the first: it is of where the queue would be by all partitions
     except NewerHistory as error:

@@ -32,7 +32,7 @@ def named(call: Call) -> MarkSet:
 
 
 async def list_all(call: Call) -> Response:
-    return listed(call, [mark_item(call, mark) for _, mark in sorted(call.broker.topology.marks.items())])
+    return await listed(call, [mark_item(call, mark) for _, mark in sorted(call.broker.topology.marks.items())])
 
 
 async def show(call: Call) -> Response:

@@ -3,24 +3,26 @@
 `time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
 Who may read the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
 
-The fold runs in a process of its own (engine/past_process.py). It reads the log as any other reader does, be it in the
-data directory or in Kafka.
+The fold runs in a process of its own (engine/past_process.py), which also makes the answer's JSON. It reads the log as
+any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
+more messages the first ones. A question is given up when its client hangs up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, Call, bad_request, not_found, reply
+from engine.http.call import ApiError, Call, bad_request, not_found, unless_gone
 from engine.http.listing import Item
+from engine.http.pieces import encode
 from engine.http.properties import properties_of
 from engine.http.queues import shown
 from engine.keys import KeyStore
 from engine.log.base import CorruptLog, LogError
 from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
-from engine.past_process import PastProcess, ProcessEnded, past_process
+from engine.past_process import PastProcess, ProcessEnded, TooManyQuestions, past_process
 from engine.subjects import Subjects
 from projections.marks import moment, name_in
 from projections.rewind import At, RewindError, format_time
@@ -28,6 +30,7 @@ from schemas.events import Published
 
 MAX_COUNT = 10_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
+MAX_SHOWN = 16_777_216  # bytes of all bodies together
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +46,19 @@ class Question:
     truncate: int
     keys: KeyStore
 
-    def answer(self) -> "Item | ApiError":
-        return read_past(self)
+    def answer(self) -> "bytes | ApiError":
+        found = read_past(self)
+        return found if isinstance(found, ApiError) else encode(found).encode()
 
 
-async def read(process: PastProcess, question: Question) -> Item:
+async def read(process: PastProcess, question: Question, user: str) -> bytes:
+    """The answer, as JSON."""
     try:
-        found = await process.ask(question)
+        found = await process.ask(question, user)
     except ProcessEnded as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
     except RuntimeError as error:
         raise ApiError(500, "internal_error", str(error)) from None
     if isinstance(found, ApiError):
@@ -62,8 +69,11 @@ async def read(process: PastProcess, question: Question) -> Item:
 def read_past(question: Question) -> Item | ApiError:
     """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
-        past = queue_at(question.history, question.vhost, question.queue, question.at, question.first, question.count)
-        return past_item(past, question.truncate, question.keys)
+        past = queue_at(
+            question.history, question.vhost, question.queue, question.at, question.first, question.count,
+            Cut(Subjects("", question.keys, {}), question.truncate), MAX_SHOWN,
+        )  # fmt: skip
+        return past_item(past, question.truncate)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
     except RewindError as error:
@@ -87,7 +97,11 @@ async def at(call: Call) -> Response:
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys)
-    return reply(await read(past_process, question))
+    return await unless_gone(call, answered(call, question))
+
+
+async def answered(call: Call, question: Question) -> Response:
+    return Response(await read(past_process, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
@@ -126,11 +140,23 @@ def number_of(call: Call, name: str, default: int) -> int:
     return int(value)
 
 
-def past_item(past: PastQueue, truncate: int, keys: KeyStore) -> Item:
-    """`keys`: as they are now: what was erased by now is not shown."""
+class Cut:
+    """Of each message as much as is shown. `subjects` has the keys as they are now: what was erased by now is not
+    shown."""
+
+    def __init__(self, subjects: Subjects, truncate: int) -> None:
+        self.subjects = subjects
+        self.truncate = truncate
+
+    def __call__(self, published: Published) -> Published:
+        opened = self.subjects.opened(published)
+        return replace(opened, body=opened.body[: self.truncate])
+
+
+def past_item(past: PastQueue, truncate: int) -> Item:
+    """`past` as it was read with a `Cut`."""
     queue = past.queue
-    subjects = Subjects("", keys, {})
-    messages = [message_item(message, subjects.opened(message.published), truncate) for message in past.messages]
+    messages = [message_item(message, message.published, truncate) for message in past.messages]
     return {
         "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
         "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,

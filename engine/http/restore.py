@@ -18,11 +18,12 @@ not), each with the reason.
 from starlette.responses import Response
 
 from engine.http.bindings import binding_item
-from engine.http.call import ApiError, Call, Json, bad_request, boolean, not_found, reply, text
+from engine.http.bodies import MAX_VALUES, Json
+from engine.http.call import ApiError, Call, bad_request, boolean, not_found, reply, text
 from engine.http.past import partition_name, require_read
 from engine.past import history_of
 from engine.past_bindings import Lost, split
-from engine.past_process import ProcessEnded, past_process
+from engine.past_process import ProcessEnded, TooManyQuestions, past_process
 from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore, to_bind
 from projections.marks import moment
 from projections.rewind import At, RewindError, format_time
@@ -34,7 +35,7 @@ MAX_MESSAGES = 100_000  # ids in one request
 async def post(call: Call) -> Response:
     vhost, queue = call.vhost, call.segment("queue")
     require_read(call, vhost, queue)
-    content = await call.body()
+    content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
     wish = wish_of(call, vhost, queue, target, content)
@@ -42,7 +43,7 @@ async def post(call: Call) -> Response:
         raise bad_request(f"publishing is blocked: {call.broker.blocked}")
     await call.durable()  # the reader sees what is written
     try:
-        plan = await past_process.ask(wish)
+        plan = await past_process.ask(wish, call.user)
         if isinstance(plan, NoPlan):
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
@@ -53,6 +54,8 @@ async def post(call: Call) -> Response:
             done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
     except ProcessEnded as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
     return reply(answer | {
         "restored": done.restored, "duplicates": done.duplicates, "refused": done.refused, "declared": done.declared,
         **shown(done.bound, done.lost),
