@@ -27,17 +27,17 @@ from projections.snapshots import Snapshots
 from projections.store import StateStore, StoreError
 from projections.verify import stored_offset, verify_partition
 from spark_replay import columns, lineage
-from spark_replay.audit_chunks import LEDGERS, AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
+from spark_replay.audit_chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
 from spark_replay.audit_fold import LISTED, AuditProduct
 from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
-from spark_replay.chunks import verify_snapshots
+from spark_replay.chunks import SNAPSHOTS, verify_snapshots
 from spark_replay.findings import Finding, of_row
 from spark_replay.fold import Feed, fold_feed, fold_log, for_each, from_snapshot
 from spark_replay.history_log import HistoryLog, InKafka, Place, open_log, partition_of
 from spark_replay.kept import what_is_kept
 from spark_replay.letters import ARRIVALS, ARRIVED, NOTED, SENT, SORTED_BY, Destinations, Post, check_arrivals
 from spark_replay.outcomes import batch_of
-from spark_replay.own_snapshots import own_snapshots, read_about, write_sums
+from spark_replay.own_snapshots import beyond_the_end, own_snapshots, read_about, write_sums
 from spark_replay.ranges import BadRequest, Range
 
 if TYPE_CHECKING:
@@ -115,7 +115,10 @@ class Folded:
         settings = {"place": self.place, "own": own, "reach": self.reach}
         self._take(for_each(self.spark, chunks, chunk_rows, columns.AUDITED, **settings))
         doubtful = convicted(self.rows)
-        self.rows = [row for row in self.rows if row.check != LEDGERS or not row.ok] + in_sum(chunks, doubtful)
+        taken = {each.partition: own.offsets(each.partition) for each in stretches}
+        beyond = list(beyond_the_end(taken, {each.partition: each.end for each in stretches}))
+        self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
+        self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
         if self._store is not None:
             sound = [each for each in stretches if each.partition not in doubtful]
             self.rows += for_each(
