@@ -37,7 +37,7 @@ from spark_replay.history_log import HistoryLog, InKafka, Place, open_log, parti
 from spark_replay.kept import what_is_kept
 from spark_replay.letters import ARRIVALS, ARRIVED, NOTED, SENT, SORTED_BY, Destinations, Post, check_arrivals
 from spark_replay.outcomes import batch_of
-from spark_replay.own_snapshots import beyond_the_end, own_snapshots, read_about, write_sums
+from spark_replay.own_snapshots import beyond_the_end, offsets_of, own_snapshots, read_about, write_sums
 from spark_replay.ranges import BadRequest, Range
 
 if TYPE_CHECKING:
@@ -115,8 +115,9 @@ class Folded:
         settings = {"place": self.place, "own": own, "reach": self.reach}
         self._take(for_each(self.spark, chunks, chunk_rows, columns.AUDITED, **settings))
         doubtful = convicted(self.rows)
-        taken = {each.partition: own.offsets(each.partition) for each in stretches}
-        beyond = list(beyond_the_end(taken, {each.partition: each.end for each in stretches}))
+        ends = {each.partition: each.end for each in stretches}
+        taken = {name: at for name, at in offsets_of(own).items() if name in ends or name not in self.reach}
+        beyond = list(beyond_the_end(taken, ends))
         self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
         self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
         if self._store is not None:
