@@ -171,7 +171,7 @@ class Turns:
         before, self.blocked = self.blocked, next(iter(self._problems.values()), None)
         if self.blocked != before:
             if self.blocked is None:
-                logger.warning("the log and the state can be written again: publishing goes on")
+                logger.warning("publishing goes on")
             for callback in list(self.on_blocked):
                 callback()
 

@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from projections import keys
-from projections.last_words import Behind, LastWords
+from projections.last_words import Behind
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
 from projections.projector import STAMP_MS
 from projections.quarantine import QuarantineReport
-from projections.replay import PartitionLog, blocks_of, decoder_for, events_of, fold, replay
+from projections.replay import PartitionLog, blocks_of, decoder_for, events_of, last_words_before, replay
 from projections.store import StateStore, StoreError
 from schemas.codec import Encoder
 from schemas.events import BROKER, Published
@@ -105,10 +105,12 @@ def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Veri
     return report
 
 
-def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
+def verify_partition(log: PartitionLog, store: StateStore, begun: Machine | None = None) -> Verification:
+    """`begun`: a snapshot at or before `stored_offset`, which the caller answers for, to begin the fold with. The list
+    of quarantined records is compared by a fold from the beginning alone."""
     report = _begun(log, store)
-    fresh = Machine(log.name)
-    words = LastWords()
+    fresh = begun or Machine(log.name)
+    words = last_words_before(log, fresh.next_offset)
     blocks = blocks_of(log, fresh.next_offset, report.offset)
     for offset, _, _, event, _ in replay(fresh, blocks, decoder_for(log), report.quarantined, report.offset):
         words.see(offset, event)
@@ -118,6 +120,7 @@ def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
     report.behind = words.found
     if report.stored:
         _compare_state(fresh, store, report)
+    if report.stored and begun is None:
         _compare_quarantined(store, report)
     queues = fresh.by_id
     report.queues = len(queues)

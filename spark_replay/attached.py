@@ -1,8 +1,9 @@
 """Who consumes from which queue, by plain counting: a message is delivered to nobody else, and of a queue with a single
 active consumer (S-109, S-110) only to the active one.
 
-The active one is whoever was given a message last, as long as it is there. A quorum queue of profile rabbitmq-4.3 goes
-over to a consumer of higher priority; every other queue waits until the active one has left.
+The active one is the consumer that was given a message last, as long as it is there. A quorum queue of profile
+rabbitmq-4.3 goes over to a consumer of higher priority; every other queue waits until the active one has left. The
+consumer of higher priority may leave before it was given anything: then any other may follow.
 """
 
 from schemas.events import EPOCH_SHIFT, ConsumerAttached
@@ -15,11 +16,15 @@ class Attached:
     def __init__(self) -> None:
         self.consumers: dict[int, _Consumer] = {}
         self.active: dict[Key, int] = {}  # of queues with a single active consumer: who was given a message last
+        self.challenged: dict[Key, None] = {}  # of these, where a consumer of higher priority has come since
         self.used: dict[int, dict[Key, None]] = {}  # by session: queues that it consumes from, or fetched from
 
     def attached(self, session: int, event: ConsumerAttached) -> None:
         key = (event.vhost, event.queue)
         self.consumers[event.consumer] = (key, session, event.channel, event.no_ack, event.priority)
+        active = self.consumers.get(self.active.get(key, 0))
+        if active is not None and event.priority > active[4]:
+            self.challenged[key] = None
         self.uses(session, key)
 
     def uses(self, session: int, key: Key) -> None:
@@ -45,6 +50,7 @@ class Attached:
     def queue_gone(self, key: Key) -> None:
         self._gone([n for n, each in self.consumers.items() if each[0] == key])
         self.active.pop(key, None)
+        self.challenged.pop(key, None)
 
     def _gone(self, consumers: list[int]) -> None:
         for consumer in consumers:
@@ -62,6 +68,7 @@ class Attached:
             return None
         before = self.consumers.get(self.active.get(key, consumer))
         last, self.active[key] = self.active.get(key, consumer), consumer
-        if last == consumer or before is None or (gives_way and known[4] > before[4]):
+        challenged = self.challenged.pop(key, key) is None
+        if last == consumer or before is None or (gives_way and challenged):
             return None
         return f"delivered to consumer {consumer}, while consumer {last} is the active one"

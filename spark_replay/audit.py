@@ -6,6 +6,7 @@
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
     snapshots (where there are some) each is what the events lead to from the one before      chunks.py, a task each
     ...       the checks of audit_fold.py, at every offset                                    a Spark task a partition
+    ledgers   (with an auditor's own snapshots) the same from ledger to ledger      audit_chunks.py, a task a chunk
     arrivals  dead letters, joined across partitions: none that was not sent, none that was forwarded and is not there
     policies  every policy that decided was set in the metadata log, and those set are applied
     store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections.verify
@@ -15,39 +16,46 @@ works beside running brokers; it looks at what was durable when it began, and at
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from engine.log.base import CorruptLog
 from engine.log.directory import partition_directory
 from engine.log.verify import verify_chain
+from projections.snapshots import Snapshots
 from projections.store import StateStore, StoreError
-from projections.verify import verify_partition
+from projections.verify import stored_offset, verify_partition
 from spark_replay import columns, lineage
+from spark_replay.audit_chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
 from spark_replay.audit_fold import LISTED, AuditProduct
 from spark_replay.audit_policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
-from spark_replay.chunks import verify_snapshots
+from spark_replay.chunks import SNAPSHOTS, verify_snapshots
 from spark_replay.findings import Finding, of_row
-from spark_replay.fold import Feed, fold_feed, fold_log, for_each
+from spark_replay.fold import Feed, fold_feed, fold_log, for_each, from_snapshot
 from spark_replay.history_log import HistoryLog, InKafka, Place, open_log, partition_of
 from spark_replay.kept import what_is_kept
-from spark_replay.letters import ARRIVALS, ARRIVED, SENT, SORTED_BY, Destinations, Post, check_arrivals
+from spark_replay.letters import ARRIVALS, ARRIVED, NOTED, SENT, SORTED_BY, Destinations, Post, check_arrivals
 from spark_replay.outcomes import batch_of
-from spark_replay.ranges import Range
+from spark_replay.own_snapshots import beyond_the_end, offsets_of, own_snapshots, read_about, write_sums
+from spark_replay.ranges import BadRequest, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 CHAIN, STORE = "chain", "store"
 # Rows that a partition's task leaves for the driver; they are no findings
-LETTERS = "letters"
-FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, LETTERS)
+FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
 
 
-def audit(spark: "SparkSession", place: Place, snapshots: Path | None = None) -> list[Finding]:
+def audit(
+    spark: "SparkSession", place: Place, snapshots: Path | None = None, since_last: bool = False
+) -> list[Finding]:
     """Everything that was checked, in the order of checks and partitions. `snapshots`: a directory of an auditor's own
-    (cutting.py), in place of those beside the log. LogError when there is no log."""
+    (cutting.py), in place of those beside the log; the ledgers of the audit are kept there, too (ledgers.py).
+    `since_last`: only what came since the last of them. LogError when there is no log; BadRequest."""
+    own = ledgers_beside(place, snapshots, since_last)
     log = open_log(place)
     reach = ends_of(log)
     ends = [Range(name, 0, end) for name, end in ends_of(open_log(place)).items()]  # later than `reach` (letters.py)
@@ -55,18 +63,85 @@ def audit(spark: "SparkSession", place: Place, snapshots: Path | None = None) ->
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
     if stretches:
-        findings += verify_snapshots(spark, place, {end.partition for end in ends} - sound, snapshots)
-        store = None if isinstance(place, InKafka) else place
-        frame = fold_log(
-            spark, place, stretches, fold_audit, columns.AUDITED, fresh=True, store=store, reach=reach
-        ).persist()  # fmt: skip
-        rows = frame.where("finding is not null").select("finding.*").collect()
-        letters = frame.where("letter is not null").select("letter.*").orderBy(*SORTED_BY)
+        folded = Folded(spark, place, reach)
+        if own is None:
+            findings += verify_snapshots(spark, place, {end.partition for end in ends} - sound, snapshots)
+            folded.whole(stretches)
+        else:
+            folded.in_chunks(own, stretches, since_last)
         whole = len(stretches) == len(ends)
-        findings += concluded(place, rows, letters.toLocalIterator, log.metadata.name in sound, whole)
-        frame.unpersist()
+        findings += concluded(place, folded.rows, folded.letters, log.metadata.name in sound, whole)
+        folded.close()
+        if own is not None:
+            write_sums(own.directory, set(own.directory.glob("*/*.ledger")) | set(own.directory.glob("*/*.letters")))
     lineage.found(findings)
     return findings
+
+
+def ledgers_beside(place: Place, snapshots: Path | None, since_last: bool) -> Snapshots | None:
+    """The directory of an auditor's own snapshots in which ledgers are kept; None: nothing is kept. A directory of a
+    broker or a node is not written to. BadRequest."""
+    own = own_snapshots(place, snapshots)
+    if snapshots is not None and read_about(snapshots) is not None:
+        return own
+    if since_last:
+        raise BadRequest("--since-last: say with --snapshots in which directory of `cut` earlier audits kept ledgers")
+    return None
+
+
+class Folded:
+    """What the tasks of an audit found: `rows` of AUDIT, and `letters`, rows of LETTERS in the order SORTED_BY."""
+
+    def __init__(self, spark: "SparkSession", place: Place, reach: dict[str, int]) -> None:
+        self.spark = spark
+        self.place = place
+        self.reach = reach
+        self.rows: list[Any] = []
+        self._store = None if isinstance(place, InKafka) else place
+        self._frames: list[DataFrame] = []
+        self._letters: list[DataFrame] = []
+
+    def whole(self, stretches: Sequence[Range]) -> None:
+        """Each partition from its beginning, by one task, with its RocksDB."""
+        self._take(fold_log(
+            self.spark, self.place, stretches, fold_audit, columns.AUDITED, fresh=True, store=self._store,
+            reach=self.reach,
+        ))  # fmt: skip
+
+    def in_chunks(self, own: Snapshots, stretches: Sequence[Range], since_last: bool) -> None:
+        """From ledger to ledger. A partition in which one of them does not hold is audited as a whole."""
+        chunks = plan_audit(own, stretches, self.reach, since_last)
+        lineage.read(chunks)
+        settings = {"place": self.place, "own": own, "reach": self.reach}
+        self._take(for_each(self.spark, chunks, chunk_rows, columns.AUDITED, **settings))
+        doubtful = convicted(self.rows)
+        ends = {each.partition: each.end for each in stretches}
+        taken = {name: at for name, at in offsets_of(own).items() if name in ends or name not in self.reach}
+        beyond = list(beyond_the_end(taken, ends))
+        self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
+        self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
+        if self._store is not None:
+            sound = [each for each in stretches if each.partition not in doubtful]
+            self.rows += for_each(
+                self.spark, sound, store_rows, columns.AUDIT, data=self._store, own=own
+            ).collect()  # fmt: skip
+        if doubtful:
+            self.rows = [row for row in self.rows if row.partition not in doubtful or is_first(row, doubtful)]
+            self._letters = [each.where(~each.partition.isin(*doubtful)) for each in self._letters]
+            self.whole([each for each in stretches if each.partition in doubtful])
+
+    def _take(self, frame: "DataFrame") -> None:
+        frame = frame.persist()
+        self._frames.append(frame)
+        self.rows += frame.where("finding is not null").select("finding.*").collect()
+        self._letters.append(frame.where("letter is not null").select("letter.*"))
+
+    def letters(self) -> Iterator[Any]:
+        return reduce(lambda one, other: one.unionAll(other), self._letters).orderBy(*SORTED_BY).toLocalIterator()
+
+    def close(self) -> None:
+        for frame in self._frames:
+            frame.unpersist()
 
 
 def ends_of(log: HistoryLog) -> dict[str, int]:
@@ -89,9 +164,9 @@ def concluded(
     for_driver = [row for row in rows if row.check in FOR_DRIVER]
     if metadata:
         book = PolicyBook(place)
-        findings += book.findings([row for row in for_driver if row.check != LETTERS])
+        findings += book.findings([row for row in for_driver if row.check != NOTED])
         if whole:
-            some = any(int(row.detail) for row in for_driver if row.check == LETTERS)
+            some = any(int(row.detail) for row in for_driver if row.check == NOTED)
             findings += arrivals(book, for_driver, letters() if some else ())
     return findings
 
@@ -116,9 +191,9 @@ def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]
 
 
 def audit_frame(spark: "SparkSession", place: Place) -> "Any":
-    """The findings as a DataFrame of the table AUDIT."""
-    rows = [finding.row() for finding in audit(spark, place)]
-    return spark.createDataFrame(rows, columns.spark_schema(columns.AUDIT))
+    """The findings as a DataFrame of the table FINDINGS."""
+    rows = [(*finding.row(), finding.severity, finding.hint) for finding in audit(spark, place)]
+    return spark.createDataFrame(rows, columns.spark_schema(columns.FINDINGS))
 
 
 def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
@@ -128,10 +203,22 @@ def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterato
     product = AuditProduct(partition, post)
     yield from map(_audited, fold_feed(product, feed))
     rows = rows_for_driver(product)
-    rows.append((LETTERS, True, partition, None, None, None, str(post.count)))
+    rows.append((NOTED, True, partition, None, None, None, str(post.count)))
     if store is not None:
         rows = [finding.row() for finding in _store(store, feed.stretch)] + rows
     yield _audited(batch_of(rows, columns.AUDIT))
+
+
+def chunk_rows(
+    chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]
+) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    yield from map(_audited, audit_chunk(chunk, place, own, reach))
+
+
+def store_rows(stretch: Range, data: str, own: Snapshots) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: RocksDB of a partition whose snapshots hold."""
+    yield batch_of([finding.row() for finding in _store(data, stretch, own)], columns.AUDIT)
 
 
 def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
@@ -181,8 +268,8 @@ def chain_rows(stretch: Range, data: str) -> "Iterator[pa.RecordBatch]":
     yield batch_of([(CHAIN, ok, stretch.partition, offset, None, None, detail)], columns.AUDIT)
 
 
-def _store(data: str, stretch: Range) -> list[Finding]:
-    """RocksDB against a fresh fold of its own, read-only."""
+def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Finding]:
+    """RocksDB, read-only, against a fold of its own: a fresh one, or one that begins at the nearest of `own`."""
     path = Path(data) / "state"
 
     def finding(
@@ -197,7 +284,9 @@ def _store(data: str, stretch: Range) -> list[Finding]:
     except StoreError as error:
         return [finding(False, str(error))]
     try:
-        report = verify_partition(partition_of(data, stretch.partition), store)
+        log = partition_of(data, stretch.partition)
+        begun = None if own is None else from_snapshot(own, log, stored_offset(log, store))
+        report = verify_partition(log, store, begun)
     except StoreError as error:
         return [finding(False, str(error))]
     finally:

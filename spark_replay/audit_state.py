@@ -22,7 +22,7 @@ from projections.machine.machine import Machine
 from spark_replay.audit_fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 4
+FORMAT = 5
 _CLASSES = {
     ("spark_replay.attached", "Attached"),
     ("spark_replay.claims", "Claims"),
@@ -88,14 +88,20 @@ class _Plain(pickle.Unpickler):
         return super().find_class(module, name)
 
 
-def _load(path: Path) -> AuditProduct:
+def unpacked(path: Path) -> Any:
+    """What a file of an audit holds, its format included. LogError for one that is damaged or of another version."""
     content = path.read_bytes()
     digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(packed).digest() != digest:
-        raise LogError(f"{path}: damaged; begin again with another checkpoint directory")
+        raise LogError(f"{path}: damaged; begin again with another directory")
     found = _Plain(io.BytesIO(packed)).load()
     if found["format"] != FORMAT:
-        raise LogError(f"{path}: of another version of the audit; begin again with another checkpoint directory")
+        raise LogError(f"{path}: of another version of the audit; begin again with another directory")
+    return found
+
+
+def _load(path: Path) -> AuditProduct:
+    found = unpacked(path)
     machine = Machine.load(found["partition"], found["head"], found["pieces"])
     if machine.digest() != found["digest"]:
         raise LogError(f"{path}: its state has the digest {machine.digest()}, and says it were {found['digest']}")

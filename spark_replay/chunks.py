@@ -220,7 +220,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
             machine = Machine(log.name)  # one state at a time is in memory
         if chunk.meets:
             assert snapshots is not None, "an offset to meet is that of a snapshot"
-            yield from _compare(told, snapshots.path(log.name, end), begun)
+            yield from compare(told, snapshots.path(log.name, end), begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
@@ -243,7 +243,7 @@ class Told:
         return cls(machine.head(), queues)
 
 
-def _compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
+def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
     """The snapshot at `path` with what the fold from offset `begun` tells of the state there."""
     partition, offset = path.parent.name, int(path.stem)
     try:

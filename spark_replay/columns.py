@@ -94,12 +94,14 @@ SLO = table(
     stay_p50_ms=FLOAT, stay_p95_ms=FLOAT, stay_p99_ms=FLOAT, stay_max_ms=LONG,
 )  # fmt: skip
 
+# `hidden`: the broker keeps the queue for itself (delayed messages, direct replies); no listing of the broker shows it
 QUEUES = table(
     partition=TEXT, offset=LONG, clock=TIME, vhost=TEXT, queue=TEXT, queue_id=LONG, type=TEXT, durable=BOOL,
-    exclusive=BOOL, auto_delete=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG, operator_policy=TEXT,
-    operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG, messages_ready=LONG,
-    messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG, message_bytes_unacknowledged=LONG,
-    messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT, counters=pa.map_(TEXT, LONG), digest=TEXT,
+    exclusive=BOOL, auto_delete=BOOL, hidden=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG,
+    operator_policy=TEXT, operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG,
+    messages_ready=LONG, messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG,
+    message_bytes_unacknowledged=LONG, messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT,
+    counters=pa.map_(TEXT, LONG), digest=TEXT,
 )  # fmt: skip
 
 # `position` counts from the head of the queue; -1 when the message is with a consumer.
@@ -118,6 +120,8 @@ PARTITIONS = table(
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
 
 AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)
+# ... with what advice.py says of them; both are empty for what holds
+FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)])
 
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
 # `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`
@@ -145,6 +149,6 @@ WHAT_IF = table(
     fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)),
     standing=pa.struct(list(STANDING)),
 )  # fmt: skip
-# without: a message that is left out (`source` is null), one that came of message `message_id` of another partition, or
-# (no offset) a user of a rule who did something
-LEFT_OUT = table(partition=TEXT, offset=LONG, source=TEXT, message_id=LONG, user=TEXT)
+# without, by `kind`: 0 a message that is left out; 1 one that came of message `message_id` of the queue `source` (with
+# its id; -1: any); 2 that queue was declared here; 3 a user of a rule who did something
+LEFT_OUT = table(kind=INT, partition=TEXT, offset=LONG, source=TEXT, source_id=LONG, message_id=LONG, user=TEXT)

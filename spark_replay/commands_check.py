@@ -23,25 +23,31 @@ from spark_replay.place_options import with_place, with_topics
 @click.option("--copies", type=click.Path(path_type=Path),
               help="Seals that are kept elsewhere, a file or a directory: all must still be there.")
 @snapshots_option
+@click.option("--since-last", is_flag=True, help="Only what came since the last ledger in --snapshots.")
+@click.option("--progress/--no-progress", "shown", default=None,
+              help="Say on stderr how far it is; at a terminal, if neither is given.")
 def audit(
     place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None,
-    snapshots: Path | None,
+    snapshots: Path | None, since_last: bool, shown: bool | None,
 ) -> int:  # fmt: skip
     """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
     from engine.log.seals import public_keys as read_keys
     from engine.log.seals import read_copies
     from spark_replay.audit import audit as audit_of
+    from spark_replay.audit import ledgers_beside
     from spark_replay.audit_seals import check_seals
-    from spark_replay.own_snapshots import own_snapshots
+    from spark_replay.ledgers import count_kept
+    from spark_replay.progress import progress
     from spark_replay.report import print_report
     from spark_replay.report_html import report_html
 
     if page is not None:
         require_writable("--html", page)
     keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
-    own_snapshots(place, snapshots)
+    own = ledgers_beside(place, snapshots, since_last)
     spark = start_spark(place)
-    findings = check_seals(spark, place, keys or None, kept) + audit_of(spark, place, snapshots)
+    with progress(spark, "audit", shown, lambda: "" if own is None else f"{count_kept(own)} ledgers kept"):
+        findings = check_seals(spark, place, keys or None, kept) + audit_of(spark, place, snapshots, since_last)
     print_report(findings, form)
     if page is not None:
         page.write_text(report_html(findings, str(place)), encoding="utf-8")

@@ -21,7 +21,8 @@ from spark_replay.ranges import BadRequest
 
 @click.command("state-at")
 @with_place
-@click.option("--time", help="ISO 8601 or epoch milliseconds; everything logged up to it has happened.")
+@click.option("--time", "times", multiple=True,
+              help="ISO 8601 or epoch milliseconds; everything logged up to it has happened. May be given again.")
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
 @queue_option
@@ -29,17 +30,21 @@ from spark_replay.ranges import BadRequest
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
 @click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
 def state_at(
-    place: Place, time: str | None, offsets: str | None, mark: str | None, queue: str | None, snapshots: Path | None,
-    messages: bool, form: str,
+    place: Place, times: tuple[str, ...], offsets: str | None, mark: str | None, queue: str | None,
+    snapshots: Path | None, messages: bool, form: str,
 ) -> None:  # fmt: skip
     """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
-    from spark_replay.output import print_state
+    from spark_replay.output import print_states
     from spark_replay.state import plan_state, state_frame
 
-    if mark is not None and (time is not None or offsets is not None):
+    if mark is not None and (times or offsets is not None):
         raise BadRequest("give one of --time, --offsets and --mark")
-    plan = plan_state(place, time if mark is None else f"mark:{mark}", offsets, snapshots)
-    print_state(state_frame(start_spark(place), plan, queue, messages), messages, form)
+    asked: list[str | None] = [f"mark:{mark}"] if mark is not None else list(dict.fromkeys(times)) or [None]
+    plans = [plan_state(place, time, offsets, snapshots) for time in asked]
+    spark = start_spark(place)
+    states = [state_frame(spark, plan, queue, messages) for plan in plans]
+    named = asked if len(asked) > 1 else [None]
+    print_states(list(zip(named, states, strict=True)), messages, form)
 
 
 @click.command()
@@ -90,11 +95,11 @@ def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
 def biography(place: Place, message: str, queue: str | None, form: str, out: Path | None) -> None:
     """What happened to one message, and to the dead letters that came of it."""
     from spark_replay.history import biography as biography_of
-    from spark_replay.history import parse_message
+    from spark_replay.history import require_message
     from spark_replay.output import write_frame
 
     require_out(form, out)
-    parse_message(message)
+    require_message(place, message)
     write_frame(biography_of(start_spark(place), place, message, queue), form, out)
 
 

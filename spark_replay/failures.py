@@ -15,6 +15,11 @@ _RAISED = re.compile(
 # "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": SQL that makes no sense, or not for the values it meets.
 # What is wrong with a regular expression Spark leaves to Java to say
 _OF_SQL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] .*?SQLSTATE: (?:22|42|54|P0)\w{3}|\bPatternSyntaxException: .+")
+# Some of Spark's functions leave it to Java to say so: an exception of Java's out of an expression, and none of reading
+_OF_AN_EXPRESSION = re.compile(
+    r"\b(?:javax?\.(?!io\.|net\.|nio\.)[\w.$]*?|org\.apache\.spark\.(?=Spark(?!Exception)))(\w+Exception: [^\n]*)\n"
+    r"(?:\s+at [^\n]*\n){0,15}?\s+at org\.apache\.spark\.sql\.catalyst\.expressions\."
+)
 _OF_SPARK = ("Py4JJavaError", "PythonException", "SparkException")
 
 
@@ -40,9 +45,13 @@ def cause_of(error: BaseException) -> tuple[str, str]:
 def sql_slip(error: BaseException) -> str | None:
     """What is wrong with the SQL that Spark was given, in a line; None when something else went wrong. It may show only
     in a task, as a division by zero, and is then anywhere in what Spark has wrapped."""
-    from pyspark.errors import AnalysisException
+    from pyspark.errors import AnalysisException, IllegalArgumentException
 
-    if isinstance(error, AnalysisException):
+    if isinstance(error, AnalysisException | IllegalArgumentException):
         return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-    found = _OF_SQL.search(str(error))
-    return None if found is None else found[0]
+    text = str(error)
+    found = _OF_SQL.search(text)
+    if found is not None:
+        return found[0]
+    of_expression = _OF_AN_EXPRESSION.search(text)
+    return None if of_expression is None else of_expression[1]

@@ -1,7 +1,9 @@
 """A finding of an audit: a row of the table AUDIT (columns.py), with what makes it bad."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+from spark_replay.advice import hint_of, severity_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +18,20 @@ class Finding:
     message_id: int | None
     detail: str
     corrupt: bool = False
+
+    @property
+    def severity(self) -> str:
+        """As advice.py has them; empty for what holds."""
+        return "" if self.ok else severity_of(self.check, self.offset)
+
+    @property
+    def hint(self) -> str:
+        """What to do; empty for what holds."""
+        return "" if self.ok else hint_of(self.check)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "severity": self.severity, "hint": self.hint}
 
     def row(self) -> tuple[Any, ...]:
         return (self.check, self.ok, self.partition, self.offset, self.queue, self.message_id, self.detail)

@@ -76,6 +76,7 @@ def biography(spark: "SparkSession", place: Place, message: str, queue: str | No
     """Every row about one message, in order: from its publish to its end, and on through the queues that its dead
     letters went to. `message` is "queues-0:123" (partition and offset of its publish), or the number alone when
     `queue` or a single partition makes clear which is meant. BadRequest when there is no such message."""
+    require_message(place, message)
     partition, message_id = parse_message(message)
     rows = history(spark, place).where(f"message_id = {message_id} or origin is not null").collect()
     found = {
@@ -113,6 +114,18 @@ def _with_dead_letters(found: set[_Key], letters: list[Any]) -> set[_Key]:
 
 def _key(row: Any) -> _Key:
     return row.partition, row.vhost, row.queue, row.message_id
+
+
+def require_message(place: Place, message: str) -> None:
+    """BadRequest when no partition reaches so far: the whole history need not be folded to say so. Needs no Spark."""
+    partition, message_id = parse_message(message)
+    log = open_log(place)
+    named = [each for each in log.queues if partition in (None, each.name)]
+    if not named:
+        raise BadRequest(f"no message {message} in the history: there is no partition {partition}")
+    if not any(each.start_offset <= message_id < each.next_offset for each in named):
+        there = ", ".join(f"{each.name} has offsets {each.start_offset} to {each.next_offset - 1}" for each in named)
+        raise BadRequest(f"no message {message} in the history: {there}")
 
 
 def parse_message(text: str) -> tuple[str | None, int]:

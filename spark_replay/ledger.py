@@ -60,6 +60,11 @@ _FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED)
 _FROM_WAITING = (PURGED, DELAYED)
 _FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")  # S-100, profile rabbitmq-4.3
 
+# Counts stop at these numbers: a message that came back more often says no more
+_COUNT_MAX = (1 << 28) - 1
+_LATER_COUNT_MAX = (1 << 12) - 1  # of failures, profile rabbitmq-4.3: this one is over every limit
+_ACQUIRED_MAX = (1 << 11) - 1
+
 Report = Callable[[str, str, int | None, str], None]
 
 
@@ -74,9 +79,9 @@ class Account:
         self.sizes: dict[int, int] = {}  # every message that is in the queue
         self.out: dict[int, int] = {}  # of these, which consumer holds it
         self.expires: dict[int, int] = {}  # of these, when it is due
-        self.returned: dict[int, int] = {}  # of these, how often it came back
-        self.failed: dict[int, int] = {}  # of profile rabbitmq-4.3: how often by a failure,
-        self.acquired: dict[int, int] = {}  # and how often since it came into this queue
+        self.returned: dict[int, int] = {}  # of these, how often it came back since it came into this queue
+        self.counted: dict[int, int] = {}  # of these, the delivery count, in a quorum queue
+        self.flagged: dict[int, None] = {}  # of these, which were restored as messages that had been delivered before
         self.waiting: dict[int, int] = {}  # of these, which wait, and until when
         self.published: dict[int, int] = {}  # of these, in a stream, when it came
         self.bytes_ready = 0
@@ -140,10 +145,8 @@ class Account:
                 self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
             else:
                 self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
-        if origin is not None and origin.redelivered:  # it is restored, and has been through something
-            self.returned[message_id] = origin.delivery_count if self.quorum and not self.later else 1
-            if self.later:
-                self.failed[message_id] = origin.delivery_count
+            if origin.restore:
+                self._was_before(message_id, origin)
         if self.stream:
             self.published[message_id] = now_ms
             return
@@ -154,6 +157,19 @@ class Account:
         lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
         if lives:
             self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
+
+    def _was_before(self, message_id: int, origin: Origin) -> None:
+        """It is restored with what it had been through. Flag and count are apart: after a crash the flag is set without
+        a count, and a classic queue counts nothing."""
+        if origin.redelivered:
+            self.flagged[message_id] = None
+        if self.quorum and origin.delivery_count > 0:
+            self.counted[message_id] = min(origin.delivery_count, self._count_max)
+
+    @property
+    def _count_max(self) -> int:
+        """The largest delivery count of a quorum queue: there it stays."""
+        return _LATER_COUNT_MAX if self.later else _COUNT_MAX
 
     def repeated(self, message_id: int, event: Published) -> None:
         """It was dropped as one that had come before."""
@@ -190,7 +206,7 @@ class Account:
         if due is not None and due <= now_ms and cause != message_id:  # TTL 0 may pass straight through (S-039)
             self.fail(TTL, message_id, f"delivered at {now_ms}, expired at {due}")
         returned = self.returned.get(message_id, 0)
-        if redelivered != (returned > 0 or message_id < self.crashed):
+        if redelivered != (returned > 0 or message_id in self.flagged or message_id < self.crashed):
             self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
         wrong = self.levels.delivered(message_id)
         if wrong is not None:
@@ -201,9 +217,7 @@ class Account:
             if message_id < last:
                 self.fail(ORDER, message_id, f"delivered after message {last}, which came later")
             self.last_first[level] = max(last, message_id)
-        expected = (returned if self.quorum else 0, 0)
-        if self.later:
-            expected = (self.failed.get(message_id, 0), self.acquired.get(message_id, 0))
+        expected = (self.counted.get(message_id, 0), min(returned, _ACQUIRED_MAX) if self.later else 0)
         if (delivery_count, acquired_count) != expected:
             detail = f"delivery_count {delivery_count}, acquired {acquired_count} after {returned} returns"
             self.fail(DELIVERIES, message_id, detail)
@@ -232,7 +246,7 @@ class Account:
             self.fail(DELIVERIES, message_id, f"waits after {reason}: {self.limits}")
         else:
             least, most = retry
-            wanted = now_ms + min(least * max(1, self.failed.get(message_id, 0)), most)
+            wanted = now_ms + min(least * max(1, self.counted.get(message_id, 0)), most)
             if due_ms != wanted:
                 self.fail(TTL, message_id, f"waits until {due_ms}, which should be {wanted}")
         self._waits(message_id, due_ms)
@@ -251,10 +265,12 @@ class Account:
         size = self.sizes[message_id]
         self.bytes_out -= size
         self.bytes_ready += size
-        count = self.returned[message_id] = self.returned.get(message_id, 0) + 1
-        if self.later:
-            self.acquired[message_id] = self.acquired.get(message_id, 0) + 1
-            count = self.failed[message_id] = self.failed.get(message_id, 0) + (reason in _FAILURES)
+        self.returned[message_id] = self.returned.get(message_id, 0) + 1
+        if not self.quorum:
+            return True
+        count = self.counted.get(message_id, 0)
+        if not self.later or reason in _FAILURES:
+            count = self.counted[message_id] = min(count + 1, self._count_max)
         limit = self.limits.delivery_limit
         if limit is not None and 0 <= limit < count:
             self.fail(DELIVERIES, message_id, f"came back {count} times, the limit is {limit}")
@@ -298,9 +314,10 @@ class Account:
         if reason == MAXLEN and not self._over(0, 0):
             self.fail(LIMITS, message_id, f"dropped with {self.ready} ready, {self.bytes_ready} bytes: {self.limits}")
         if reason == DELIVERY_LIMIT:
-            count = (self.failed if self.later else self.returned).get(message_id, 0) + 1
-            if count <= (self.limits.delivery_limit or 0):
-                self.fail(DELIVERIES, message_id, f"delivery_limit after {count} returns")
+            count = min(self.counted.get(message_id, 0) + 1, self._count_max)
+            over_all = self.later and count == self._count_max
+            if count <= (self.limits.delivery_limit or 0) and not over_all:
+                self.fail(DELIVERIES, message_id, f"delivery_limit with a delivery count of {count}")
         self._leaves(message_id)
         self.count(reason)
 
@@ -333,8 +350,8 @@ class Account:
         else:
             self.bytes_ready -= size
         self.levels.leaves(message_id)
-        self.failed.pop(message_id, None)
-        self.acquired.pop(message_id, None)
+        self.counted.pop(message_id, None)
+        self.flagged.pop(message_id, None)
         self.expires.pop(message_id, None)
         self.returned.pop(message_id, None)
         self.published.pop(message_id, None)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARRIVALS = "arrivals"
+NOTED = "letters"  # a row by which a task tells the driver how many it noted; it is no finding
 FORWARDED, SENT, GIVEN_UP, ARRIVED = range(4)  # kinds of rows, in the order in which they are read
 SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "offset")
 _DIED_BEFORE = b"x-death"
@@ -44,11 +45,11 @@ class Post:
         self.reach = reach
         self.rows: list[tuple[Any, ...]] = []
         self.count = 0
-        self._under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox lets it go
+        self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox lets it go
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
         queue = letter.queue
-        self._under_way[queue.queue_id, letter.message_id] = letter.sequence
+        self.under_way[queue.queue_id, letter.message_id] = letter.sequence
         self._row(
             (queue.vhost, queue.name, queue.queue_id, letter.sequence), SENT, offset, now_ms, letter.message_id,
             letter.reason, None, letter.exchange, letter.routing_key,
@@ -58,7 +59,7 @@ class Post:
         queue = effect.queue
         forwarded = isinstance(event, DeadLettersForwarded) and event.queue_id == queue.queue_id
         for message_id in effect.message_ids:
-            sequence = self._under_way.pop((queue.queue_id, message_id), 0)
+            sequence = self.under_way.pop((queue.queue_id, message_id), 0)
             if not forwarded:
                 number = (queue.vhost, queue.name, queue.queue_id, sequence)
                 self._row(number, GIVEN_UP, offset, now_ms, message_id)

@@ -9,7 +9,7 @@ import csv
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -39,15 +39,19 @@ def nobody_reads() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_state(state: "State", messages: bool, form: str) -> None:
-    """The state as `state-at` prints it: one object a queue, ordered by vhost and name."""
+def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, form: str) -> None:
+    """States as `state-at` prints them, each with its moment (None: there is only one): one object a queue, ordered by
+    vhost and name within a moment."""
     queues: list[dict[str, Any]] = []
-    for row in state.rows.toLocalIterator():
-        if row.queue is not None:
-            queues.append(queue_object(row.queue.asDict(recursive=True), messages))
-        else:
-            queues[-1]["messages_list"].append(message_object(row.message.asDict(recursive=True)))
-    queues.sort(key=lambda queue: (queue["vhost"], queue["queue"]))
+    for moment, state in states:
+        found: list[dict[str, Any]] = []
+        for row in state.rows.toLocalIterator():
+            if row.queue is not None:
+                said = {} if moment is None else {"moment": moment}
+                found.append(said | queue_object(row.queue.asDict(recursive=True), messages))
+            else:
+                found[-1]["messages_list"].append(message_object(row.message.asDict(recursive=True)))
+        queues += sorted(found, key=lambda queue: (queue["vhost"], queue["queue"]))
     if form == "table":
         _print_queue_tables(queues, messages)
         return
@@ -170,11 +174,12 @@ _MESSAGE_TABLE = (
 
 
 def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
-    print_table(list(_QUEUE_TABLE), [[_cell(queue[name]) for name in _QUEUE_TABLE] for queue in queues], sys.stdout)
+    of_queue, of_message = ["moment", *_QUEUE_TABLE], ["moment", *_MESSAGE_TABLE]  # an empty column is not shown
+    print_table(of_queue, [[_cell(queue.get(name)) for name in of_queue] for queue in queues], sys.stdout)
     if messages:
-        found = [message for queue in queues for message in queue["messages_list"]]
+        found = [{"moment": queue.get("moment"), **each} for queue in queues for each in queue["messages_list"]]
         sys.stdout.write("\n")
-        print_table(list(_MESSAGE_TABLE), [[_cell(m[name])[:60] for name in _MESSAGE_TABLE] for m in found], sys.stdout)
+        print_table(of_message, [[_cell(m[name])[:60] for name in of_message] for m in found], sys.stdout)
 
 
 def _cell(value: Any) -> str:

@@ -2,6 +2,7 @@
 
     OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}
     OWN/queues-0/...     snapshots, as projections/snapshots.py has them
+    OWN/queues-0/...     ledgers that audits kept beside them, as ledgers.py has them
     OWN/SHA256SUMS       a line for each of the files above: `sha256sum --check SHA256SUMS` compares them
 
 The SHA-256 of SHA256SUMS stands for all of it: kept elsewhere, it shows that nobody changed the directory since.
@@ -21,6 +22,7 @@ from spark_replay.history_log import Place, open_log
 from spark_replay.ranges import BadRequest
 
 CUT, SUMS = "cut.json", "SHA256SUMS"
+KEPT = (".snapshot", ".ledger", ".letters")
 
 
 def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
@@ -97,7 +99,7 @@ def write_sums(directory: Path, written: set[Path]) -> str:
             digest, _, name = line.partition("  ")
             known[name] = digest
     lines = []
-    for path in sorted([directory / CUT, *directory.glob("*/*.snapshot")]):
+    for path in sorted([directory / CUT, *(path for kind in KEPT for path in directory.glob(f"*/*{kind}"))]):
         name = str(path.relative_to(directory))
         if name not in known or path in written or path.name == CUT:
             with path.open("rb") as file:

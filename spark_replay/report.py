@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_replay.audit import CHAIN, STORE
+from spark_replay.audit_chunks import LEDGERS
 from spark_replay.audit_fold import CHECKS
 from spark_replay.audit_policies import POLICIES
 from spark_replay.audit_seals import SEALS
@@ -27,6 +28,7 @@ MEANING = CHECKS | {
     POLICIES: "each policy that decided was set by someone, as it was used, and those set are applied",
     STORE: "the broker's RocksDB equals a fresh fold of the log, state and bodies",
     SNAPSHOTS: "each snapshot is what the events lead to from the one before, the first from nothing",
+    LEDGERS: "the audit was done from ledger to ledger, each what the events lead to from the one before",
     STATE: "the state in the broker's RocksDB, without bodies, is what the events lead to from the snapshot before",
 }
 
@@ -36,7 +38,7 @@ def print_report(findings: Sequence[Finding], form: str, what: str = "audit") ->
     what was found is the exit status, too."""
     try:
         if form == "json":
-            print_json((asdict(finding) for finding in findings), sys.stdout)
+            print_json((finding.told() for finding in findings), sys.stdout)
         else:
             sys.stdout.write(_report(findings, what))
         sys.stdout.flush()
@@ -60,6 +62,8 @@ def _report(findings: Sequence[Finding], what: str) -> str:
         console.print(table)
         for finding in bad:
             console.print(_line(finding), markup=False, soft_wrap=True)
+        for (check, severity), hint in advice(bad).items():
+            console.print(f"{check} is {severity}: {hint}", markup=False, soft_wrap=True)
         console.print(f"{what} passed" if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
     return report.get()
 
@@ -72,6 +76,11 @@ def print_batch(report: BatchReport, form: str) -> None:
         print(json.dumps(asdict(report), ensure_ascii=False) if form == "json" else "\n".join(lines), flush=True)
     except BrokenPipeError:
         nobody_reads()
+
+
+def advice(bad: Sequence[Finding]) -> dict[tuple[str, str], str]:
+    """Hints by check and severity, each once."""
+    return {(finding.check, finding.severity): finding.hint for finding in bad}
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from spark_replay.findings import Finding
-from spark_replay.report import MEANING, in_order
+from spark_replay.report import MEANING, advice, in_order
 
 ROWS = 1_000  # of findings; a history that is all wrong must not make a page that no browser opens
 
@@ -39,6 +39,10 @@ def report_html(findings: Sequence[Finding], place: str, when: datetime | None =
     found = "<h2>What was found</h2>\n<table>" + _head(
         "check", "partition", "offset", "queue", "message", "what is wrong"
     ) + f"{rows}</table>\n" if bad else ""  # fmt: skip
+    found += "".join(
+        f"<p><b>{html.escape(check)}</b> is {severity}: {html.escape(hint)}</p>\n"
+        for (check, severity), hint in advice(bad).items()
+    )
     if len(bad) > ROWS:
         found += f"<p>The first {ROWS:,} of {len(bad):,}; <code>--format json</code> has all of them.</p>\n"
     return _PAGE.format(

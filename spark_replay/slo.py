@@ -71,7 +71,7 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     delivered = f.col("outcome") == DELIVERED
     place = f.struct("offset", "ordinal")
     told = told.select(
-        "vhost", "queue", "consumer", "timestamp", "outcome", "final", "redelivered",
+        "vhost", "queue", "consumer", "timestamp", "outcome", "final",
         f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
         (delivered & (place == f.min(f.when(delivered, place)).over(of_message))).alias("first"),
     )  # fmt: skip
@@ -87,7 +87,7 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     rows = told.groupBy(*keys).agg(
         f.count_if(f.col("outcome") == PUBLISHED).alias("published"),
         f.count_if(delivered).alias("delivered"),
-        f.count_if(delivered & f.col("redelivered")).alias("redelivered"),
+        f.count_if(delivered & ~f.col("first")).alias("redelivered"),
         f.count_if("final").alias("ended"),
         *_spread("wait", f.when(f.col("first"), since_ms)),
         *_spread("stay", f.when(f.col("final"), since_ms)),

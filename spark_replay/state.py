@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from projections.hidden import is_hidden
 from projections.machine.queue import MessageView, Queue
 from projections.machine.storing import queue_digest
 from projections.snapshots import Snapshots
@@ -149,6 +150,7 @@ def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
         "durable": queue.durable,
         "exclusive": queue.exclusive,
         "auto_delete": queue.auto_delete,
+        "hidden": is_hidden(queue.name),
         "arguments": arguments_json(queue.arguments),
         "policy": policy.name if policy else None,
         "policy_version": policy.version if policy else None,

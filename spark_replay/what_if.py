@@ -20,7 +20,7 @@ from spark_replay.fold import Feed, fold_log, fold_quietly
 from spark_replay.history_log import Place
 from spark_replay.moments import plan_stretches
 from spark_replay.without import closed
-from spark_replay.worlds import Candidate, Depths, Fates, World, standing
+from spark_replay.worlds import Candidate, Depths, Fates, World, settled_by, standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -105,8 +105,9 @@ def fold_worlds(
                 timestamp_ms = times[index]
             rows += depths.before(timestamp_ms)
             machine.apply(offset, timestamp_ms, actor, event, effects)
+            settled = settled_by(event, effects[machine.time_passed_at(offset) :])
             for world, fate in zip(worlds, fates, strict=True):
-                world.apply(offset, timestamp_ms, actor, event)
+                world.apply(offset, timestamp_ms, actor, event, settled)
                 world.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
                 rows += fate.told(timestamp_ms, world.take())
             effects.clear()

@@ -15,16 +15,15 @@ What everybody else did stays as recorded: the acks of messages that are left ou
 settled by somebody who is left out counts as acked by whoever gets it instead (worlds.py).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from engine.log.placement import partition_of
 from projections.marks import Marks, marks_of, name_in, positions, topology_of
 from projections.replay import decoder_for, events_of
 from projections.rewind import parse_time
 from schemas.codec import UndecodableRecord
-from schemas.events import Actor, Published
+from schemas.events import Actor, Published, QueueDeclared
 from spark_replay import columns, lineage
 from spark_replay.fold import Feed, fold_log
 from spark_replay.history_log import HistoryLog, Place, groups_in, open_log
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+LEFT, CAME, DECLARED, USER = range(4)  # kinds of rows of LEFT_OUT
 _KEYS = ("message", "user", "session", "from", "to")
 
 # Milliseconds; the name of a mark; the offsets by partition that it says (`resolved`)
@@ -155,20 +155,39 @@ def closed(spark: "SparkSession", place: Place, without: Without, stretches: Seq
     bytes each. BadRequest when the history does not know the message or the user."""
     without = replace(without, rules=resolved(place, without.rules))
     whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
-    frame = fold_log(
-        spark, place, whole, find_letters, columns.LEFT_OUT, without=without,
-        partitions=[stretch.partition for stretch in stretches],
-    ).persist()  # fmt: skip
-    _require_users(place, without, {row.user for row in frame.where("user is not null").distinct().collect()})
-    letters = frame.where("source is not null")
-    left = frame.where("source is null and offset is not null").selectExpr(
-        "partition as source", "offset as message_id", "true as left"
-    )
-    rows = letters.join(left, ["source", "message_id"], "left").collect()
+    frame = fold_log(spark, place, whole, find_letters, columns.LEFT_OUT, without=without).persist()
+    users = frame.where(frame.kind == USER).select("user").distinct()
+    _require_users(place, without, {row.user for row in users.collect()})
+    homes = homes_of(frame.where(frame.kind == DECLARED).collect())
+    of_letters = frame.where(frame.kind == CAME)
+    left = frame.where(frame.kind == LEFT).select("partition", "offset")
+    # of some source a message of that id is left out; whether it is that source shows below
+    maybe = {(row.partition, row.offset) for row in left.join(
+        of_letters.selectExpr("message_id as offset").distinct(), "offset", "left_semi"
+    ).collect()}  # fmt: skip
+    letters = [
+        (row.partition, row.offset, home, row.message_id, (home, row.message_id) in maybe)
+        for row in of_letters.collect()
+        for home in homes(row.source, row.source_id)
+    ]
     frame.unpersist()
-    return replace(without, also=closure([
-        (row.partition, row.offset, row.source, row.message_id, bool(row.left)) for row in rows
-    ]))  # fmt: skip
+    return replace(without, also=closure(letters))
+
+
+def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
+    """In which partitions a queue (with its id) lay, by rows of its declarations. The number of partitions does not
+    say: a topic may have grown since."""
+    of_id: dict[tuple[str, int], str] = {}
+    of_name: dict[str, dict[str, None]] = {}
+    for row in declared:
+        of_id[row.source, row.offset] = row.partition
+        of_name.setdefault(row.source, {})[row.partition] = None
+
+    def homes(queue: str, queue_id: int) -> Sequence[str]:
+        home = of_id.get((queue, queue_id))
+        return tuple(of_name.get(queue, ())) if home is None else (home,)
+
+    return homes
 
 
 def _require_users(place: Place, without: Without, seen: set[str]) -> None:
@@ -196,9 +215,9 @@ def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, fro
     return {partition: frozenset(ids) for partition, ids in found.items()}
 
 
-def find_letters(feed: Feed, without: Without, partitions: list[str]) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, each that came of another, and each
-    user of a rule who did something."""
+def find_letters(feed: Feed, without: Without) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, each that came of another, each
+    declaration, and each user of a rule who did something."""
     partition, decode = feed.stretch.partition, feed.decoder.decode
     unseen = {rule.user for rule in without.rules if rule.user is not None}
     rows: list[tuple[Any, ...]] = []
@@ -210,14 +229,17 @@ def find_letters(feed: Feed, without: Without, partitions: list[str]) -> "Iterat
                 continue
             if actor.user in unseen:
                 unseen.remove(actor.user)
-                rows.append((partition, None, None, None, actor.user))
+                rows.append((USER, partition, None, None, None, None, actor.user))
+            if isinstance(event, QueueDeclared):
+                rows.append((DECLARED, partition, offset, f"{event.vhost}/{event.queue}", None, None, None))
             if not isinstance(event, Published):
                 continue
             if without.leaves_out(partition, offset, timestamp_ms if times is None else times[index], actor):
-                rows.append((partition, offset, None, None, None))
-            if event.origin is not None:
-                source = partitions[partition_of(event.origin.vhost, event.origin.queue, len(partitions))]
-                rows.append((partition, offset, source, event.origin.message_id, None))
+                rows.append((LEFT, partition, offset, None, None, None, None))
+            origin = event.origin
+            if origin is not None:
+                source = f"{origin.vhost}/{origin.queue}"
+                rows.append((CAME, partition, offset, source, origin.queue_id, origin.message_id, None))
         if rows:
             yield batch_of(rows, columns.LEFT_OUT)
             rows = []

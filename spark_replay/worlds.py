@@ -1,8 +1,9 @@
 """Worlds in which another policy holds: the queue machine fed with the recorded events, some of them changed.
 
     declarations and policies     of queues that the candidate's pattern names: the candidate takes their place
-    acks, nacks, rejects          settle the message that they settled, with whoever holds it here; of one that is not
-                                  delivered yet, as soon as it is (a late reaction)
+    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here; of one
+                                  that is not delivered yet, as soon as it is (a late reaction). One that settled
+                                  nothing (late, from a lost node) settles nothing here
     a message that here is delivered, and that no consumer ever met (dropped, refused, expired before its delivery)
                                   is acked as soon as the recorded world has done with it: a guess, counted as such
     what is left out              (without.py) does not happen; acks of messages that are left out neither. What was
@@ -14,7 +15,7 @@ consumers do, nobody knows.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,11 +24,13 @@ from projections.machine.effects import (
     DELIVERED,
     DELIVERY_LIMIT,
     REJECTED,
+    Delay,
     Deliver,
     Effect,
     FetchReply,
     Forget,
     Refuse,
+    Requeue,
     endings,
 )
 from projections.machine.machine import Machine
@@ -116,15 +119,14 @@ class World:
                 at = self.machine.next_offset - 1
                 self.machine.apply(at, self.machine.clock_ms, BROKER, candidate.changed(event), self._effects)
 
-    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, settled: Sequence[int] = ()) -> None:
+        """`settled`: what it settled in the recorded world."""
         without = self.candidate.without
         if without is not None and without.leaves_out(self.machine.partition, offset, timestamp_ms, actor):
-            self._leave_out(offset, timestamp_ms, event)
+            self._leave_out(offset, timestamp_ms, event, settled)
         elif isinstance(event, Acked | Nacked):
-            # time passes first, as it does before any event
-            self.machine.advance(timestamp_ms, self._effects)
-            self.machine.skip(offset)
-            for message_id in _named(event):
+            self._nothing(offset, timestamp_ms)
+            for message_id in settled:
                 if message_id not in self.left_out:
                     self._react(offset, timestamp_ms, actor, event, message_id)
         else:
@@ -132,13 +134,17 @@ class World:
                 event = self.candidate.changed(event)
             self._do(offset, timestamp_ms, actor, event)
 
-    def _leave_out(self, offset: int, timestamp_ms: int, event: Event) -> None:
+    def _nothing(self, offset: int, timestamp_ms: int) -> None:
+        """Time passes, as it does before any event."""
         self.machine.advance(timestamp_ms, self._effects)
         self.machine.skip(offset)
+
+    def _leave_out(self, offset: int, timestamp_ms: int, event: Event, settled: Sequence[int]) -> None:
+        self._nothing(offset, timestamp_ms)
         if isinstance(event, Published):
             self.left_out.add(offset)
         elif isinstance(event, Acked) or (isinstance(event, Nacked) and not event.requeue):
-            self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in _named(event)])
+            self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in settled])
 
     def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
         """The recorded world has done with these messages, and no consumer settled them."""
@@ -218,9 +224,17 @@ class World:
         self.assumed["lost_reactions"] += sum(map(len, self._late.values()))
 
 
-def _named(event: Acked | Nacked) -> Iterator[int]:
-    for first, last in event.messages:
-        yield from range(first, last + 1)
+def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
+    """The messages that an ack or nack settled, by what came of it. It may name others, which its consumer does not
+    hold (late, from a lost node), and more than can be counted."""
+    found: list[int] = []
+    if isinstance(event, Acked | Nacked):
+        for effect in effects:
+            if isinstance(effect, Forget | Requeue) and effect.consumer == event.consumer:
+                found += effect.message_ids
+            elif isinstance(effect, Delay) and effect.consumer == event.consumer:
+                found.append(effect.message_id)
+    return found
 
 
 def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:

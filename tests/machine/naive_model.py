@@ -74,6 +74,7 @@ class NaiveQueue:
         self.stream = event.type == "stream"
         self.version = version
         self.later = self.quorum and version >= 2 and event.semantics == "rabbitmq-4.3"
+        self.most = 4_095 if self.later else (1 << 28) - 1  # a delivery count goes no further
         self.delays = event.type == "delayed"
         self.made_at = 0
         self.messages: list[Message] = []
@@ -84,6 +85,7 @@ class NaiveQueue:
         self.next_letter = 1
         self.declared_by = 0
         self.seen: dict[tuple[str, str, int], int] = {}
+        self.restored: set[tuple[str, str, str, int, int]] = set()
         self.active: Holder | None = None  # of a queue with a single active consumer
         self.giving_way = False  # it gets nothing more
 
@@ -433,7 +435,9 @@ class NaiveMachine:
         name = queue.event.queue
         if event.origin is not None:
             source = (event.origin.vhost, event.origin.queue, event.origin.queue_id)
-            if queue.seen.get(source, 0) >= event.origin.sequence:
+            came = (event.origin.restore, *source, event.origin.message_id)
+            late = queue.seen.get(source, 0) >= event.origin.sequence
+            if came in queue.restored if event.origin.restore else late:
                 self.out.append(("duplicate", name, offset))
                 return
         overflow = queue.settings.overflow
@@ -444,7 +448,9 @@ class NaiveMachine:
                 self.out.append(("keep", name, offset))
                 self.bury(queue, offset, event.body_size, "maxlen")
             return
-        if event.origin is not None:
+        if event.origin is not None and event.origin.restore:
+            queue.restored.add(came)
+        elif event.origin is not None:
             queue.seen[source] = event.origin.sequence
         ttls = [ttl for ttl in (queue.settings.message_ttl_ms, event.expiration_ms) if ttl is not None]
         dies_at = None
@@ -468,6 +474,10 @@ class NaiveMachine:
         message.published_at = self.clock
         if queue.stream:
             message.dies_at = self.cut_at(queue, message)
+        elif event.origin is not None and event.origin.restore:
+            message.redelivered = event.origin.redelivered
+            if queue.quorum:
+                message.count = min(event.origin.delivery_count, queue.most)
         had_some = bool(queue.ready())
         queue.messages.append(message)
         holder = None if had_some else self.pick(queue)
@@ -540,10 +550,10 @@ class NaiveMachine:
         for message in found:
             message.redelivered = True
             if queue.quorum:
-                message.count += failed or not queue.later
+                message.count = min(message.count + (failed or not queue.later), queue.most)
                 behind = asked and limit is None and not queue.later
                 message.place = (1 if behind else 0, 0, self.next_ticket())
-                if limit is not None and message.count > limit:
+                if limit is not None and (message.count > limit or (queue.later and message.count == queue.most)):
                     dead.append(message)
                     continue
                 retry = queue.settings

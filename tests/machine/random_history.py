@@ -116,7 +116,7 @@ class History:
             ("dead_letter_exchange", 0.5, ("dlx",)),
             ("dead_letter_routing_key", 0.2, ("dead",)),
             ("dead_letter_strategy", 0.5, ("at-least-once",)),
-            ("delivery_limit", 0.4, (-1, 0, 1, 2)),
+            ("delivery_limit", 0.4, (-1, 0, 1, 2, 5_000)),
             ("delayed_retry_type", 0.3, ("all", "failed", "returned", "disabled")),
             ("delayed_retry_min", 0.4, (0, 1, 4)),
             ("delayed_retry_max", 0.2, (2, 6)),
@@ -156,10 +156,21 @@ class History:
         if dice.random() < 0.1:
             self.sequence += dice.choice((0, 1))
             origin = Origin(VHOST, "elsewhere", 5, 55, "expired", self.sequence)
+        elif dice.random() < 0.15:
+            origin = self._restored()
         size, persistent = dice.randint(0, 12), dice.random() < 0.7
         priority = dice.choice((None, 0, 1, 2, 5, 255))
         event = Published(route(*names), b"", expiration, priority, persistent, origin, None, b"", size)
         return event, self._session(1)
+
+    def _restored(self) -> Origin:
+        """What a restoration says of a message: it may have been flagged by a crash without a delivery that counts, or
+        be of a classic queue, which counts none."""
+        dice = self.dice
+        name, message_id = dice.choice(("undo purge", "undo delete")), dice.randint(1, 200)
+        flagged = dice.random() < 0.6
+        count = dice.choice((0, 0, 1, 3, 5_000, 1 << 40)) if flagged else 0
+        return Origin(VHOST, "elsewhere", 5, message_id, "restored", message_id, name, count, flagged)
 
     def _settle(self, holder: Consumer) -> tuple[Event, int]:
         dice = self.dice
@@ -220,9 +231,9 @@ class History:
             return Purged(VHOST, name), self._some_session()
         if throw < 0.8:
             return QueueDeleted(VHOST, name, dice.random() < 0.3, dice.random() < 0.3), self._some_session()
-        if throw < 0.83:
-            return BrokerStarted("n", "1", 1, dice.random() < 0.5), 0
-        if throw < 0.87:
+        if throw < 0.85:
+            return BrokerStarted("n", "1", 1, dice.random() < 0.6), 0
+        if throw < 0.88:
             return NodeLost("n", dice.choice(sorted(self.epochs.values())), "lapsed"), 0
         if throw < 0.91:
             return Checkpointed(self.offset - 1, ""), 0

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
-from events_for_tests import START_MS
+from events_for_tests import START_MS, VHOST, Bench
 from random_history import History, Step
 
 from projections.machine.effects import Delay, Deliver, Effect, FetchReply, Forget, Requeue
 from projections.machine.machine import Machine
+from schemas.events import Actor, ConsumerCancelled, Event, Nacked
 from spark_replay.audit_fold import CHECKS, AuditProduct
 
 Lie = Callable[[list[Effect]], bool]
@@ -113,3 +114,46 @@ def test_lies_are_found(lie: Lie, check: str) -> None:
             assert failures[check] > 0, failures
             return
     raise AssertionError("no history had anything to lie about")
+
+
+class Watched(Bench):
+    """A machine with an audit beside it."""
+
+    def __init__(self) -> None:
+        self.product = AuditProduct("queues-0")
+        super().__init__(version=2)
+
+    def do(self, event: Event, session: int = 1) -> list[tuple[object, ...]]:
+        if self.offset == 0:
+            self.product.begin(self.machine)
+        told = super().do(event, session)
+        self.product.event(self.offset - 1, self.now_ms, Actor("guest", session), event, self.effects)
+        return told
+
+
+def test_counts_that_have_come_to_their_largest_number_are_no_finding() -> None:
+    """Profile 4.3 counts to 4,095 failures and 2,047 returns, and no further (projections/machine/counting.py)."""
+    bench = Watched()
+    bench.declare("q", "quorum", semantics="rabbitmq-4.3", delivery_limit=-1)
+    message = bench.publish()
+    consumer = bench.attach(prefetch=1)
+    for _ in range(4_200):
+        bench.do(Nacked(VHOST, "q", consumer, ((message, message),), True, "reject"))
+    [delivered] = [effect for effect in bench.effects if isinstance(effect, Deliver)]
+    assert (delivered.delivery_count, delivered.acquired_count) == (4_095, 2_047)
+    assert bench.product.rows == []
+
+
+def test_an_active_consumer_gives_way_to_one_that_leaves_without_a_message() -> None:
+    """The next one is of no higher priority than the one before, and is rightly the active one."""
+    bench = Watched()
+    bench.declare("q", "quorum", semantics="rabbitmq-4.3", single_active_consumer=True)
+    first = bench.attach(prefetch=1)
+    bench.ack(first, bench.publish())
+    next_one = bench.attach(prefetch=5)
+    higher = bench.attach(prefetch=1, priority=7)
+    bench.do(ConsumerCancelled(VHOST, "q", higher))
+    bench.publish()
+    [delivered] = [effect for effect in bench.effects if isinstance(effect, Deliver)]
+    assert delivered.consumer == next_one
+    assert bench.product.rows == []

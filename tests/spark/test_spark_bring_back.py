@@ -1,7 +1,9 @@
 """restore by a condition: Spark finds the messages, a real broker brings them back (B-02)."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pika
@@ -30,6 +32,9 @@ def broker(tmp_path: Path):
         ("1/0 > 1", "Division by zero"),
         ("offset/0 > 1", "Division by zero"),  # which shows in a task
         ("outcome rlike '('", "Unclosed group"),
+        ("size(sequence(1, offset, 0)) = 1", "Illegal sequence boundaries"),  # and these have no SQLSTATE
+        ("format_string('%d', queue) = 'x'", "IllegalFormatConversionException"),
+        ("xpath_int(queue, '(') = 1", "Invalid XPath"),
         ("outcome = ", "Syntax error at or near end of input"),
         ("no such column", "Syntax error at or near 'column'"),
         ("nothing = 1", "`nothing` cannot be resolved"),
@@ -89,6 +94,13 @@ def test_b02_dead_letters_of_one_kind_come_back(
     ]  # fmt: skip
     assert [channel.basic_get("again", auto_ack=True)[2] for _ in range(2)] == [b"1", b"2"]
     assert channel.basic_get("again")[0] is None
+    for buffering, name in ((1, "unread"), (-1, "unread at the end")):
+        reading, writing = os.pipe()
+        os.close(reading)
+        with monkeypatch.context() as patched, os.fdopen(writing, "w", buffering) as pipe:
+            patched.setattr(sys, "stdout", pipe)
+            assert cli.run([*command, "--to", "again", "--name", name]) == 0
+    assert channel.queue_declare("again", passive=True).method.message_count == 4  # all was done that was asked for
     connection.close()
     assert cli.run([*command, "--to", "nowhere"]) == 69
     assert "no queue 'nowhere' in vhost '/'" in capsys.readouterr().err

@@ -13,8 +13,11 @@ from histories import START_MS, Recorder
 from spark_replay import __main__ as cli
 from spark_replay import failures, place_options, session
 from spark_replay.exit_status import status_of
+from spark_replay.findings import Finding
 from spark_replay.output import message_object, print_table
 from spark_replay.properties import properties_object
+from spark_replay.report import print_batch
+from spark_replay.watch import BatchReport, PartitionReport
 from tests.running import free_port
 
 CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
@@ -222,6 +225,33 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
             monkeypatch.setattr(sys, "stdout", pipe)
             assert cli.run(arguments) == status
         monkeypatch.undo()
+
+
+def test_several_moments_in_one_go(told: Path, spark, capsys: pytest.CaptureFixture[str]) -> None:
+    times = [str(START_MS), "mark:early", str(START_MS + 1_000)]
+    alone = []
+    for time in times:
+        assert cli.run(["state-at", "--data", str(told), "--messages", "--time", time]) == 0
+        alone += [{"moment": time, **queue} for queue in json.loads(capsys.readouterr().out)]
+    command = ["state-at", "--data", str(told), "--messages", *(part for time in times for part in ("--time", time))]
+    assert cli.run(command) == 0
+    assert json.loads(capsys.readouterr().out) == alone
+    assert [queue["messages_total"] for queue in alone][-1] == 1  # the consumer has one, the others were purged
+    assert cli.run([*command, "--format", "table"]) == 0
+    assert capsys.readouterr().out.count("mark:early") == 3  # the queue, and two messages
+    assert cli.run([*command, "--mark", "late"]) == 64
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_a_watch_goes_on_when_nobody_reads_it(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    finding = Finding("claims", False, "queues-0", 17, None, None, "wrong")
+    at = PartitionReport(18, 18, 0, 0, 0)
+    reading, writing = os.pipe()
+    os.close(reading)
+    with monkeypatch.context() as patched, os.fdopen(writing, "w", 1) as pipe:
+        patched.setattr(sys, "stdout", pipe)
+        for batch in range(3):  # the first notices it, the others write to nowhere
+            print_batch(BatchReport(batch, "2026-11-21T03:04:05Z", 18, {"queues-0": at}, [finding]), form)
 
 
 def test_the_cause_is_found_in_what_spark_wraps() -> None:

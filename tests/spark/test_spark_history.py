@@ -211,3 +211,9 @@ def test_rows_of_an_event_that_fills_a_batch_say_the_same_in_the_next(tmp_path: 
             (at, "long", "purged", ANN.user, None)
         }
         assert [row["size"] for row in rows if row["queue"] == "other"] == [3] * published
+
+
+@pytest.mark.parametrize("message", ["queues-0:999999", "999999", "queues-9:1", "queues-0:-1"])
+def test_a_message_behind_the_end_needs_no_fold_to_be_refused(busy: Path, message: str) -> None:
+    with pytest.raises(BadRequest, match=f"no message {message} in the history: "):
+        biography(None, str(busy), message)  # type: ignore[arg-type]  # no Spark: nothing is folded

@@ -3,7 +3,9 @@
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
+from spark_replay.advice import ADVICE
 from spark_replay.findings import Finding
+from spark_replay.report import MEANING
 from spark_replay.report_html import ROWS, report_html
 
 WHEN = datetime(2025, 11, 21, 9, 0, tzinfo=UTC)
@@ -49,6 +51,20 @@ def test_a_page_names_every_finding_with_its_place() -> None:
     assert cells[4:6] == ["limits", "1 found"]
     assert cells[8:13] == ["limits", "queues-1", "17", queue, "12"]
     assert cells[13].startswith("over its limit & more")
+
+
+def test_what_was_found_says_how_bad_it_is_and_what_to_do() -> None:
+    for check in MEANING:
+        finding = Finding(check, False, "queues-0", 17, None, None, "wrong")
+        assert finding.severity in ("critical", "high", "medium"), check
+        assert len(finding.hint) > 20
+    assert Finding("kept", False, "a.topic", None, None, None, "set retention.ms").severity == "low"
+    holds = Finding("order", True, "queues-0", None, None, None, "100 events")
+    assert (holds.severity, holds.hint) == ("", "")
+    bad = [Finding("chain", False, "queues-0", n, None, None, "torn") for n in range(3)]
+    page, _ = read(bad)
+    assert page.count("<b>chain</b> is critical: keep the whole data directory") == 1
+    assert set(ADVICE) <= set(MEANING)
 
 
 def test_a_page_without_findings_says_passed() -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy
 import pytest
-from histories import START_MS, Recorder
+from histories import ANN, START_MS, Recorder
 
+from schemas.events import BROKER, BrokerStarted, SessionClosed
 from spark_replay import columns
 from spark_replay.history import history
 from spark_replay.ranges import BadRequest
@@ -37,7 +38,7 @@ def brute_force(rows: list[Any], start_ms: int, by_consumer: bool) -> dict[tuple
         if first:
             told["wait"].append(now - began[message])
         if row.outcome == "delivered":
-            told["redelivered"].append(int(row.redelivered))
+            told["redelivered"].append(int(not first))
         if row.final:
             told["stay"].append(now - began[message])
     return found
@@ -83,6 +84,22 @@ def test_every_stretch_has_its_own_row(spark, tmp_path: Path) -> None:
         (0, 1, 100), (60_000, 1, 300),
     ]  # fmt: skip
     assert [row.wait_max_ms for row in rows] == [0, 0]
+
+
+def test_a_first_delivery_is_none_again_whatever_its_flag_says(spark, tmp_path: Path) -> None:
+    """After a crash every message is flagged as redelivered, and a restored one as what it was."""
+    told = Recorder(tmp_path, partitions=1)
+    told.declare("orders")
+    told.publish("orders", b"x")
+    told.append(0, BROKER, BrokerStarted("rewindmq@localhost", "0.1.0", 1, after_crash=True))
+    told.get("orders", 1)
+    told.append(0, ANN, SessionClosed(ANN.session, 0))
+    told.get("orders", 2)
+    told.close()
+    flags = [row.redelivered for row in history(spark, str(tmp_path)).where("outcome = 'delivered'").collect()]
+    [row] = slo(spark, str(tmp_path)).collect()
+    assert flags == [True, True]
+    assert (row.delivered, row.redelivered, row.redelivery_rate) == (2, 1, 0.5)
 
 
 def test_a_stretch_may_be_as_long_as_is_taken(spark, busy: Path) -> None:

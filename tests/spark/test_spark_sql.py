@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from histories import ANN, START_MS, Recorder
 
-from schemas.events import Actor, Policy, PolicyApplied, PolicySet
+from schemas.events import BROKER, Actor, MachineUpgraded, Policy, PolicyApplied, PolicySet
 from spark_replay.kept_history import keep_history
 from tests.running import ROOT
 
@@ -32,8 +32,11 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         version = history.metadata(PolicySet("/", name, f"^{queue}$", definition, 0, "queues"), actor)
         history.append(0, actor, PolicyApplied("/", queue, Policy(name, definition, version), None))
 
+    history.append(0, BROKER, MachineUpgraded(2))
     history.declare("orders")
     history.declare("work")
+    history.declare("amq.delayed.later", kind="delayed")
+    history.publish("amq.delayed.later", b"due before Bob comes", expiration_ms=50)
     policy(ANN, "orders", "cap", '{"max-length":2}')
     for _ in range(5):
         history.publish("orders", b"order")
@@ -96,6 +99,13 @@ ANSWERS = (
 def test_b10_b17_questions_in_sql(spark, views: None, number: int) -> None:
     asked = [statement for statement in statements() if statement.startswith("SELECT")]
     assert rows(spark, asked[number]) == ANSWERS[number]
+
+
+def test_what_was_delayed_is_in_the_history_and_not_lost(spark, views: None) -> None:
+    asked = "SELECT queue, outcome FROM history WHERE final AND queue LIKE 'amq.%'"
+    assert rows(spark, asked) == [("amq.delayed.later", "delayed")]
+    hidden = "SELECT queue, hidden FROM queues ORDER BY queue"
+    assert rows(spark, hidden) == [("amq.delayed.later", True), ("orders", False), ("work", False)]
 
 
 def test_a_kept_history_answers_the_same(spark, views: None, told: Path, tmp_path: Path) -> None:

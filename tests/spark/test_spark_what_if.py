@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from histories import START_MS, Recorder
+from histories import ANN, START_MS, Recorder
 
-from schemas.events import BROKER, MachineUpgraded
+from schemas.events import BROKER, Acked, MachineUpgraded
 from spark_replay import __main__ as cli
 from spark_replay.candidates import parse_candidate
 from spark_replay.ranges import BadRequest
@@ -97,6 +97,22 @@ def test_b04_a_reaction_waits_for_the_delivery(spark, tmp_path: Path) -> None:
     assert {row.message_id: (row.before, row.after) for row in tried.fates.collect()} == {first: ("maxlen", "acked")}
     [assumed] = tried.assumptions.collect()
     assert (assumed.late_reactions, assumed.guessed_acks) == (1, 1)
+
+
+def test_b04_an_ack_that_settled_nothing_settles_nothing_elsewhere(spark, tmp_path: Path) -> None:
+    """The consumer holds another message in the world. What it never held in fact is still ready there, and here it
+    stays with the consumer, unacked. Nonsense may name more messages than a machine can count."""
+    told = Recorder(tmp_path, partitions=1)
+    told.declare("orders")
+    first, second = told.publish("orders", b"a"), told.publish("orders", b"b")
+    told.get("orders", 1)
+    told.append(0, ANN, Acked("/", "orders", 1, ((second, second),)))
+    told.append(0, ANN, Acked("/", "orders", 1, ((second, 10**12),)))
+    told.close()
+    tried = try_out(spark, tmp_path, Candidate("one", ".", {"max-length": 1}))
+    assert {row.message_id: (row.before, row.after) for row in tried.fates.collect()} == {first: ("unacked", "maxlen")}
+    [assumed] = tried.assumptions.collect()
+    assert (assumed.guessed_acks, assumed.late_reactions, assumed.lost_reactions) == (0, 0, 0)
 
 
 def test_b04_from_a_time_on(spark, tmp_path: Path) -> None:

@@ -2,14 +2,16 @@
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pika
 import pytest
 from forging import DEAD, WORK, tell
-from histories import START_MS, Recorder
+from histories import ANN, START_MS, Recorder
 
-from schemas.events import BROKER, Actor, Published, Purged, Route
+from engine.log.placement import partition_of
+from schemas.events import BROKER, Actor, Argument, Origin, Published, Purged, QueueDeclared, Route
 from spark_replay import __main__ as cli
 from spark_replay.bring_back import pages
 from spark_replay.candidates import candidate_without
@@ -92,6 +94,34 @@ def test_without_what_came_between_two_marks(spark, tmp_path: Path) -> None:
     for rule, numbers in (("from=mark:mark 4,to=mark:mark 8", range(4, 8)),
                           (f"from=mark:mark 4,to={START_MS}", range(4, 12))):  # fmt: skip
         assert differences(spark, tmp_path, rule) == {found[number]: ("ready", "left_out") for number in numbers}
+
+
+def test_letters_of_a_topic_that_has_grown_since_go_too(spark, tmp_path: Path) -> None:
+    """The queue lies where two partitions would have put it, and there are three now. Of its message came a dead
+    letter, and of another of the same id in another partition there came none."""
+    told = Recorder(tmp_path, partitions=3)
+    name = next(f"work{n}" for n in range(99) if partition_of("/", f"work{n}", 2) != partition_of("/", f"work{n}", 3))
+    home, elsewhere = partition_of("/", name, 2), partition_of("/", name, 3)
+    dead = next(f"dead{n}" for n in range(99) if partition_of("/", f"dead{n}", 3) == elsewhere)
+    declared = QueueDeclared(
+        "/", name, "classic", True, False, False, 0, (Argument("x-dead-letter-exchange", "longstr", ""),),
+        "rabbitmq-3.13", None, None,
+    )  # fmt: skip
+    queue_id = told.append(home, ANN, declared)
+    message = told.append(home, ANN, published(name, b"poison"))
+    told.declare(dead)
+    same_id = told.append(elsewhere, ANN, published(dead, b"another"))
+    while same_id < message:
+        same_id = told.append(elsewhere, ANN, published(dead, b"another"))
+    told.append(home, ANN, Purged("/", name))
+    origin = Origin("/", name, queue_id, message, "expired", 1)
+    came = told.append(elsewhere, BROKER, replace(published(dead, b"poison"), origin=origin))
+    told.close()
+    found = differences(spark, tmp_path, f"message=queues-{home}:{message}")
+    assert found == {(name, message): ("purged", "left_out"), (dead, came): ("ready", "left_out")}
+    assert differences(spark, tmp_path, f"message=queues-{elsewhere}:{same_id}") == {
+        (dead, same_id): ("ready", "left_out")
+    }
 
 
 def test_the_closure_goes_on_from_letter_to_letter() -> None:

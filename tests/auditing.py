@@ -1,0 +1,39 @@
+"""The audit of a data directory without Spark: the tasks' own code, a partition after the other, in this process."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from projections.machine.machine import Machine
+from projections.replay import decoder_for
+from spark_replay import columns
+from spark_replay.audit import concluded, ends_of
+from spark_replay.audit_fold import AuditProduct
+from spark_replay.audit_policies import rows_for_driver
+from spark_replay.findings import Finding
+from spark_replay.fold import Feed, fold_feed, groups_up_to
+from spark_replay.history_log import open_log
+from spark_replay.letters import NOTED, SORTED_BY, Post
+from spark_replay.ranges import Range
+
+
+def findings_of(data: Path) -> list[Finding]:
+    """All that the fold, the join of dead letters and the join of policies find. CorruptLog."""
+    log = open_log(str(data))
+    reach = ends_of(log)
+    rows: list[tuple[Any, ...]] = []
+    letters: list[Any] = []
+    for partition in log.queues:
+        post = Post(partition.name, reach[partition.name])
+        product = AuditProduct(partition.name, post)
+        stretch = Range(partition.name, 0, reach[partition.name])
+        groups = groups_up_to(partition, 0, stretch.end)
+        feed = Feed(stretch, Machine(partition.name), groups, decoder_for(partition))
+        for batch in fold_feed(product, feed):
+            kept = letters if batch.schema.equals(columns.LETTERS) else rows
+            kept += batch.to_pylist()
+        rows += [dict(zip(columns.AUDIT.names, row, strict=True)) for row in rows_for_driver(product)]
+        rows.append(dict.fromkeys(columns.AUDIT.names) | {"check": NOTED, "ok": True, "detail": str(post.count)})
+    letters.sort(key=lambda row: [row[name] for name in SORTED_BY])
+    told = [SimpleNamespace(**row) for row in rows]
+    return concluded(str(data), told, lambda: [SimpleNamespace(**row) for row in letters], True, True)

@@ -1,0 +1,62 @@
+"""What an audit costs, beside verify and state_at: `python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N]`.
+
+One generated history in one partition, one Spark session on two cores. Each line: seconds on the wall, CPU of the
+Python workers for each event, and how many times that of state_at from the beginning, in the same run.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from bench_spark_scale import timed
+from generated_history import write_history
+
+from engine.log.reader import EmbeddedLogReader
+from spark_replay.audit import audit
+from spark_replay.chunks import verify
+from spark_replay.cutting import cut
+from spark_replay.session import session
+from spark_replay.state import state_at
+
+
+def held(findings: list[Any]) -> None:
+    assert all(finding.ok for finding in findings), [finding for finding in findings if not finding.ok]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("events", nargs="?", type=float, default=1e6)
+    parser.add_argument("--chunks", type=int, default=8)
+    asked = parser.parse_args()
+    spark = session(cores="2")
+    with tempfile.TemporaryDirectory() as directory:
+        warm, data, own = (Path(directory) / name for name in ("warm", "data", "own"))
+        write_history(warm, 20_000)
+        held(audit(spark, str(warm)))
+        write_history(data, int(asked.events))
+        place, events = str(data), EmbeddedLogReader(data).queues[0].next_offset
+        jobs: dict[str, Callable[[], Any]] = {
+            "state_at, from the beginning": lambda: state_at(spark, place, messages=False).rows.collect(),
+            "audit": lambda: held(audit(spark, place)),
+            "cut": lambda: cut(spark, place, events // asked.chunks, own),
+            "verify, in chunks": lambda: held(verify(spark, place, own)),
+            "audit, the first with ledgers": lambda: held(audit(spark, place, own)),
+            "audit, in chunks": lambda: held(audit(spark, place, own)),
+            "audit, --since-last": lambda: held(audit(spark, place, own, since_last=True)),
+        }
+        base = 0.0
+        for name, job in jobs.items():
+            wall, cpu = timed(job)
+            base = base or cpu
+            each = cpu / events * 1e6
+            print(f"{name:32} {wall:7.1f} s {each:7.2f} us an event {cpu / base:6.2f} times state_at", flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
