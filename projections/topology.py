@@ -30,6 +30,7 @@ from typing import Any
 
 from projections.machine.settings import definition
 from projections.queue_arguments import QUEUE_ARGUMENTS
+from schemas.clock_events import ClockSet, ClockStepped
 from schemas.events import (
     Actor,
     Bound,
@@ -158,6 +159,8 @@ class Topology:
     ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
     had_permissions: bool  # somebody once, so the first user was made
     deleted_vhosts: dict[str, None]  # and not made anew
+    ahead_ms: int  # the clock of the queues is so far ahead of the time in the log (ClockSet)
+    clock_stepped: ClockStepped | None  # the last, since the clock was set
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -179,6 +182,8 @@ class Topology:
         self.ended = {}
         self.had_permissions = False
         self.deleted_vhosts = {}
+        self.ahead_ms = 0
+        self.clock_stepped = None
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -420,6 +425,13 @@ class Topology:
         self.marks.pop(event.name, None)
         self.marked.pop(event.name, None)
 
+    def on_clock_stepped(self, offset: int, event: ClockStepped) -> None:
+        self.clock_stepped = event
+
+    def on_clock_set(self, offset: int, event: ClockSet) -> None:
+        self.ahead_ms = event.ahead_ms
+        self.clock_stepped = None
+
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event
         self.deleted_vhosts.pop(event.vhost, None)
@@ -509,6 +521,8 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     SubjectErased: Topology.on_subject_erased,
     MarkSet: Topology.on_mark_set,
     MarkDeleted: Topology.on_mark_deleted,
+    ClockStepped: Topology.on_clock_stepped,
+    ClockSet: Topology.on_clock_set,
 }
 
 

@@ -29,6 +29,7 @@ from schemas.walk import MalformedRecord, Program, compile_schema, record_length
 
 SUFFIX = ".avro"
 FORMAT = b"1"
+BEGINS_ANEW = b"rewindmq.time"
 SYNC_BYTES = 16
 MAGIC = b"Obj\x01"
 _FRAME_BYTES = 20  # two longs at their longest
@@ -53,6 +54,7 @@ class Header:
     base_offset: int
     sync: bytes
     raw: bytes
+    begins_anew: bool = False  # in time: the clock was set, and timestamps may be lower than in the segment before
 
     @property
     def program(self) -> Program:
@@ -69,7 +71,7 @@ def segment_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
 
 
-def encode_header(schema: str, partition: str, base_offset: int) -> bytes:
+def encode_header(schema: str, partition: str, base_offset: int, begins_anew: bool = False) -> bytes:
     metadata = {
         b"avro.schema": schema.encode(),
         b"avro.codec": b"null",
@@ -77,6 +79,8 @@ def encode_header(schema: str, partition: str, base_offset: int) -> bytes:
         b"rewindmq.partition": partition.encode(),
         b"rewindmq.base_offset": str(base_offset).encode(),
     }
+    if begins_anew:
+        metadata[BEGINS_ANEW] = b"anew"
     items = [_long(len(part)) + part for item in metadata.items() for part in item]
     return b"".join((MAGIC, _long(len(metadata)), *items, b"\x00", secrets.token_bytes(SYNC_BYTES)))
 
@@ -268,6 +272,7 @@ def _parse_header(data: bytes) -> Header:
         int(metadata[b"rewindmq.base_offset"]),
         data[at:end],
         data[:end],
+        BEGINS_ANEW in metadata,
     )
 
 
