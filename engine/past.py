@@ -44,12 +44,14 @@ class PastMessage:
 
 @dataclass(frozen=True, slots=True)
 class PastQueue:
-    """`offset`: of the queue's partition, everything below it has happened. `clock_ms`: where the clock stands."""
+    """`offset`: of the queue's partition, everything below it has happened. `time_ms`: where the clock stands.
+    `ahead_ms`: what the clock of its expiries is ahead of that."""
 
     queue: Queue
     partition: str
     offset: int
-    clock_ms: int
+    time_ms: int
+    ahead_ms: int
     messages: list[PastMessage]
 
 
@@ -80,7 +82,7 @@ def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count
     views = list(islice(found.messages(), first, first + count))
     published = dict(published_at(log, (view.message_id for view in views)))
     messages = [PastMessage(view, *published[view.message_id]) for view in views]
-    return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
+    return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
 
 
 def messages_at(history: History, vhost: str, queue: str, at: At) -> "tuple[array[int], array[int]]":

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from engine.broker import Broker, Config, wall_clock_ms
+from engine.broker import Broker, Config
 from engine.config import VERSION
 from engine.definitions import load
 from engine.errors import AmqpError
@@ -108,7 +108,7 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
     try:
         config.data.mkdir(parents=True, exist_ok=True)
         if config.kafka is not None:
-            return await open_node(config, wall_clock_ms, failed)
+            return await open_node(config, None, failed)
         return Broker.open(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error

@@ -159,7 +159,7 @@ class Wish:
         )  # fmt: skip
         bindings = bindings_then(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
         return Plan(
-            self.vhost, self.queue, queue.queue_id, log.name, offset, clock_ms, declared, wanted,
+            self.vhost, self.queue, queue.queue_id, log.name, offset, machine.log_ms, declared, wanted,
             dict(Counter(became[each.message_id] for each in there)), bindings,
         )  # fmt: skip
 

@@ -73,8 +73,8 @@ class LogPartition(Protocol):
         The first and the last block may hold records outside the range. Raises CorruptLog."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it. A time
-        that came twice, because the clock was set back between, is meant as it came last."""
+        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it. A
+        time that came twice, because the clock was set back between, is meant as it came last."""
 
 
 class Log(Protocol):

@@ -71,7 +71,8 @@ class MemoryPartition:
 
     def offset_at(self, timestamp_ms: int) -> int:
         blocks = list(self.read())
-        begins = [0, *(at for at in range(1, len(blocks)) if blocks[at].max_timestamp_ms < blocks[at - 1].max_timestamp_ms)]
+        newest = [block.max_timestamp_ms for block in blocks]
+        begins = [0, *(at for at in range(1, len(blocks)) if newest[at] < newest[at - 1])]  # anew
         ends = [*begins[1:], len(blocks)]
         for begin, end in zip(reversed(begins), reversed(ends), strict=True):
             stretch = blocks[begin:end]
