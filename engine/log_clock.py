@@ -9,7 +9,8 @@ Rules of this file
 - At a start log time is the wall clock's; but if that is behind the end of the log, log time goes on from the end: if
   it waited for the wall clock, no timer would fire until then.
 - At a start the wall clock may also be far ahead of the log. That is nearly always true: no broker ran, and what
-  expired meanwhile has to go (RabbitMQ does the same). A wrong date looks just like it, so it is told, and can be mended.
+  expired meanwhile has to go (RabbitMQ does the same). A wrong date looks just like it, so it is told, and it can be
+  mended.
 - Log time is drawn toward the wall clock by 500 ppm, the rate at which NTP slews a clock. That is more than quartzes
   drift, and makes a TTL of a minute 30 ms longer or shorter at most.
 """
