@@ -12,7 +12,9 @@ Rules of this file
   this node's clock and the difference that the last own records showed, rather too early than too late: a Tick that
   comes before its time would have to be sent again.
 - The queues' clock never goes back, so it would stand still when Kafka's goes back (a broker's clock was wrong). The
-  owner sees it by an own record, and appends a ClockSet: the queues' clock goes on from the owner's estimate.
+  owner sees it by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. What was
+  published meanwhile has its expiry from there, and must not lose the time for which the partition had been idle; if
+  nothing was (the owner's Tick was first), the clock goes on from the owner's estimate.
 - Duties (ticks, dead letters, expiry) are for the owner. Two nodes may both think they are it for a moment: all that
   owners append is harmless when it comes twice.
 """
@@ -81,6 +83,7 @@ class ReadBackPartition(Partition):
         self.log_difference_ms = 0  # time of records less this node's, as far as it can't be the time that they took
         self._probe: tuple[int, int] | None = None  # own records from this mark on were sent at this time or later
         self._setting_clock = False
+        self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
         self._skew_ms = 0  # the queues' clock less this node's
         self._skew_known = False  # an own record has told
         self._kept: list[Arrived] = []  # while in doubt
@@ -206,10 +209,10 @@ class ReadBackPartition(Partition):
     def probe_clock(self) -> None:
         """Compare the time of records with this node's by the next own record: it was sent after this, and Kafka had it
         before it came back."""
-        if self._probe is None:
+        if self._probe is None or self._settled == self._appended:
             self._probe = (self._appended, self._clock())
 
-    def _compare_clocks(self, newest_ms: int, own_ms: int) -> None:
+    def _compare_clocks(self, newest_ms: int, own_ms: int, only_time_passed: bool) -> None:
         now_ms = self._clock()
         if self._probe is not None and own_ms and self._settled > self._probe[0]:
             self.log_difference_ms = min(0, own_ms - self._probe[1]) or max(0, own_ms - now_ms)
@@ -218,8 +221,8 @@ class ReadBackPartition(Partition):
             self.log_difference_ms = newest_ms - now_ms
         if own_ms and self.owned and not self._setting_clock and self._went_back(own_ms):
             self._setting_clock = True
-            before_ms = self.log_ms()
-            self._send(BROKER, ClockSet(self.now_ms() - own_ms, before_ms), self._clock_was_set)
+            clock_ms = self.now_ms() if only_time_passed else self.machine.clock_ms
+            self._send(BROKER, ClockSet(clock_ms - own_ms, clock_ms - self.machine.ahead_ms), self._clock_was_set)
 
     def _went_back(self, own_ms: int) -> bool:
         machine = self.machine
@@ -253,7 +256,7 @@ class ReadBackPartition(Partition):
     def _fold(self, arrived: Arrived) -> None:
         machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
         apply, decode = machine.apply, self._decode
-        own_ms = 0
+        own_ms, event = 0, None
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
             if sent and sent[0][0] == value:
@@ -283,7 +286,10 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._rare(offset, event)
-        self._compare_clocks(arrived.timestamps_ms[-1], own_ms)
+        if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
+            self._in_time_below = machine.next_offset
+        only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
+        self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
         if not self._setting_clock:  # else it would learn from the time that is about to be put right
             self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
         while self._waiters and self._waiters[0][0] <= self._settled:
