@@ -97,6 +97,7 @@ class Alone:
 
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
         """The metadata log decides: if a crash comes between, the next start brings the partitions to what it says."""
+        self._broker.turns.end()  # a refusal has to be known before the publish is confirmed
         self.log.commit_and_wait()
         self._metadata.set_clock(first_ms, actor, event)
         for partition in self._partitions:
