@@ -6,6 +6,7 @@ Rules of this file
   `PolicyApplied` event in its own partition (S-028, S-167).
 """
 
+import json
 from collections.abc import Iterator
 
 from engine.config import Config
@@ -39,6 +40,8 @@ from schemas.events import (
     VhostCreated,
     VhostDeleted,
 )
+
+CLUSTER_NAME = "cluster_name"  # the global parameter that holds it, as in RabbitMQ
 
 
 class Administration(Users):
@@ -176,6 +179,13 @@ class Administration(Users):
         changed = GlobalParameterSet(name, canonical(value))
         if self.topology.global_parameters.get(name) != changed:
             await self.metadata.ask(Actor(user, 0), changed)
+
+    @property
+    def cluster_name(self) -> str:
+        """The name that an operator gave the cluster; else the node's, or the prefix of the topics in Kafka."""
+        named = self.topology.global_parameters.get(CLUSTER_NAME)
+        name = None if named is None else json.loads(named.value)
+        return name if isinstance(name, str) and name else self.config.cluster_name
 
     async def clear_global_parameter(self, user: str, name: str) -> None:
         """NotFound when there is none."""

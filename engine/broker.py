@@ -28,6 +28,7 @@ metadata log: unique in the whole history.
 import asyncio
 import secrets
 from collections.abc import Callable
+from typing import Protocol
 
 from engine import declarations, limits
 from engine.auth import ITSELF, Access
@@ -48,6 +49,7 @@ from engine.errors import (
     ResourceLocked,
 )
 from engine.exchanges import Exchanges, strip_cr_lf
+from engine.firehose import Firehose
 from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
@@ -101,6 +103,21 @@ EPOCH_IDS = 1 << 24
 MEMORY_LIMIT_BYTES = 1 << 30  # of bytes under way
 
 
+class Doors(Protocol):
+    """The AMQP listeners, for an operator who closes and opens them."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def suspend(self) -> None:
+        """Take no new connections. Those that are open go on."""
+
+    async def resume(self) -> None:
+        """Take new connections again. OSError when another program has taken an address meanwhile."""
+
+    async def close_connections(self) -> None: ...
+
+
 class Broker(Exchanges):
     """Use `open`."""
 
@@ -117,9 +134,11 @@ class Broker(Exchanges):
         self.counters = all_counters()
         self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
+        self.doors: Doors | None = None  # the AMQP server's, once it listens
         self.routing_version = 1
         self.access = Access(self.topology)
         self.router = Router(self.topology, self._locate)
+        self.firehose = Firehose(config, self.router, self.sessions, self._routes_changed)
         self.forwarder = Forwarder(self.router, clock, self.counters)
         self._epoch = -1
         self._ids = 0
@@ -396,7 +415,7 @@ class Broker(Exchanges):
         priority = argument_of(arguments, "x-priority")
         consumer_id = self._next_id()
         credit = 0 if prefetch > 0 and not no_ack else CREDIT_WINDOW
-        partition.attach(consumer_id, consumer)
+        partition.attach(consumer_id, self.firehose.tapped(session, channel, consumer))
         session.note(channel, partition, consumer_id)
         is_attached = False
 
@@ -445,7 +464,7 @@ class Broker(Exchanges):
         if holder_id is None:
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
-        partition.attach(holder_id, consumer)
+        partition.attach(holder_id, self.firehose.tapped(session, channel, consumer))
         get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
         for _ in range(count - 1):
             partition.append(session.actor, get)
@@ -477,8 +496,11 @@ class Broker(Exchanges):
         self.forwarder.take(partition, effect, message)
 
     def queues_changed(self) -> None:
-        self.routing_version += 1
+        self._routes_changed()
         self.router.queues_changed()
+
+    def _routes_changed(self) -> None:
+        self.routing_version += 1
 
     def _metadata_changed(self, offset: int, event: Event) -> None:
         self.routing_version += 1
@@ -493,9 +515,10 @@ class Broker(Exchanges):
         if isinstance(event, SubjectErased):
             self.subjects.erased(event.key_ids)
         elif isinstance(event, VhostDeleted):
+            self.firehose.switch(event.vhost, False)
             self._close_sessions(f"vhost '{event.vhost}' is deleted", lambda session: session.vhost == event.vhost)
         elif isinstance(event, UserDeleted):
-            self._close_sessions(f"user '{event.name}' was deleted", lambda session: session.user == event.name)
+            self._close_sessions(f"user '{event.name}' is deleted", lambda session: session.user == event.name)
 
     def _close_sessions(self, reason: str, which: Callable[[Session], bool]) -> None:
         for session in list(self.sessions.values()):

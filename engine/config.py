@@ -2,6 +2,7 @@
 
 import socket
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from engine.tls import TlsListener
@@ -13,6 +14,8 @@ VERSION = "0.1.0"
 RABBITMQ_VERSION = "3.13.7"
 MAX_MESSAGE_SIZE = 536_870_912  # as far as `max_message_size` goes, as in RabbitMQ
 EVERYWHERE = ("", "0.0.0.0", "::")
+LOCALHOST = "localhost"
+BOTH_FAMILIES = {LOCALHOST: ("127.0.0.1", "::1"), "": ("0.0.0.0", "::"), "::": ("0.0.0.0", "::")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Config:
     """Sizes are bytes, times are as their names say."""
 
     data: Path
-    host: str = "127.0.0.1"
+    host: str = LOCALHOST
     amqp_port: int = 5672
     http_port: int | None = 15672  # None: over TLS only
     https_port: int | None = None  # with `tls`
@@ -53,7 +56,17 @@ class Config:
     @property
     def address(self) -> str:
         """Of the AMQP listener, as others may reach it: one that listens everywhere is known by the machine's name."""
-        return f"{socket.gethostname() if self.host in EVERYWHERE else self.host}:{self.amqp_port}"
+        host = socket.gethostname() if self.host in EVERYWHERE else self.addresses[0]
+        return f"{bracketed(host)}:{self.amqp_port}"
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The addresses to listen on. `localhost` and `::` stand for one of IPv4 and one of IPv6, where the machine has
+        IPv6."""
+        both = BOTH_FAMILIES.get(self.host)
+        if both is None:
+            return (self.host,)
+        return both if has_ipv6() else both[:1]
 
     @property
     def listeners(self) -> list[tuple[str, str, int]]:
@@ -62,7 +75,17 @@ class Config:
             "amqp": self.amqp_port, "amqp/ssl": None if self.tls is None else self.tls.port, "http": self.http_port,
             "https": self.https_port, "http/prometheus": self.prometheus_port,
         }  # fmt: skip
-        return [(protocol, self.host, port) for protocol, port in ports.items() if port is not None]
+        return [
+            (protocol, address, port) for protocol, port in ports.items() if port is not None
+            for address in self.addresses
+        ]  # fmt: skip
+
+    def connection_name(self, peer: str) -> str:
+        """Both ends of a connection, as RabbitMQ names it. `peer`: address:port, or both ends already."""
+        if " -> " in peer:
+            return peer
+        address = self.addresses[-1 if peer.count(":") > 1 else 0]
+        return f"{peer} -> {bracketed(address)}:{self.amqp_port}"
 
     @property
     def keys_directory(self) -> Path:
@@ -76,3 +99,19 @@ class Config:
     def topic_of(self, partition: str) -> str | None:
         """Kafka's name for where it is; None for the embedded log."""
         return None if self.kafka is None else f"{self.kafka_prefix}.{partition.rpartition('-')[0]}"
+
+
+def bracketed(address: str) -> str:
+    """An address as it stands before a port."""
+    return f"[{address}]" if ":" in address else address
+
+
+@cache
+def has_ipv6() -> bool:
+    """Whether this machine has IPv6 on loopback."""
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True

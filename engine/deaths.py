@@ -29,7 +29,7 @@ _PROPERTIES = (
     (8, "shortstr"), (7, "shortstr"), (6, "timestamp"), (5, "shortstr"), (4, "shortstr"), (3, "shortstr"),
     (2, "shortstr"),
 )  # fmt: skip
-_HEADERS, _EXPIRATION = 13, 8
+HEADERS, _EXPIRATION = 13, 8
 _FIXED_SIZES = {
     "t": 1, "b": 1, "B": 1, "s": 2, "u": 2, "I": 4, "i": 4, "f": 4, "l": 8, "L": 8, "d": 8, "T": 8, "D": 5, "V": 0,
 }  # fmt: skip
@@ -72,7 +72,7 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
     fields = split_properties(properties)
     expiration = fields.pop(_EXPIRATION, None)
     original = None if expiration is None else expiration[1:].decode("utf-8", "replace")
-    headers = split_table(fields.get(_HEADERS, b"\0\0\0\0"))
+    headers = split_table(fields.get(HEADERS, b"\0\0\0\0"))
     history = _history(headers.get("x-death"))
     told = (routing_key, *copies_of(headers.get("CC")))  # of blind copies nobody is told
     death = Death(queue, reason, exchange, told, 1, time_s, original)
@@ -83,11 +83,11 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
             before.original_expiration,
         )  # fmt: skip
     deaths = (death, *(each for each in history or () if each is not before))
-    headers["x-death"] = _array([_table(each) for each in deaths])
+    headers["x-death"] = array([_table(each) for each in deaths])
     for order in ("last",) if history is not None else ("first", "last"):
         for what, value in (("reason", reason), ("queue", queue), ("exchange", exchange)):
-            headers[f"x-{order}-death-{what}"] = _longstr(value)
-    fields[_HEADERS] = join_table(headers)
+            headers[f"x-{order}-death-{what}"] = longstr(value)
+    fields[HEADERS] = join_table(headers)
     return Buried(join_properties(fields), (*told, *copies_of(headers.get("BCC"))), deaths)
 
 
@@ -97,11 +97,11 @@ def without_blind_copies(properties: bytes) -> bytes:
         return properties
     try:
         fields = split_properties(properties)
-        headers = split_table(fields[_HEADERS])
+        headers = split_table(fields[HEADERS])
         del headers["BCC"]
     except (ValueError, KeyError):  # no properties at all, or it is not one of their headers
         return properties
-    fields[_HEADERS] = join_table(headers)
+    fields[HEADERS] = join_table(headers)
     return join_properties(fields)
 
 
@@ -233,22 +233,22 @@ def _death(entry: Mapping[str, object]) -> Death | None:
 def _table(death: Death) -> bytes:
     entries = {
         "count": b"l" + death.count.to_bytes(8, "big", signed=True),
-        "reason": _longstr(death.reason),
-        "queue": _longstr(death.queue),
+        "reason": longstr(death.reason),
+        "queue": longstr(death.queue),
         "time": b"T" + death.time_s.to_bytes(8, "big"),
-        "exchange": _longstr(death.exchange),
-        "routing-keys": _array([_longstr(key) for key in death.routing_keys]),
+        "exchange": longstr(death.exchange),
+        "routing-keys": array([longstr(key) for key in death.routing_keys]),
     }
     if death.original_expiration is not None:
-        entries["original-expiration"] = _longstr(death.original_expiration)
+        entries["original-expiration"] = longstr(death.original_expiration)
     return b"F" + join_table(entries)
 
 
-def _longstr(value: str) -> bytes:
+def longstr(value: str) -> bytes:
     raw = value.encode()
     return b"S" + len(raw).to_bytes(4, "big") + raw
 
 
-def _array(items: list[bytes]) -> bytes:
+def array(items: list[bytes]) -> bytes:
     content = b"".join(items)
     return b"A" + len(content).to_bytes(4, "big") + content

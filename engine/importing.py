@@ -26,7 +26,7 @@ from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.policies import checked_definition
 from engine.users import check_patterns, hash_of_user, tags_from, tags_of_user
 from projections.queue_arguments import QUEUE_ARGUMENTS
-from projections.topology import SYSTEM_EXCHANGES, VHOST_LIMITS
+from projections.topology import VHOST_LIMITS, system_exchanges
 from schemas.events import Argument, ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -135,9 +135,8 @@ class Import:
         kind = default_queue_type(described.get("default_queue_type"))
         self.vhosts.add(name)
         self.default_types[name] = kind
-        for exchange, exchange_type in SYSTEM_EXCHANGES:
-            declared = ExchangeDeclared(name, exchange, exchange_type, durable=True, auto_delete=False, internal=False)
-            self.exchanges.setdefault((name, exchange), declared)
+        for system in system_exchanges(name):
+            self.exchanges.setdefault((name, system.exchange), system)
 
         async def step() -> None:
             new = name not in self.broker.topology.vhosts

@@ -25,5 +25,10 @@ def log_to_stderr(level: str) -> None:
     handler = logging.StreamHandler()
     handler.setFormatter(Line("%(asctime)s [%(levelname)s] %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """From now on log what is ours from `level` on."""
     for name in OURS:
         logging.getLogger(name).setLevel(level.upper())

@@ -22,7 +22,7 @@ from collections.abc import Callable
 import uvloop
 
 from engine.broker import Broker, Config
-from engine.config import VERSION
+from engine.config import VERSION, bracketed
 from engine.definitions import load
 from engine.errors import AmqpError
 from engine.http.app import Listener, listen, make_app, serve
@@ -81,7 +81,7 @@ async def _main(config: Config) -> None:
         await _listen(server, config)
         http = asyncio.create_task(serve(make_app(broker), _listen_http(config)))
         try:
-            where = ", ".join(f"{protocol} {address}:{port}" for protocol, address, port in config.listeners)
+            where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
             print(f"RewindMQ {VERSION} is ready: {where}, data {config.data}{log}", flush=True)
             await _until_stopped(stopping, http)
@@ -130,17 +130,15 @@ def _look_after_keys(broker: Broker) -> None:
 
 async def _listen(server: AmqpServer, config: Config) -> None:
     """For AMQP clients, and for those over TLS."""
-    try:
-        await server.start(config.host, config.amqp_port)
-    except OSError as error:
-        raise Failure(UNAVAILABLE, f"amqp {config.host}:{config.amqp_port}: {_reason(error)}") from error
-    if config.tls is None or config.tls.port is None:
-        return
-    context = _context(config.tls.context)
-    try:
-        await server.start_tls(config.host, config.tls.port, context)
-    except OSError as error:
-        raise Failure(UNAVAILABLE, f"amqp/ssl {config.host}:{config.tls.port}: {_reason(error)}") from error
+    for protocol, host, port in config.listeners:
+        if protocol.startswith("amqp"):
+            tls = config.tls if protocol == "amqp/ssl" else None
+            context = None if tls is None else _context(tls.context)
+            try:
+                await server.listen(host, port, context)
+            except OSError as error:
+                raise Failure(UNAVAILABLE, f"{protocol} {bracketed(host)}:{port}: {_reason(error)}") from error
+    server.begin()
 
 
 def _listen_http(config: Config) -> list[Listener]:
@@ -153,7 +151,7 @@ def _listen_http(config: Config) -> list[Listener]:
                 try:
                     listeners.append((listen(host, port), context))
                 except OSError as error:
-                    raise Failure(UNAVAILABLE, f"{protocol} {host}:{port}: {_reason(error)}") from error
+                    raise Failure(UNAVAILABLE, f"{protocol} {bracketed(host)}:{port}: {_reason(error)}") from error
     except Failure:
         for listener, _ in listeners:
             listener.close()

@@ -15,10 +15,11 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from engine.amqp.connection import Connection
 from engine.broker import Broker
+from engine.config import bracketed
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -29,6 +30,7 @@ UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable y
 UNSETTLED_MARK = 4_194_304  # how often durability is asked for
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
+STOPPING = "broker forced connection closure with reason 'shutdown'"  # RabbitMQ's words for a node that stops
 LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least: RabbitMQ does so once a minute
 
 
@@ -56,7 +58,7 @@ class AmqpProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         tls, listener = transport.get_extra_info("ssl_object"), self.broker.config.tls
         connection = Connection(
-            self.broker, f"{peer[0]}:{peer[1]}", is_loopback(str(peer[0])),
+            self.broker, f"{bracketed(str(peer[0]))}:{peer[1]}", is_loopback(str(peer[0])),
             None if tls is None or listener is None else listener.peer(tls),
         )  # fmt: skip
         connection.output.wake = self.wake
@@ -184,36 +186,58 @@ class AmqpServer:
         self.broker = broker
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
-        self.server: asyncio.Server | None = None
-        self.tls_server: asyncio.Server | None = None
-        self.port = 0
+        self.listeners: list[tuple[str, int, ssl.SSLContext | None]] = []  # address and port, and TLS where it is used
+        self.servers: list[asyncio.Server] = []  # none while the listeners are suspended
         self.unsettled = 0  # bytes received since the last durable mark
         self.marked = 0  # of these, what the mark under way covers
         self.held: list[AmqpProtocol] = []
         self.timer: asyncio.TimerHandle | None = None
         self.look_seconds = min(LOOK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen; `port` 0 takes a free one. OSError when the address is taken."""
+    def begin(self) -> None:
+        """The listeners are there: look after the connections that come."""
         self.broker.on_blocked.append(self.blocked_changed)
-        self.server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024)
-        self.port = self.server.sockets[0].getsockname()[1]
+        self.broker.doors = self
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 
-    async def start_tls(self, host: str, port: int, context: ssl.SSLContext) -> None:
-        """Listen for clients over TLS, too. OSError when the address is taken."""
-        self.tls_server = await self.loop.create_server(
-            lambda: AmqpProtocol(self), host, port, backlog=1024, ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS, ssl_shutdown_timeout=CLOSING_SECONDS,
-        )  # fmt: skip
+    async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
+        """Listen, with `context` over TLS; `port` 0 takes a free one. The port. OSError when the address is taken."""
+        over_tls: dict[str, Any] = {} if context is None else {
+            "ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": CLOSING_SECONDS,
+        }  # fmt: skip
+        server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024, **over_tls)
+        port = server.sockets[0].getsockname()[1]
+        self.servers.append(server)
+        self.listeners.append((host, port, context))
+        return port
 
-    async def stop(self, reason: str = "shutdown") -> None:
+    # -- doors --------------------------------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> bool:
+        """New connections are taken."""
+        return bool(self.servers)
+
+    def suspend(self) -> None:
+        """Take no new connections. Those that are open go on."""
+        for server in self.servers:
+            server.close()
+        self.servers = []
+
+    async def resume(self) -> None:
+        """Take new connections again. OSError when another program has taken an address meanwhile."""
+        if not self.servers:
+            listeners, self.listeners = self.listeners, []
+            try:
+                for listener in listeners:
+                    await self.listen(*listener)
+            except OSError:
+                self.suspend()
+                self.listeners = listeners
+                raise
+
+    async def close_connections(self, reason: str = STOPPING) -> None:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
-        for server in (self.server, self.tls_server):
-            if server is not None:
-                server.close()
-        if self.timer is not None:
-            self.timer.cancel()
         for protocol in list(self.protocols):
             if protocol.connection is not None:
                 protocol.connection.force_close(reason)
@@ -225,6 +249,13 @@ class AmqpServer:
         for protocol in list(self.protocols):
             protocol.drop()
         await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        """Take no new connections, and close all that are open."""
+        self.suspend()
+        if self.timer is not None:
+            self.timer.cancel()
+        await self.close_connections()
 
     def connections(self) -> list[Connection]:
         return [protocol.connection for protocol in self.protocols if protocol.connection is not None]

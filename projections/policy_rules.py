@@ -2,7 +2,9 @@
 
 Rules of this file
 - Keys, values and texts are RabbitMQ 3.13's (rabbit_policies.erl, rabbit_policy.erl, rabbit_parameter_validation.erl;
-  S-013, S-162, S-167). Keys of plugins and of mirrored queues (`ha-*`) are not recognised, as in RabbitMQ 4.
+  S-013, S-162, S-167). Keys of plugins are not recognised.
+- Keys of mirrored queues (`ha-*`, `queue-master-locator`) are taken, so that the definitions of a RabbitMQ 3 can be
+  imported. They decide nothing: what a queue holds is in the log, and the log has the copies.
 - A pattern is searched in the name (not anchored). RabbitMQ's are PCRE, ours are Python's: the same for what people
   write, but not for possessive corners.
 """
@@ -39,7 +41,26 @@ def definition_problem(name: str, definition: object, operator: bool, semantics:
     if unknown:
         pairs = ",".join(f"{{{erlang_term(key)},{erlang_term(definition[key])}}}" for key in unknown)
         return f"[{pairs}] are not recognised policy settings"
-    return _retry_problem(definition)
+    return _mirroring_problem(definition) or _retry_problem(definition)
+
+
+def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
+    """rabbit_mirror_queue_misc.erl validate_policy, and validate_policy of each mode."""
+    mode, params = definition.get("ha-mode"), definition.get("ha-params")
+    if mode is None:
+        if any(key.startswith("ha-") for key in definition):
+            return "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"
+        return None
+    if mode == "all":
+        return None if params is None else 'ha-mode="all" does not take parameters'
+    given = f"{erlang_term(params)} was given"
+    if mode == "exactly":
+        return None if _at_least(1)(params) else f'ha-mode="exactly" takes an integer, {given}'
+    if not isinstance(params, list):
+        return f'ha-mode="nodes" takes a list, {given}'
+    if not params:
+        return 'ha-mode="nodes" list must be non-empty'
+    return None if all(map(_text, params)) else f'ha-mode="nodes" takes a list of strings, {given}'
 
 
 def _retry_problem(definition: Mapping[str, object]) -> str | None:
@@ -131,6 +152,13 @@ _SETTINGS: _Settings = {
     "initial-cluster-size": (_at_least(0), "cluster size"),
     "stream-max-segment-size-bytes": (_segment_bytes, "segment size"),
     "stream-filter-size-bytes": (_filter_bytes, "filter size. Valid range is 16-255"),
+    "ha-mode": (_one_of("all", "exactly", "nodes"), "ha-mode value"),
+    "ha-params": (lambda value: True, ""),  # what it may be depends on the mode (_mirroring_problem)
+    "ha-sync-mode": (_one_of("manual", "automatic"), "ha-sync-mode value"),
+    "ha-sync-batch-size": (_at_least(1), "ha-sync-batch-size value"),
+    "ha-promote-on-shutdown": (_one_of("always", "when-synced"), "ha-promote-on-shutdown value"),
+    "ha-promote-on-failure": (_one_of("always", "when-synced"), "ha-promote-on-failure value"),
+    "queue-master-locator": (_one_of("min-masters", "client-local", "random"), "queue master locator value"),
 }  # fmt: skip
 
 # Where the node's profile is another. A queue that asks for it by argument has its own arguments.

@@ -73,8 +73,9 @@ BRACKETS = re.compile(r"[\[\]{}]")
 STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
-    ("amq.match", "headers"), ("amq.topic", "topic"),
+    ("amq.match", "headers"), ("amq.rabbitmq.trace", "topic"), ("amq.topic", "topic"),
 )  # fmt: skip
+TRACE_EXCHANGE = "amq.rabbitmq.trace"  # of the firehose (engine/firehose.py); internal: clients cannot publish to it
 
 # Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
 UNSUPPORTED_KEYS = {
@@ -135,6 +136,14 @@ class _Rule:
 
     def fits_exchange(self, exchange: str) -> bool:
         return self.event.apply_to in ("all", "exchanges") and self.pattern.search(exchange) is not None
+
+
+def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
+    """The exchanges that a vhost has from its beginning."""
+    return [
+        ExchangeDeclared(vhost, name, kind, durable=True, auto_delete=False, internal=name == TRACE_EXCHANGE)
+        for name, kind in SYSTEM_EXCHANGES
+    ]
 
 
 class Topology:
@@ -246,7 +255,7 @@ class Topology:
             [_told(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
             [asdict(self.permissions[key]) for key in sorted(self.permissions)],
-            [asdict(self.exchanges[key]) for key in sorted(self.exchanges)],
+            [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] != TRACE_EXCHANGE],
             [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
             [
                 [[vhost, asdict(rule.event), rule.policy.version] for vhost in sorted(rules)
@@ -435,9 +444,8 @@ class Topology:
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event
         self.deleted_vhosts.pop(event.vhost, None)
-        for name, kind in SYSTEM_EXCHANGES:
-            system = ExchangeDeclared(event.vhost, name, kind, durable=True, auto_delete=False, internal=False)
-            self.exchanges.setdefault((event.vhost, name), system)
+        for system in system_exchanges(event.vhost):
+            self.exchanges.setdefault((event.vhost, system.exchange), system)
 
     def _delete_vhost(self, vhost: str) -> None:
         if self.vhosts.pop(vhost, None) is not None:

@@ -117,10 +117,11 @@ class Channel:
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
         """A publish to many queues, to several partitions, to none, one that is routed by its content or to carbon
-        copies, a mandatory one on a log that is read back, or one whose body is encrypted."""
+        copies, a mandatory one on a log that is read back, one in a vhost that is traced, or one whose body is
+        encrypted."""
         destinations = self.destinations(publishing, parsed)
         logged, encryption = body, None
-        if destinations:
+        if destinations or publishing.traced:
             try:
                 logged, encryption = self.logged(parsed, body)
             except NoKeyYet as missing:
@@ -133,6 +134,8 @@ class Channel:
             tally.received_confirm += 1
             sequence = self.confirms.published + 1
             self.confirms.published = sequence
+        if publishing.traced:
+            self.trace(publishing, parsed, logged, encryption, destinations)
         if not destinations:
             self.unroutable(publishing, parsed.raw, body)
             if sequence:
@@ -149,6 +152,15 @@ class Channel:
             self.shared.fanned_out += tally.routed - routed
         if publishing.returned:
             self.return_message(publishing, parsed.raw, body)
+
+    def trace(
+        self, publishing: Publishing, parsed: Parsed, body: bytes, encryption: Encryption | None,
+        destinations: tuple[Destination, ...],
+    ) -> None:  # fmt: skip
+        queues = [queue for destination in destinations for queue in destination.route.queues]
+        self.broker.firehose.published(
+            self.session, self.number, publishing.exchange, publishing.routing_key, parsed.raw, body, encryption, queues
+        )
 
     async def publish_later(self, put_off: PutOff) -> None:
         """What was put off, once its subject has a key. ResourceError (506) when none can be made."""

@@ -139,7 +139,7 @@ class Connection(FrameReader):
             return False
         self.state = "starting"
         properties = tables.encode({
-            "capabilities": CAPABILITIES, "cluster_name": self.broker.config.cluster_name, "product": "RabbitMQ",
+            "capabilities": CAPABILITIES, "cluster_name": self.broker.cluster_name, "product": "RabbitMQ",
             "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
             "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
         })  # fmt: skip
@@ -354,8 +354,8 @@ class Connection(FrameReader):
             self.finish()
 
     def force_close(self, reason: str) -> None:
-        """The broker stops, or an operator wants it: 320."""
-        self.close(ConnectionForced(f"broker forced connection closure with reason '{reason}'"))
+        """Close the connection with 320 and `reason`, word for word: the broker stops, or an operator asked for it."""
+        self.close(ConnectionForced(reason))
 
     def end_session(self) -> None:
         """Consumers, unacked messages and exclusive queues go; nothing held back is said any more."""

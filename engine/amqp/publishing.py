@@ -62,6 +62,7 @@ class Publishing:
         self.mandatory = mandatory
         self.returned = mandatory and exchange == "" and is_reply_queue(routing_key)  # even when it is delivered
         self.placed = False  # it takes a `Placing` to know whether it was routed
+        self.traced = False  # the firehose gets a copy
         self.version = -1  # of the routing that `destinations` was resolved under
         self.needs_content = False
         self.destinations: tuple[Destination, ...] = ()
@@ -80,7 +81,8 @@ class Publishing:
         self.placed = self.mandatory and not self.returned and broker.folds_what_is_durable
         self.partition = None
         self.route = None
-        by_hand = self.returned or self.placed
+        self.traced = session.vhost in broker.firehose.vhosts
+        by_hand = self.returned or self.placed or self.traced
         if len(self.destinations) == 1 and not by_hand and len(self.destinations[0].route.queues) < FAN_OUT:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route

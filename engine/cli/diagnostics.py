@@ -3,6 +3,7 @@
 import json
 import socket
 import time
+from collections.abc import Callable
 from typing import cast
 
 import click
@@ -28,14 +29,14 @@ REFUSED = {
     **dict.fromkeys(("eval", "eval_file", "exec", "remote_shell", "observer", "force_gc", "encode", "decode"), ERLANG),
     **dict.fromkeys((
         "join_cluster", "forget_cluster_node", "change_cluster_node_type", "rename_cluster_node", "force_boot",
-        "update_cluster_nodes", "reset", "force_reset", "start_app", "stop_app", "stop", "shutdown",
+        "update_cluster_nodes", "reset", "force_reset", "stop", "shutdown",
     ), NODES),
     **dict.fromkeys(("sync_queue", "cancel_sync_queue"), MIRRORS),
     **dict.fromkeys(("set_vm_memory_high_watermark", "set_disk_free_limit"), LIMITS),
     "rotate_logs": "the log goes to stderr: whoever keeps it rotates it",
-    "set_cluster_name": "the cluster's name is the node's, or the topics' prefix in Kafka",
-    **dict.fromkeys(("trace_on", "trace_off"), "nothing needs to be traced: the history has it all (rewindmq rewind)"),
-    **dict.fromkeys(("suspend_listeners", "resume_listeners"), "listeners are as long as the node is"),
+    **dict.fromkeys(("stream_status", "list_stream_connections", "list_stream_consumers", "list_stream_publishers"),
+                    "a stream is a queue here, its members are its partition's: 'rewindmq cluster_status' shows them,"
+                    " 'rewindmq list_queues name type messages' the stream"),
 }  # fmt: skip
 
 
@@ -145,7 +146,7 @@ def check_port_listener(settings: Settings, port: int) -> None:
     client = settings.client()
     node = node_of(client)
     settings.banner(f"Asking node {node} if there's an active listener on port {port} ...")
-    ports = sorted(int(str(each["port"])) for each in listeners_of(client))
+    ports = sorted({int(str(each["port"])) for each in listeners_of(client)})
     if port not in ports:
         raise CliError(UNAVAILABLE, f"No listener for port {port} is active on node {node}. Found listeners that use"
                        f" the following ports: {', '.join(map(str, ports))}")  # fmt: skip
@@ -161,7 +162,7 @@ def check_protocol_listener(settings: Settings, protocol: str) -> None:
     node = node_of(client)
     settings.banner(f"Asking node {node} if there's an active listener for protocol {protocol} ...")
     if check(client, "protocol-listener", protocol) is not None:
-        known = sorted(str(each["protocol"]) for each in listeners_of(client))
+        known = sorted({str(each["protocol"]) for each in listeners_of(client)})
         raise CliError(UNAVAILABLE, f"No listener for protocol {protocol} is active on node {node}. Found listeners for"
                        f" the following protocols: {', '.join(known)}")  # fmt: skip
     passed(settings, f"A listener for protocol {protocol} is running on node {node}.", node=node, protocol=protocol)
@@ -179,11 +180,12 @@ def check_port_connectivity(settings: Settings, address: str | None) -> None:
     ports: list[str] = []
     for listener in listeners_of(client):
         at = address or reachable(str(listener["ip_address"]), client)
-        ports.append(str(listener["port"]))
+        if str(listener["port"]) not in ports:
+            ports.append(str(listener["port"]))
         try:
-            socket.create_connection((at, int(ports[-1])), timeout=settings.seconds).close()
+            socket.create_connection((at, int(str(listener["port"]))), timeout=settings.seconds).close()
         except OSError as error:
-            refused.append(f"{listener['protocol']} at {at}:{ports[-1]} ({error.strerror or error})")
+            refused.append(f"{listener['protocol']} at {at}:{listener['port']} ({error.strerror or error})")
     if refused:
         raise CliError(UNAVAILABLE, f"Connection to ports of the following listeners on node {node} failed:"
                        f" {', '.join(refused)}")  # fmt: skip
@@ -250,8 +252,13 @@ def await_startup(settings: Settings) -> None:
     """Wait until the node answers and takes clients (--timeout: how long)."""
     client = settings.client(any_node=True)
     settings.banner("Waiting for the node to start ...")
-    deadline = time.monotonic() + settings.seconds
+    await_node(client, settings.seconds, time.monotonic() + settings.seconds, lambda: None)
+
+
+def await_node(client: Client, seconds: float, deadline: float, still: Callable[[], None]) -> None:
+    """Return when the node takes clients. `still` is called before each try: it raises when waiting is in vain."""
     while True:
+        still()
         try:
             if check(client, "ready-to-serve-clients") is None:
                 return
@@ -261,7 +268,7 @@ def await_startup(settings: Settings) -> None:
             if error.code not in (UNAVAILABLE, TIMEOUT):
                 raise
         if time.monotonic() > deadline:
-            raise CliError(TIMEOUT, f"the node at {client.address} did not start within {settings.seconds:g} seconds")
+            raise CliError(TIMEOUT, f"the node at {client.address} did not start within {seconds:g} seconds")
         time.sleep(WAIT_SECONDS)
 
 

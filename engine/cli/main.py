@@ -22,6 +22,7 @@ from engine.cli import (
     listings,
     marks,
     node,
+    operating,
     parameters,
     policies,
     queues,
@@ -34,7 +35,7 @@ from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": (*node.COMMANDS, *copying.COMMANDS), "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
+    "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS), "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
         *history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
         *clock.COMMANDS,

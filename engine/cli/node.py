@@ -10,7 +10,7 @@ from engine.cli.kafka import Kafka, with_kafka
 from engine.cli.settings import Settings, common
 from engine.cli.tls import with_tls
 from engine.cli.values import Value
-from engine.config import MAX_MESSAGE_SIZE, VERSION, Config
+from engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
 from engine.logs import LEVELS
 from engine.tls import TlsListener
 from projections.machine.profile import PROFILES, RABBITMQ_3_13
@@ -34,7 +34,8 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
 
 @click.command("start")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--host", default=LOCALHOST, show_default=True,
+              help="Address to listen on; localhost and :: are of IPv4 and IPv6.")  # fmt: skip
 @click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
 @click.option("--http-port", type=click.IntRange(1, 65535),
               help="Of the management API (default: 15672; with --https-port: none).")  # fmt: skip

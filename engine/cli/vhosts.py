@@ -111,4 +111,29 @@ def restart_vhost(settings: Settings) -> None:
     click.echo(f"Vhost '{settings.home}' is already running on node '{node}'")
 
 
-COMMANDS = (add_vhost, update_vhost_metadata, set_vhost_tags, delete_vhost, restart_vhost)
+@click.command("trace_on")
+@common
+def trace_on(settings: Settings) -> None:
+    """Copy what is published and delivered in a virtual host to amq.rabbitmq.trace, until the node stops."""
+    settings.banner(f'Starting tracing for vhost "{settings.home}" ...')
+    trace(settings, True)
+    settings.banner(f"Trace enabled for vhost {settings.home}")
+
+
+@click.command("trace_off")
+@common
+def trace_off(settings: Settings) -> None:
+    """End what trace_on began."""
+    settings.banner(f'Stopping tracing for vhost "{settings.home}" ...')
+    trace(settings, False)
+    settings.banner(f"Trace disabled for vhost {settings.home}")
+
+
+def trace(settings: Settings, on: bool) -> None:
+    client = settings.client()
+    client.put("vhosts", settings.home, content=metadata_of(client, settings.home) | {"tracing": on})
+
+
+COMMANDS = (
+    add_vhost, update_vhost_metadata, set_vhost_tags, delete_vhost, restart_vhost, trace_on, trace_off,
+)  # fmt: skip

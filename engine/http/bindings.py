@@ -1,11 +1,12 @@
-"""Bindings over HTTP. A binding's `properties_key` names it among those of the same two ends: its routing key,
-percent-encoded, and, when it has arguments, `~` and a digest of them.
+"""Bindings over HTTP. A binding's `properties_key` names it among those of the same two ends: its routing key, encoded
+as RabbitMQ encodes it (a space is `+`, `~` is `%7E`), and, when it has arguments, `~` and a digest of them. The digest
+is our own: RabbitMQ's is a hash of an Erlang term (rabbit_mgmt_format.erl `pack_binding_props/2`).
 """
 
 import base64
 import hashlib
 import json
-from urllib.parse import quote, unquote
+from urllib.parse import quote_plus, unquote
 
 from starlette.responses import Response
 
@@ -36,7 +37,7 @@ def bindings_in(call: Call, vhost: str) -> list[Bound]:
 
 
 def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
-    key = quote(routing_key, safe="-._")
+    key = quote_plus(routing_key).replace("~", "%7E")
     if not arguments:
         return key or "~"
     canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments]).encode()
@@ -119,8 +120,8 @@ async def bind(call: Call) -> Response:
     async with call.session(vhost) as session:
         await call.broker.bind(session, source, kind, destination, routing_key, arguments)
     await call.durable()
-    key = properties_key(routing_key, arguments)
-    return Response(status_code=201, headers={"location": f"{quote(destination, safe='')}/{quote(key, safe='~%')}"})
+    location = f"{quote_plus(destination)}/{quote_plus(properties_key(routing_key, arguments))}"
+    return Response(status_code=201, headers={"location": location})
 
 
 def binding_named(call: Call) -> Bound:

@@ -21,16 +21,10 @@ if TYPE_CHECKING:
     from projections.machine.queue import ConsumerView, Queue
 
 
-def connection_name(broker: "Broker", session: "Session") -> str:
-    if " -> " in session.peer:
-        return session.peer
-    return f"{session.peer} -> {broker.config.host}:{broker.config.amqp_port}"
-
-
 def peer_details(broker: "Broker", session: "Session") -> Item:
     host, _, port = session.peer.split(" -> ")[0].rpartition(":")
     return {
-        "name": connection_name(broker, session), "peer_host": host or session.peer,
+        "name": broker.config.connection_name(session.peer), "peer_host": host.strip("[]") or session.peer,
         "peer_port": int(port) if port.isdigit() else 0,
     }  # fmt: skip
 
@@ -62,7 +56,7 @@ async def vhost_connections(call: Call) -> Response:
 def session_named(call: Call) -> "Session":
     name = call.segment("name")
     for session in visible_sessions(call, None):
-        if connection_name(call.broker, session) == name:
+        if call.broker.config.connection_name(session.peer) == name:
             return session
     raise not_found()
 
@@ -91,7 +85,7 @@ def sessions_of_user(call: Call) -> "list[Session]":
 
 async def user_connections(call: Call) -> Response:
     return listed(call, [
-        {"name": connection_name(call.broker, session), "vhost": session.vhost, "user": session.user,
+        {"name": call.broker.config.connection_name(session.peer), "vhost": session.vhost, "user": session.user,
          "node": call.broker.config.node}
         for session in sessions_of_user(call)
     ])  # fmt: skip

@@ -147,10 +147,14 @@ async def send(
     publishing.needs_content = broker.needs_content(session.vhost, exchange)
     destinations = route_by_content(publishing, parsed, broker, session)
     logged, encryption = body, None
-    if parsed.subject is not None and destinations:
+    traced = session.vhost in broker.firehose.vhosts
+    if parsed.subject is not None and (destinations or traced):
         logged, encryption = await broker.subjects.seal(parsed.subject, body)
         broker.check_open(session)
         destinations = route_by_content(publishing, parsed, broker, session)  # as it is after the wait
+    if traced:
+        queues = [queue for destination in destinations for queue in destination.route.queues]
+        broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)
     tally = Tally()
     tally.another_size(len(body))
     tally.received = tally.received_confirm = 1

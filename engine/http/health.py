@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from engine.http.call import Call, bad_request, not_found, reply
 from engine.http.listing import Item
-from engine.http.overview import node_items
+from engine.http.overview import node_items, open_listeners
 from engine.http.queues import Taken
 from schemas.events import Argument, Published
 
@@ -46,9 +46,12 @@ async def virtual_hosts(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """503 while a node that was declared lost has not joined again: it turns clients away."""
+    """503 while the node turns clients away: an operator closed its doors (`stop_app`), or it was declared lost and has
+    not joined again."""
     if not call.broker.keeper.joined:
         return failed("the node was declared lost and joins again")
+    if call.broker.doors is not None and not call.broker.doors.open:
+        return failed("the listeners for clients are suspended: 'rewindmq start_app' or 'resume_listeners' opens them")
     return ok()
 
 
@@ -63,7 +66,7 @@ async def port_listener(call: Call) -> Response:
     asked_for = call.segment("port")
     if not (asked_for.isascii() and asked_for.isdigit()):
         raise bad_request("Invalid port")
-    ports = [port for _, _, port in call.broker.config.listeners]
+    ports = list(dict.fromkeys(port for _, _, port in open_listeners(call.broker)))
     if int(asked_for) in ports:
         return ok(port=int(asked_for))
     return failed("No active listener", missing=int(asked_for), ports=ports)
@@ -72,7 +75,7 @@ async def port_listener(call: Call) -> Response:
 async def protocol_listener(call: Call) -> Response:
     asked_for = call.segment("protocol").lower()
     protocol = PROTOCOLS.get(asked_for, asked_for)
-    protocols = [each for each, _, _ in call.broker.config.listeners]
+    protocols = list(dict.fromkeys(each for each, _, _ in open_listeners(call.broker)))
     if protocol in protocols:
         return ok(protocol=protocol)
     return failed("No active listener", missing=protocol, protocols=protocols)

@@ -22,7 +22,6 @@ from starlette.responses import Response
 
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
-from engine.http.clients import connection_name
 from engine.http.overview import memory_limit, open_descriptors, resident_bytes, totals, uptime_seconds
 from engine.http.statistics import Statistics, of_channel, statistics
 
@@ -104,7 +103,7 @@ class ChannelSeen:
     def __init__(self, broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> None:
         self.status = channel
         self.consumers = consumers
-        self.labels = {"channel": f"{connection_name(broker, session)} ({channel.number})"}
+        self.labels = {"channel": f"{broker.config.connection_name(session.peer)} ({channel.number})"}
         self.counted = of_channel(channel)
 
 
@@ -113,7 +112,7 @@ class ConnectionSeen:
         assert session.link is not None
         self.link = session.link
         self.channels = len(session.channels)
-        self.labels = {"connection": connection_name(broker, session)}
+        self.labels = {"connection": broker.config.connection_name(session.peer)}
 
 
 def counted(name: str) -> Callable[[QueueSeen | ChannelSeen], float]:
@@ -275,7 +274,7 @@ def info(broker: "Broker", endpoint: str) -> Iterator[Metric]:
     yield single("build_info", "RabbitMQ version whose semantics hold, and RewindMQ's own", 1, {
         "rabbitmq_version": RABBITMQ_VERSION, "product_name": "RewindMQ", "product_version": VERSION,
     })  # fmt: skip
-    cluster = config.cluster_name
+    cluster = broker.cluster_name
     yield single("identity_info", "Node and cluster", 1, {
         "rabbitmq_node": config.node, "rabbitmq_cluster": cluster, "rabbitmq_cluster_permanent_id": cluster,
         "rabbitmq_endpoint": endpoint,

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, cast
 
 from starlette.responses import Response
 
+from engine.administration import CLUSTER_NAME
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.exchange_types import EXCHANGE_TYPES
-from engine.http.call import Call, not_found, reply
+from engine.http.call import Call, bad_request, not_found, reply, text
 from engine.http.clients import visible_sessions
 from engine.http.clock import clock_item
 from engine.http.listing import Item, listed, single
 from engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
+from engine.logs import LEVELS, set_level
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -80,7 +82,7 @@ async def overview(call: Call) -> Response:
         "management_version": RABBITMQ_VERSION, "rates_mode": "basic", "exchange_types": exchange_types(),
         "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
         "product_name": "RewindMQ", "product_version": VERSION, "rabbitmq_version": RABBITMQ_VERSION,
-        "python_version": sys.version.split()[0], "node": config.node, "cluster_name": config.cluster_name,
+        "python_version": sys.version.split()[0], "node": config.node, "cluster_name": broker.cluster_name,
         "disable_stats": call.asks("disable_stats"), "enable_queue_totals": call.asks("enable_queue_totals"),
         "is_op_policy_updating_enabled": True, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
         "log": [log_item(broker, partition) for partition in broker.partitions],
@@ -119,10 +121,17 @@ def exchange_types() -> list[Item]:
     ]  # fmt: skip
 
 
+def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
+    """(protocol, address, port) of those that take connections: an operator may have suspended those for AMQP."""
+    doors = broker.doors
+    suspended = doors is not None and not doors.open
+    return [each for each in broker.config.listeners if not (suspended and each[0].startswith("amqp"))]
+
+
 def listeners(broker: "Broker") -> list[Item]:
     return [
         {"node": broker.config.node, "protocol": protocol, "ip_address": address, "port": port, "socket_opts": {}}
-        for protocol, address, port in broker.config.listeners
+        for protocol, address, port in open_listeners(broker)
     ]
 
 
@@ -156,7 +165,19 @@ async def version(call: Call) -> Response:
 
 
 async def cluster_name(call: Call) -> Response:
-    return reply({"name": call.broker.config.cluster_name})
+    return reply({"name": call.broker.cluster_name})
+
+
+async def set_cluster_name(call: Call) -> Response:
+    """PUT /api/cluster-name {"name": ...}, for administrators. It is a global parameter, as in RabbitMQ."""
+    call.require()
+    content = await call.body("name")
+    name = text(content, "name", "")
+    if not name:
+        raise bad_request("the cluster's name must not be empty")
+    await call.broker.set_global_parameter(call.user, CLUSTER_NAME, name)
+    await call.durable()
+    return Response(status_code=204)
 
 
 # -- nodes ------------------------------------------------------------------------------------------------------------
@@ -222,6 +243,19 @@ def node_named(call: Call) -> Item:
 
 async def node(call: Call) -> Response:
     return single(call, node_named(call))
+
+
+async def set_log_level(call: Call) -> Response:
+    """PUT .../log-level {"level": ...}, for administrators, until the node stops."""
+    call.require()
+    if call.segment("node") != call.broker.config.node:
+        raise not_found()
+    content = await call.body("level")
+    level = text(content, "level", "")
+    if level not in LEVELS:
+        raise bad_request(f"the level must be one of {', '.join(LEVELS)}")
+    set_level(level)
+    return Response(status_code=204)
 
 
 async def memory(call: Call) -> Response:

@@ -22,7 +22,7 @@ def vhost_item(call: Call, name: str) -> Item:
     return {
         "name": name, "description": vhost.description, "tags": list(vhost.tags),
         "default_queue_type": vhost.default_queue_type or "undefined", "metadata": metadata_of(vhost),
-        "tracing": False, "cluster_state": {call.broker.config.node: "running"},
+        "tracing": name in call.broker.firehose.vhosts, "cluster_state": {call.broker.config.node: "running"},
         **known.rates.shown(("vhost", name), depth), **known.message_stats(("vhost", name), served),
     }  # fmt: skip
 
@@ -51,13 +51,16 @@ async def put_vhost(call: Call) -> Response:
     content = await call.body()
     tags = tags_from(content.get("tags") or "")
     kind = default_queue_type(content.get("default_queue_type", content.get("defaultqueuetype")))
-    if content.get("tracing") in (True, "true"):
-        raise bad_request("tracing is not there: the log holds everything that happened, read that")
+    tracing = content.get("tracing")
+    if tracing not in (None, True, False, "true", "false"):
+        raise bad_request("tracing must be true or false")
     new = name not in call.broker.topology.vhosts
     await call.broker.create_vhost(call.user, name, text(content, "description", ""), tags, kind)
     if new:  # who makes a vhost may use it, as in RabbitMQ's API
         await call.broker.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
     await call.durable()
+    if tracing is not None:  # a vhost keeps its tracing where the body does not name it, as in RabbitMQ
+        call.broker.firehose.switch(name, tracing in (True, "true"))
     return done(new)
 
 

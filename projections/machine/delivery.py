@@ -5,6 +5,8 @@
       the first has no room       -> out of it (classic: only now is it found out)
       room again (ack, credit)    -> to the end, if it is out                             (S-092, S-093)
       its channel's limit reached -> out of it, into the limiter's `blocked`, in that order
+      the channel has room again  -> the first of `blocked` is served, and waits at its end when the limit is reached
+                                     again, so that no queue of the channel starves (since machine version 3)
 
 So a consumer of a classic queue that was full and has room again before its turn came keeps its turn; one of a quorum
 queue goes to the end. The first is how rabbit_queue_consumers.erl does it, the second rabbit_fifo's service queue;
@@ -25,6 +27,8 @@ from projections.machine.ready import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
 from projections.machine.single_active import enter, give_way, leave
 from projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
 from schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+
+FAIR_SINCE_VERSION = 3  # the machine version from which on consumers under a channel's limit are served in turn
 
 
 def next_consumer(queue: Queue) -> Consumer | None:
@@ -132,13 +136,22 @@ def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
-    """Deliveries under a shared limit were settled: who waited for it may go on, in other queues too."""
-    if limiter.blocked and limiter.outstanding < limiter.limit:
-        resume(state, limiter, effects)
+    """Deliveries under a shared limit were settled: consumers that wait for it go on, in other queues too."""
+    if state.machine_version < FAIR_SINCE_VERSION:
+        if limiter.blocked and limiter.outstanding < limiter.limit:
+            resume_all(state, limiter, effects)
+        return
+    while limiter.blocked and limiter.outstanding < limiter.limit:
+        consumer = limiter.blocked.pop(0)
+        consumer.blocked = False
+        serve_again(consumer)
+        state.touch(consumer.queue)
+        run_after_taking(state, consumer.queue, effects)  # at the limit it stands at the end of `blocked`
 
 
-def resume(state: State, limiter: Limiter, effects: list[Effect]) -> None:
-    """All who wait for the limiter ask again."""
+def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
+    """All consumers that wait for the limiter ask again, at once. Where one delivery uses up the limit, the first of
+    them gets each one (a machine version before 3)."""
     waiting = limiter.blocked
     limiter.blocked = []
     queues: list[Queue] = []
@@ -256,7 +269,7 @@ def _lift_limit(state: State, holders: list[Consumer], effects: list[Effect]) ->
             state.touch(holder.queue)
     if limiter is not None:
         del state.limiters[(limiter.session, limiter.channel)]
-        resume(state, limiter, effects)
+        resume_all(state, limiter, effects)
 
 
 def join_level(queue: Queue, consumer: Consumer) -> None:

@@ -26,7 +26,7 @@ NODE_LOST = "node lost"
 STREAM = "stream"
 
 # What this code can fold. 2: LeaseRenewed; what a queue has of it is decided where it is declared (`Queue.version`).
-# 3: ClockSet.
+# 3: the consumers of a channel under one limit are served in turn (delivery.py); ClockSet.
 MACHINE_VERSION = 3
 CLOCK_SET_VERSION = 3
 

@@ -130,12 +130,14 @@ class DoubleBroker:
         )
         self.sessions: dict[int, Any] = {}
         self.routing_version = 0
+        self.cluster_name = self.config.cluster_name
         self.refuse_next = 0
         self.blocked: str | None = None
         self.flow: Any = None
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})
+        self.firehose = SimpleNamespace(vhosts=set(), tapped=lambda session, channel, consumer: consumer)
         self.last_id = 0
 
     def partition_of(self, queue: str) -> DoublePartition:

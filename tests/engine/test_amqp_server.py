@@ -19,7 +19,8 @@ def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
     async def main() -> None:
         double = broker or DoubleBroker()
         server = AmqpServer(double)  # type: ignore[arg-type]
-        await server.start("127.0.0.1", 0)
+        await server.listen("127.0.0.1", 0, None)
+        server.begin()
         try:
             await asyncio.wait_for(scenario(server, double), 20)
         finally:
@@ -27,6 +28,10 @@ def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+def port_of(server: AmqpServer) -> int:
+    return int(server.servers[0].sockets[0].getsockname()[1])
 
 
 class Socket:
@@ -55,7 +60,7 @@ class Socket:
 @contextlib.asynccontextmanager
 async def client(server: AmqpServer, *frames: bytes, limit: int = 65_536) -> AsyncIterator[Socket]:
     """A client that has sent these frames (by default: is connected, channel 1 open)."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=limit)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server), limit=limit)
     socket = Socket(reader, writer)
     if frames:
         await socket.send(*frames)

@@ -35,7 +35,25 @@ BAD = [
     ({"nonsense": 1, "max-length": -1}, "-1 is not a valid maximum length"),
     ({"b": "x", "a": True}, '[{<<"a">>,true},{<<"b">>,<<"x">>}] are not recognised policy settings'),
     ({}, "no policy provided"),
+    ({"ha-mode": "most"}, '<<"most">> is not a valid ha-mode value'),
+    ({"ha-params": 2}, "ha-mode must be specified to specify ha-params, ha-sync-mode or ha-promote-on-shutdown"),
+    ({"ha-mode": "all", "ha-params": 2}, 'ha-mode="all" does not take parameters'),
+    ({"ha-mode": "exactly", "ha-params": "2"}, 'ha-mode="exactly" takes an integer, <<"2">> was given'),
+    ({"ha-mode": "nodes", "ha-params": []}, 'ha-mode="nodes" list must be non-empty'),
+    ({"ha-mode": "nodes", "ha-params": [1]}, 'ha-mode="nodes" takes a list of strings, [1] was given'),
 ]
+
+
+def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) -> None:
+    """So that the definitions of a RabbitMQ 3 cluster can be imported."""
+    session = h.session()
+    h.declare(session, "q", durable=True)
+    definition = {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic", "queue-master-locator": "random",
+                  "ha-sync-batch-size": 100, "ha-promote-on-shutdown": "always", "max-length": 1}  # fmt: skip
+    h.broker.set_policy("guest", "/", "ha", "q", definition, 0, "all")
+    h.publish(session, "", "q", b"first")
+    h.publish(session, "", "q", b"second")
+    assert h.queue("q").messages_ready == 1, "what else the policy says holds"
 
 
 @pytest.mark.parametrize(("definition", "text"), BAD)

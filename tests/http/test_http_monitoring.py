@@ -57,7 +57,7 @@ def test_connections_channels_and_consumers(api: httpx.Client, broker: RunningBr
         f"/connections/{shown['name'].replace('>', '%3E').replace(' ', '%20')}", headers={"X-Reason": "enough"}
     )
     assert closed.status_code == 204
-    with pytest.raises(ConnectionClosedByBroker, match=r"CONNECTION_FORCED - .*'enough'"):
+    with pytest.raises(ConnectionClosedByBroker, match=r"CONNECTION_FORCED - enough"):
         connection.process_data_events(5)
     deadline = time.monotonic() + 5
     while api.get("/channels").json() and time.monotonic() < deadline:

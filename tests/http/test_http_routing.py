@@ -86,6 +86,19 @@ def test_a_binding_is_made_found_by_its_properties_key_and_removed(api: httpx.Cl
     assert api.delete(f"{between}/nope").status_code == 404
 
 
+def test_a_bindings_location_is_encoded_as_rabbitmqs(api: httpx.Client, queue: str) -> None:
+    """As 3.10.8 answers, but for the digest of arguments."""
+    between = f"/bindings/%2F/e/amq.direct/q/{queue}"
+    made = api.post(between, json={"routing_key": "a b~c#.*/é"})
+    assert made.headers["location"] == f"{queue}/a%2Bb%257Ec%2523.%252A%252F%25C3%25A9"
+    (listed,) = api.get(between).json()
+    assert listed["properties_key"] == "a+b%7Ec%23.%2A%2F%C3%A9"
+    for name in (listed["properties_key"], made.headers["location"].rpartition("/")[2]):
+        assert api.get(f"{between}/{name}").json() == listed
+    assert api.delete(f"{between}/{made.headers['location'].rpartition('/')[2]}").status_code == 204
+    assert api.post(between, json={"routing_key": ""}).headers["location"] == f"{queue}/~"
+
+
 def test_exchanges_bind_to_exchanges(api: httpx.Client, name: str) -> None:
     api.put(f"/exchanges/%2F/{name}", json={"type": "fanout"})
     assert api.post(f"/bindings/%2F/e/amq.direct/e/{name}", json={"routing_key": "k"}).status_code == 201

@@ -31,7 +31,7 @@ def test_a_vhosts_metadata(api: httpx.Client, name: str) -> None:
     assert api.get(f"/queues/{name}/q").status_code == 200
     for wrong in (
         {"default_queue_type": "ring"}, {"default_queue_type": ["quorum"]}, {"tags": 5}, {"description": 5},
-        {"tracing": True},
+        {"tracing": "loud"},
     ):  # fmt: skip
         assert api.put(f"/vhosts/{name}", json=wrong).status_code == 400, wrong
     assert api.get(f"/permissions/{name}/guest").status_code == 200, "who made it may use it"

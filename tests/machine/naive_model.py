@@ -326,6 +326,15 @@ class NaiveMachine:
             return
         blocked = [h for h in self.of_channel(session, channel) if h.blocked_since is not None]
         blocked.sort(key=lambda h: h.blocked_since or 0)
+        if self.version >= 3 and (session, channel) in self.shared:
+            while blocked and not self.limit_reached(session, channel):
+                first = min(blocked, key=lambda h: h.blocked_since or 0)
+                first.blocked_since = None
+                self.line_up(first)
+                self.deliver(first.queue)
+                self.limit(first.queue)
+                blocked = [h for h in self.of_channel(session, channel) if h.blocked_since is not None]
+            return
         queues: list[NaiveQueue] = []
         for holder in blocked:
             holder.blocked_since = None

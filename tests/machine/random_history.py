@@ -83,7 +83,7 @@ class History:
             self.last_epoch += 1
             self.epochs |= dict.fromkeys(lost, self.last_epoch)
         if self.machine.machine_version < MACHINE_VERSION and dice.random() < 0.05:
-            return MachineUpgraded(MACHINE_VERSION), 0
+            return MachineUpgraded(dice.randint(self.machine.machine_version + 1, MACHINE_VERSION)), 0
         missing = [name for name in NAMES if self.machine.queue(VHOST, name) is None]
         if missing and dice.random() < 0.3:
             return self._declare(dice.choice(missing))

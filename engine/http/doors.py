@@ -1,0 +1,50 @@
+"""An operator closes and opens the doors of a node: the listeners for AMQP clients. The management API stays, since
+it opens the doors again.
+
+    suspend, resume    no new connections are taken, until resume; open ones go on (rabbitmqctl suspend_listeners)
+    stop, start        the same, and all connections are closed (rabbitmqctl stop_app); queues and messages stay
+"""
+
+import logging
+import os
+
+from starlette.responses import Response
+
+from engine.broker import Doors
+from engine.http.call import ApiError, Call, not_found
+
+logger = logging.getLogger("rewindmq")
+
+
+def doors_of(call: Call) -> Doors:
+    """For administrators. 404 for another node: its own API has to be asked."""
+    call.require()
+    if call.segment("node") != call.broker.config.node or call.broker.doors is None:
+        raise not_found()
+    return call.broker.doors
+
+
+async def suspend(call: Call) -> Response:
+    doors_of(call).suspend()
+    logger.warning("user '%s' suspended the listeners: no new connections are taken", call.user)
+    return Response(status_code=204)
+
+
+async def resume(call: Call) -> Response:
+    doors = doors_of(call)
+    try:
+        await doors.resume()
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise ApiError(503, "unavailable", f"the node cannot listen again: {reason}") from None
+    logger.warning("user '%s' resumed the listeners", call.user)
+    return Response(status_code=204)
+
+
+async def stop(call: Call) -> Response:
+    doors = doors_of(call)
+    doors.suspend()
+    logger.warning("user '%s' stopped the application: connections are closed, no new ones are taken", call.user)
+    await doors.close_connections()
+    await call.durable()
+    return Response(status_code=204)
