@@ -8,6 +8,7 @@ Rules of this file
 
 import json
 from collections.abc import Iterator
+from operator import itemgetter
 
 from engine.config import Config
 from engine.errors import NotFound, PreconditionFailed
@@ -208,13 +209,13 @@ class Administration(Users):
     def all_queues(self, vhost: str | None = None) -> list[tuple[Partition, Queue]]:
         """The queues of a vhost (None: of all), each with its partition, ordered by (vhost, name)."""
         found = [
-            (partition, queue)
+            (key, partition, queue)
             for partition in self.partitions
-            for queue in partition.machine.queues()
-            if vhost is None or queue.vhost == vhost
+            for key, queue in partition.machine.by_name.items()
+            if vhost is None or key[0] == vhost
         ]
-        found.sort(key=lambda pair: (pair[1].vhost, pair[1].name))
-        return found
+        found.sort(key=itemgetter(0))
+        return [(partition, queue) for _, partition, queue in found]
 
     def visible_queues(self, vhost: str | None = None) -> list[tuple[Partition, Queue]]:
         """The same without those that the broker keeps for itself."""

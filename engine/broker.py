@@ -38,15 +38,14 @@ from engine.counters import all_counters
 from engine.dead_letters import Forwarder
 from engine.declarations import argument_of, resource
 from engine.delays import HiddenQueues, check_not_hidden
+from engine.doors import Door
 from engine.errors import (
     AccessRefused,
-    AmqpError,
     ConnectionForced,
     NotAllowed,
     NotFound,
     NotImplementedByBroker,
     PreconditionFailed,
-    ResourceLocked,
 )
 from engine.exchanges import Exchanges, strip_cr_lf
 from engine.firehose import Firehose
@@ -55,6 +54,7 @@ from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
 from engine.log_clock import ElapsedClock, LogClock, WallClock
+from engine.loop_share import LoopShare
 from engine.memory import MemoryAccount
 from engine.metadata import Metadata
 from engine.partition import Confirms, Consumer, Partition
@@ -133,6 +133,8 @@ class Broker(Exchanges):
         self.sessions = {}
         self.counters = all_counters()
         self.memory = MemoryAccount(MEMORY_LIMIT_BYTES)
+        self.http_share = LoopShare()  # of the management API
+        self.admissions: tuple[Door, ...] = ()  # limits of connections, once there are listeners
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.doors: Doors | None = None  # the AMQP server's, once it listens
         self.routing_version = 1
@@ -143,7 +145,7 @@ class Broker(Exchanges):
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks)
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
         erased = self.topology.erased_keys
@@ -294,7 +296,7 @@ class Broker(Exchanges):
         queue = partition.machine.queue(vhost, name)
         if queue is not None:
             if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
-                raise _locked(queue)
+                raise declarations.locked(queue)
             declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
             return await self._renewed(session, partition, queue)
         dead_letter_exchange = declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
@@ -317,7 +319,7 @@ class Broker(Exchanges):
         if queue is None:  # deleted by another node in the same moment, or this node was declared lost
             raise NotFound(f"no {resource('queue', name, vhost)}")
         if queue.exclusive != exclusive or (exclusive and queue.owner != session.session_id):
-            raise _locked(queue)  # another node's client was faster
+            raise declarations.locked(queue)  # another node's client was faster
         declarations.check_queue_equivalence(queue, durable, auto_delete, arguments)
         return queue
 
@@ -570,12 +572,4 @@ def _check_not_gone(queue: Queue) -> None:
 
 def _check_owner(session: Session, queue: Queue) -> None:
     if queue.exclusive and queue.owner != session.session_id:
-        raise _locked(queue)
-
-
-def _locked(queue: Queue) -> AmqpError:
-    return ResourceLocked(
-        f"cannot obtain exclusive access to locked {resource('queue', queue.name, queue.vhost)}. It could be originally"
-        " declared on another connection or the exclusive property value does not match that of the original"
-        " declaration."
-    )
+        raise declarations.locked(queue)

@@ -232,3 +232,11 @@ def _plain(value: object) -> str:
 
 def _inequivalent(where: str, key: str, received: str, current: str) -> AmqpError:
     return PreconditionFailed(f"inequivalent arg '{key}' for {where}: received {received} but current is {current}")
+
+
+def locked(queue: Queue) -> AmqpError:
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked {resource('queue', queue.name, queue.vhost)}. It could be originally"
+        " declared on another connection or the exclusive property value does not match that of the original"
+        " declaration."
+    )

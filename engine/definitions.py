@@ -9,14 +9,17 @@ Rules of this file
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.errors import AmqpError, PreconditionFailed
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, require_sane
+from engine.http.bodies import BadBody, require_sane
+from engine.http.listing import queues_by_name
 from engine.importing import Import
+from engine.loop_share import Work
 from engine.parameters import all_parameters
 from engine.passwords import exported
 from projections.hidden import is_hidden
@@ -30,8 +33,8 @@ if TYPE_CHECKING:
 Item = dict[str, object]
 
 
-def export(broker: "Broker") -> Item:
-    """Everything."""
+async def export(broker: "Broker", work: Work) -> Item:
+    """Everything. Lists of entries are made as they are read; until then what they tell of may change."""
     topology = broker.topology
     permissions = [topology.permissions[key] for key in sorted(topology.permissions)]
     topics = [topology.topic_permissions[key] for key in sorted(topology.topic_permissions)]
@@ -53,43 +56,51 @@ def export(broker: "Broker") -> Item:
             {"name": name, "value": json.loads(topology.global_parameters[name].value)}
             for name in sorted(topology.global_parameters)
         ],
-        **_of_vhosts(broker, None),
+        **await _of_vhosts(broker, work, None),
     }  # fmt: skip
 
 
-def export_vhost(broker: "Broker", vhost: str) -> Item:
+async def export_vhost(broker: "Broker", work: Work, vhost: str) -> Item:
     """What is in one vhost, without its name: it can be imported into any."""
     parameters = [each for each in all_parameters(broker.topology) if each["vhost"] == vhost]
-    found = {"parameters": parameters, **_of_vhosts(broker, vhost)}
+    found: dict[str, Iterable[Item]] = {"parameters": parameters, **await _of_vhosts(broker, work, vhost)}
     return {"rabbit_version": RABBITMQ_VERSION} | {
-        category: [{key: value for key, value in item.items() if key != "vhost"} for item in items]
-        for category, items in found.items()
+        category: map(_without_vhost, items) for category, items in found.items()
     }
 
 
-def _of_vhosts(broker: "Broker", vhost: str | None) -> dict[str, list[Item]]:
+def _without_vhost(item: Item) -> Item:
+    return {key: value for key, value in item.items() if key != "vhost"}
+
+
+async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[str, Iterable[Item]]:
     """What is in one, or in all (None)."""
     topology = broker.topology
-    queues = [queue for queue in broker.queues(vhost) if not queue.exclusive]
-    queues = [queue for queue in queues if not is_hidden(queue.name)]
-    named = {(queue.vhost, queue.name) for queue in queues}
+    vhosts = topology.vhosts if vhost is None else (vhost,)
+    queues = [queue for _, queue in await queues_by_name(broker, work, vhosts) if not queue.exclusive]
+    exchanges = [
+        (key, exchange)
+        async for key, exchange in work.over(list(topology.exchanges.items()))
+        if key[0] in vhosts and key[1] != "" and not key[1].startswith("amq.")
+    ]
+    bindings = [each async for each in work.over(list(topology.bindings(vhost))) if _is_exported(broker, each)]
     return {
         "policies": [
             policy_item(each) for (home, _), each in sorted(topology.policies.items()) if vhost in (None, home)
         ],
-        "queues": [queue_item(queue) for queue in queues],
-        "exchanges": [
-            exchange_item(each)
-            for (home, name), each in sorted(topology.exchanges.items())
-            if vhost in (None, home) and name != "" and not name.startswith("amq.")
-        ],
-        "bindings": [
-            binding_item(bound)
-            for bound in topology.bindings(vhost)
-            if bound.destination_type == "exchange"
-            or ((bound.vhost, bound.destination) in named and broker.router.is_live(bound))
-        ],
+        "queues": map(queue_item, queues),
+        "exchanges": map(exchange_item, await work.in_order(exchanges)),
+        "bindings": map(binding_item, bindings),
     }  # fmt: skip
+
+
+def _is_exported(broker: "Broker", bound: Bound) -> bool:
+    if bound.destination_type == "exchange":
+        return True
+    queue = broker.queue(bound.vhost, bound.destination)
+    return (
+        queue is not None and not queue.exclusive and not is_hidden(bound.destination) and broker.router.is_live(bound)
+    )
 
 
 def user_item(topology: Topology, user: UserSet) -> Item:
@@ -144,7 +155,7 @@ async def load(broker: "Broker", path: Path) -> None:
         try:
             document = json.loads(file.read_text())
             require_sane(document, 0)
-        except (ValueError, RecursionError, ApiError) as error:
+        except (ValueError, RecursionError, BadBody) as error:
             raise PreconditionFailed(f"{file}: {error}") from None
         try:
             await Import(broker, "", document).carry_out()

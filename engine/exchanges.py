@@ -55,9 +55,9 @@ class Exchanges(Administration, ABC):
     def route_by_keys(
         self, session: Session, exchange: str, routing_keys: tuple[str, ...], content: Content
     ) -> tuple[Destination, ...]:
-        """As `route`, with the keys of carbon copies behind the message's own. Topic permissions are asked for that
-        only, as RabbitMQ does."""
-        self.check_publish(session, exchange, routing_keys[0])
+        """As `route`, with the keys of carbon copies behind the message's own: it takes topic permissions for all."""
+        for routing_key in routing_keys:
+            self.check_publish(session, exchange, routing_key)
         return self.router.route_by_keys(session.vhost, exchange, routing_keys, content)
 
     def check_publish(self, session: Session, exchange: str, routing_key: str) -> None:

@@ -11,7 +11,6 @@ Rules of this file
 - It is done with the rights of the broker, in the name of who asked for it: definitions need no permissions in vhosts.
 """
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterator
@@ -21,7 +20,8 @@ from engine import declarations, exchange_types, limits
 from engine.declarations import resource
 from engine.errors import AmqpError, PreconditionFailed
 from engine.http.arguments import arguments_from
-from engine.http.call import Json
+from engine.http.bodies import Json
+from engine.loop_share import Work
 from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.policies import checked_definition
 from engine.users import check_patterns, hash_of_user, tags_from, tags_of_user
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 Item = dict[str, Json]
 Step = Callable[[], Coroutine[Any, Any, object]]  # something to be done, already judged
 SERVER_NAMED = "amq."
-STEPS_AT_ONCE = 64  # then others get a turn
 # Releases that exported MD5 hashes without saying so (rabbit_auth_backend_internal.erl `hashing_algorithm/2`).
 MD5_RELEASES = ("3.0.", "3.1.", "3.2.", "3.3.", "3.4.", "3.5.")
 
@@ -43,8 +42,7 @@ logger = logging.getLogger("rewindmq")
 
 
 class Import:
-    """A document, judged when it is made: PreconditionFailed. `vhost`: into this one only, which exists; None: a whole
-    broker's. `user`: who asked, "" at boot."""
+    """A document. `vhost`: into this one only, which exists; None: a whole broker's. `user`: who asked, "" at boot."""
 
     def __init__(self, broker: "Broker", user: str, document: Json, vhost: str | None = None) -> None:
         if not isinstance(document, dict):
@@ -61,38 +59,38 @@ class Import:
         self.default_types = {name: known.default_queue_type for name, known in topology.vhosts.items()}
         self.queue_limits = {name: topology.vhost_limits(name).get("max-queues", -1) for name in topology.vhosts}
         self.steps: list[Step] = []
-        self._judge()
+        self.work = Work(broker.http_share)
 
     async def carry_out(self) -> None:
-        for number, step in enumerate(self.steps):
-            if number % STEPS_AT_ONCE == STEPS_AT_ONCE - 1:
-                await asyncio.sleep(0)
+        """PreconditionFailed, and nothing is done, when anything in it is wrong."""
+        await self._judge()
+        async for step in self.work.over(self.steps):
             await step()
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
-    def _judge(self) -> None:
+    async def _judge(self) -> None:
         if self.into is None:
-            self._each("users", "user", self._user)
-            self._each("vhosts", "vhost", self._vhost)
-            self._each("permissions", "permissions of", self._permissions, name="user")
-            self._each("topic_permissions", "topic permissions of", self._topic_permissions, name="user")
-        self._each("exchanges", "exchange", self._exchange)
+            await self._each("users", "user", self._user)
+            await self._each("vhosts", "vhost", self._vhost)
+            await self._each("permissions", "permissions of", self._permissions, name="user")
+            await self._each("topic_permissions", "topic permissions of", self._topic_permissions, name="user")
+        await self._each("exchanges", "exchange", self._exchange)
         if self.into is None:
-            self._each("global_parameters", "global parameter", self._global_parameter)
-        self._each("policies", "policy", self._policy)
-        self._each("parameters", "parameter", self._parameter)
-        self._each("queues", "queue", self._queue)
+            await self._each("global_parameters", "global parameter", self._global_parameter)
+        await self._each("policies", "policy", self._policy)
+        await self._each("parameters", "parameter", self._parameter)
+        await self._each("queues", "queue", self._queue)
         self._check_queue_limits()
-        self._each("bindings", "binding of", self._binding, name="source")
+        await self._each("bindings", "binding of", self._binding, name="source")
 
-    def _each(self, category: str, kind: str, judge: Callable[[Item], None], name: str = "name") -> None:
+    async def _each(self, category: str, kind: str, judge: Callable[[Item], None], name: str = "name") -> None:
         items = self.document.get(category)
         if items is None:
             return
         if not isinstance(items, list):
             raise PreconditionFailed(f"{category} must be a list")
-        for item in items:
+        async for item in self.work.over(items):
             if not isinstance(item, dict):
                 raise PreconditionFailed(f"{category} must be a list of objects")
             with about(f"{kind} '{item.get(name)}'"):

@@ -1,15 +1,20 @@
 """How a broker's life is kept in the log: alone on an embedded log (recovery.py), or as one of many nodes (node.py)."""
 
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from projections.machine.queue import Queue
+from projections.mending import mend
 from projections.store import StateStore
 from schemas.clock_events import ClockSet
 from schemas.events import Actor
 
 if TYPE_CHECKING:
     from engine.partition import Partition
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +57,23 @@ class Keeper(Protocol):
 
     def stop(self) -> None:
         """Everything durable, told and persisted. LogError when that can't be; what is confirmed is safe."""
+
+
+def mend_store(store: StateStore, partitions: "Sequence[Partition]") -> None:
+    """Make the store good again after a failed write, with every partition at rest. Fails as `mend`."""
+    if not all(partition.at_rest for partition in partitions):
+        return  # dead letters go round: at the next try, perhaps, they do not
+    folded = mend(store, [(partition.history, partition.projector) for partition in partitions])
+    for partition in partitions:
+        partition.mended()
+    logger.warning("%s: opened again after a failed write, and %d events folded again", store.path, folded)
+
+
+def persist(store: StateStore, partition: "Partition") -> None:
+    """At a clean stop: the partition's state is written and flushed. If RocksDB refuses, the log has everything."""
+    try:
+        partition.persist_all()
+    except Exception as error:  # rocksdict knows no narrower class
+        if store.failed is None:
+            raise
+        logger.error("%s: the state can't be written, the next start folds it from the log: %s", partition.name, error)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from engine.config import VERSION, Config
 from engine.flow import Flow
-from engine.keeping import Members
+from engine.keeping import Members, mend_store, persist
 from engine.log.base import LogError
 from engine.log.shared import Arrived, SharedLog
 from engine.mending import Mending
@@ -96,6 +96,7 @@ class Node:
         self._broker = broker
         self._mending = Mending(broker)
         broker.turns.kick = self.log.flush
+        broker.turns.mend = self._mend_store
         broker.turns.flow = self._flow
         for partition in self._partitions:
             partition.on_lost = self._read_of_loss
@@ -331,6 +332,11 @@ class Node:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
 
+    def _mend_store(self) -> None:
+        if self._store.failed is not None and self._store.has_room():
+            self._broker.end_of_turn()
+            mend_store(self._store, self._partitions)
+
     def written_state(self) -> StateStore:
         self._broker.end_of_turn()
         if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
@@ -364,7 +370,7 @@ class Node:
         finally:
             for partition in self._partitions if not self._broken else ():
                 partition.carry_out()
-                partition.persist_all()
+                persist(self._store, partition)
             self._store.close()
 
 

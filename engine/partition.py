@@ -119,7 +119,7 @@ class Partition(ABC):
     ) -> None:  # fmt: skip
         self.index = index
         self.name = log.name
-        self._log = log
+        self.history = log
         self.epoch: int | None = None  # this node's, where others fold the partition too: what is counted once
         self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
         self.machine = machine
@@ -427,18 +427,19 @@ class Partition(ABC):
         try:
             return self.projector.message(queue_id, message_id)
         except KeyError:
-            logger.error("%s: message %d is missing in the state store, read from the log", self.name, message_id)
+            if self.projector.failed is None:
+                logger.error("%s: message %d is missing in the state store, read from the log", self.name, message_id)
         except StoreError as error:
             logger.error("%s: message %d is read from the log: %s", self.name, message_id, error)
         record = self._record(message_id)
-        event = None if record is None else decoder_for(self._log).decode(record)[2]
+        event = None if record is None else decoder_for(self.history).decode(record)[2]
         if isinstance(event, Published):
             return event
         raise KeyError(message_id)
 
     def _record(self, offset: int) -> bytes | None:
         """One record of the log, while everybody waits."""
-        for block in self._log.read(offset, offset + 1):
+        for block in self.history.read(offset, offset + 1):
             return block.records[offset - block.first_offset]
         return None
 
@@ -468,8 +469,12 @@ class Partition(ABC):
         """More is durable: confirm it. Then `project`."""
 
     def project(self) -> None:
-        """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does;
-        the batch is kept, and written by a later call."""
+        """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does,
+        and from then on until the store is `mended`."""
+        if self.projector.failed is not None:
+            if self.projector.wants_write:
+                self.projector.let_go(self.durable_offset)
+            raise self.projector.failed
         if self._batch is None:
             changed = self.machine.next_offset - self._prepared_offset
             if not self.effects and (changed >= PREPARE_EVENTS or self.projector.wants_write):
@@ -485,6 +490,11 @@ class Partition(ABC):
         assert self._batch is not None
         self.projector.write(self._batch)
         self._batch = None
+
+    def mended(self) -> None:
+        """The store was made anew, up to the machine's offset."""
+        self._batch = None
+        self._prepared_offset = self.machine.next_offset
 
     @property
     def at_rest(self) -> bool:

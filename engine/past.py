@@ -6,10 +6,13 @@ stopped broker.
 The fold starts from the nearest snapshot of the queue's partition that is in the data directory; the rest, and the
 bodies by their offsets, are read from the log, wherever that is. Nothing here writes, and nothing touches the live
 broker.
+
+An incarnation is the life of a queue from a declaration to its end, named by its queue id, the offset of that
+declaration: a queue that was deleted and declared again, in the same vhost or in one that was made anew, is another.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -27,6 +30,7 @@ from schemas.events import Published
 
 # Two bodies that have no more than so many records between them are read with what is between them.
 NEIGHBOURS = 1_000
+READ_AT_ONCE = 1_000  # messages
 
 
 class NoSuchQueue(Exception):
@@ -75,20 +79,42 @@ def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
             yield replace(history, partitions=partitions)
 
 
-def queue_at(history: History, vhost: str, queue: str, at: At, first: int, count: int) -> PastQueue:
+def as_published(published: Published) -> Published:
+    return published
+
+
+def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageView]]:
+    while batch := list(islice(items, count)):
+        yield batch
+
+
+def queue_at(
+    history: History, vhost: str, queue: str, at: At, first: int, count: int, incarnation: int | None = None,
+    keep: Callable[[Published], Published] = as_published, most_bytes: int | None = None,
+) -> PastQueue:  # fmt: skip
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
+    Of each message what `keep` makes of it, as it is read; of all bodies `most_bytes` (None: no limit), and so fewer
+    messages, but one at least.
     Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
-    log, machine, found = queue_then(history, history.open(), vhost, queue, at)
-    views = list(islice(found.messages(), first, first + count))
-    published = dict(published_at(log, (view.message_id for view in views)))
-    messages = [PastMessage(view, *published[view.message_id]) for view in views]
+    log, machine, found = queue_then(history, history.open(), vhost, queue, at, incarnation)
+    messages: list[PastMessage] = []
+    kept_bytes = 0
+    for views in batched(islice(found.messages(), first, first + count), READ_AT_ONCE):
+        ids = [view.message_id for view in views]
+        published = {each: (when, keep(event)) for each, (when, event) in published_at(log, ids)}
+        for view in views:
+            when, event = published[view.message_id]
+            kept_bytes += len(event.body)
+            if most_bytes is not None and kept_bytes > most_bytes and messages:
+                return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
+            messages.append(PastMessage(view, when, event))
     return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
 
 
-def messages_at(history: History, vhost: str, queue: str, at: At) -> "tuple[array[int], array[int]]":
+def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
     """Ids and sizes of all its messages, in the same order. Raises as `queue_at`."""
     ids, sizes = array("q"), array("q")
-    for view in queue_then(history, history.open(), vhost, queue, at)[2].messages():
+    for view in queue_then(history, history.open(), vhost, queue, at, incarnation)[2].messages():
         ids.append(view.message_id)
         sizes.append(view.size)
     return ids, sizes
@@ -100,17 +126,21 @@ def log_of(reader: HistoryReader, vhost: str, queue: str) -> PartitionReader | K
 
 
 def queue_then(
-    history: History, reader: HistoryReader, vhost: str, queue: str, at: At
+    history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
 ) -> tuple[PartitionReader | KafkaPartition, Machine, Queue]:
-    """The queue as it was, with the machine that stands there and the log of its partition. Raises as `queue_at`."""
+    """The queue as it was, with the machine that stands there and the log of its partition. Only if it was this
+    `incarnation` (a queue id) then, unless that is None. Raises as `queue_at`."""
     log = log_of(reader, vhost, queue)
     if at.time_ms is not None:
         require_in_history([reader.metadata, *reader.queues], at.time_ms)
     machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
     found = machine.queue(vhost, queue)
-    if found is None:
+    if found is None or incarnation not in (None, found.queue_id):
         when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
-        raise NoSuchQueue(f"no queue '{queue}' in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})")
+        which = "" if incarnation is None else f", incarnation {incarnation},"
+        raise NoSuchQueue(
+            f"no queue '{queue}'{which} in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})"
+        )
     return log, machine, found
 
 

@@ -7,6 +7,8 @@
 
 The log is read in threads, a bounded piece at a time, through a reader of its own: nothing of the live broker is
 touched. What was in the queue is folded by the process that reads the past (past_process.py).
+
+Both tell of the queue that stands there now: another one that had its name before it is none of its readers' business.
 """
 
 from abc import ABC, abstractmethod
@@ -22,9 +24,10 @@ from engine.log.base import LogError
 from engine.log.history import History
 from engine.log.kafka_reading import KafkaPartition
 from engine.log.reader import PartitionReader
+from engine.memory import Kind
 from engine.partition import Partition
 from engine.past import NoSuchQueue, messages_at, published_at
-from engine.past_process import ProcessEnded, past_process
+from engine.past_process import ProcessEnded, TooManyQuestions, past_process
 from engine.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
 from engine.reading_arguments import FIRST, LAST, NEXT, NUMBER, Start
 from projections.machine.queue import Queue
@@ -135,16 +138,22 @@ class LogSource(Source):
     def _first_offset(self, end: int) -> int:
         start, log = self.start, self.log
         if start.kind == FIRST:
-            return log.start_offset
+            return self._beginning
         if start.kind == NUMBER:
-            return max(start.value, log.start_offset)
+            return max(start.value, self._beginning)
         if start.kind == LAST:
             return self._last(end)
-        return min(log.offset_at(start.value - 1), self._attached_at)  # a time to come: what is published from now on
+        found = min(log.offset_at(start.value - 1), self._attached_at)  # a time to come: what is published from now on
+        return max(found, self._beginning)
+
+    @property
+    def _beginning(self) -> int:
+        """Of what may be read: the queue's declaration, or the log's first record."""
+        return max(self.queue.queue_id, self.log.start_offset)
 
     def _last(self, end: int) -> int:
         """The offset of the last message; `end` when there is none. Looked for from the end, in windows that grow."""
-        start, window, behind = self.log.start_offset, LOOK_BACK, end
+        start, window, behind = self._beginning, LOOK_BACK, end
         while behind > start:
             first = max(start, behind - window)
             found = [offset for offset, message in self._publishes(first, behind) if message is not None]
@@ -216,6 +225,7 @@ class PastReader(Reader):
         self._threads = threads
         self._fetched: deque[tuple[int, Published]] = deque()
         self._fetching = False
+        self._held_bytes = 0  # of what is fetched and not delivered
 
     def has_news(self) -> bool:
         return not self._fetching and (bool(self._fetched) or self.source.has_more() or self.source.is_through())
@@ -228,6 +238,7 @@ class PastReader(Reader):
                 break
             message_id, message = fetched.popleft()
             room -= message.body_size
+            self._hold(-len(message.body))
             if self.filter is None or self.filter.passes(message):
                 self.deliver(message_id, message, message_id)
         if fetched:
@@ -237,8 +248,15 @@ class PastReader(Reader):
         if self.source.is_through():
             self.end()
         elif self.credit > 0 and self.source.has_more():
-            self._fetch()
+            if self.line.memory.room(PIECE_BYTES):
+                self._fetch()
+            else:
+                self.line.later(self)
         return False
+
+    def _hold(self, size: int) -> None:
+        self._held_bytes += size
+        self.line.memory.take(Kind.PAST, size)
 
     def _fetch(self) -> None:
         self._fetching = True
@@ -257,10 +275,13 @@ class PastReader(Reader):
             self.end()
             return
         self._fetched.extend(found)
+        self._hold(sum(len(message.body) for _, message in found))
         self.line.ready(self)
 
     def close(self) -> None:
         self.source.closed = True
+        self._hold(-self._held_bytes)
+        self._fetched.clear()
         if not self._fetching:  # else when that is done
             self._threads.submit(self.source.shut)
 
@@ -273,20 +294,21 @@ class WhatWasThere:
     vhost: str
     queue: str
     at: At
+    incarnation: int
 
     def answer(self) -> "tuple[array[int], array[int]] | Exception":
         try:
-            return messages_at(self.history, self.vhost, self.queue, self.at)
+            return messages_at(self.history, self.vhost, self.queue, self.at, self.incarnation)
         except (NoSuchQueue, RewindError, LogError) as error:
             return type(error)(str(error))
 
 
-async def moment_source(history: History, partition: Partition, queue: Queue, at: At) -> MomentSource:
+async def moment_source(history: History, partition: Partition, queue: Queue, at: At, user: str) -> MomentSource:
     """NotFound when the queue did not exist then; PreconditionFailed when the moment can't be read."""
     found: tuple[array[int], array[int]] | Exception
     try:
-        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at))
-    except (ProcessEnded, RuntimeError) as error:
+        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at, queue.queue_id), user)
+    except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
         found = error
     if isinstance(found, NoSuchQueue):
         raise NotFound(str(found))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from engine.amqp.properties import around
+from engine.memory import MemoryAccount
 from engine.partition import Consumer, Partition
 from engine.reading_arguments import Filter, filter_of
 from engine.sessions import Session
@@ -51,8 +52,13 @@ class Asked:
 class Line(Protocol):
     """Where readers stand (engine.reading.Readings)."""
 
+    memory: MemoryAccount
+
     def ready(self, reader: "Reader") -> None:
         """It may have something to do."""
+
+    def later(self, reader: "Reader") -> None:
+        """There is no memory for what it would read: it is asked again in a while."""
 
     def when_done(self, future: "Future[T]", callback: Callable[[T | None], None]) -> None:
         """Call back in the loop with what a thread has done; None when it failed, which is then logged."""

@@ -24,6 +24,7 @@ from typing import TypeVar
 from engine.config import Config
 from engine.declarations import resource
 from engine.errors import NotFound, PreconditionFailed
+from engine.memory import MemoryAccount
 from engine.partition import Partition
 from engine.past import history_of
 from engine.past_process import past_process
@@ -40,6 +41,8 @@ from schemas.events import ConsumerAttached, ConsumerCancelled, Event, PastRead
 
 logger = logging.getLogger(__name__)
 
+MOST_OF_USER = 100  # readers of the past
+ROOM_SECONDS = 0.2  # between two looks whether there is memory again
 ROUND = 256  # messages of all readers together, in a turn of the loop
 
 T = TypeVar("T")
@@ -113,8 +116,9 @@ class Readings:
     when the session has ended meanwhile. `marks`: of the topology, as it goes on."""
 
     def __init__(
-        self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None], marks: Marks
-    ) -> None:
+        self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None], marks: Marks,
+        memory: MemoryAccount,
+    ) -> None:  # fmt: skip
         self._history = history_of(config)
         self._clock = clock
         self._ask = ask
@@ -122,6 +126,7 @@ class Readings:
         self._marks = marks
         self._threads: ThreadPoolExecutor | None = None
         self._loop = asyncio.get_running_loop()
+        self.memory = memory
         self._line: deque[Reader] = deque()
         self._waiting: dict[Reader, None] = {}
         self._called = False
@@ -176,9 +181,10 @@ class Readings:
         if partition.machine.machine_version < 2:
             where = resource("queue", queue.name, queue.vhost)
             raise PreconditionFailed(f"the past of {where} can't be read: not known to all nodes yet")
+        self._check_readers(asked.session.user)
         source = None
         if moment is not None:
-            source = await moment_source(self._history, partition, queue, moment)
+            source = await moment_source(self._history, partition, queue, moment, asked.session.user)
             self._check_open(asked.session)
             if queue.gone:
                 raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
@@ -197,6 +203,13 @@ class Readings:
         ), folded)  # fmt: skip
         assert reader is not None
         self.ready(reader)
+
+    def _check_readers(self, user: str) -> None:
+        """PreconditionFailed when the user reads as many pasts as a user may."""
+        readers = (*self._line, *self._waiting)
+        count = sum(isinstance(each, PastReader) and each.session.user == user and not each.over for each in readers)
+        if count >= MOST_OF_USER:
+            raise PreconditionFailed(f"user '{user}' has {count} consumers that read the past, which is the limit")
 
     def attach(self, partition: Partition, asked: Asked) -> None:
         partition.attach(asked.consumer_id, asked.consumer)
@@ -218,6 +231,9 @@ class Readings:
         if not self._called:
             self._called = True
             self._loop.call_soon(self._round)
+
+    def later(self, reader: Reader) -> None:
+        self._loop.call_later(ROOM_SECONDS, self.ready, reader)
 
     def when_done(self, future: "Future[T]", callback: Callable[[T | None], None]) -> None:
         def done(finished: "asyncio.Future[T]") -> None:

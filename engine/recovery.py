@@ -6,15 +6,17 @@
             dead letters that still wait
     on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
     stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
-            event; where the next start finds another one, the broker crashed, and its BrokerStarted says so
+            event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
+            behind a final one are named in a warning (projections/last_words.py)
 """
 
+import asyncio
 import logging
 from typing import TYPE_CHECKING
 
 from engine.config import VERSION, Config
 from engine.eager import at_once
-from engine.keeping import Members
+from engine.keeping import Members, mend_store, persist
 from engine.log.base import Log, LogError, LogPartition
 from engine.log.embedded import EmbeddedLog
 from engine.log_clock import LogClock
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
     from engine.broker import Broker
 
 REST_ROUNDS = 100
+DISK_SECONDS = 1.0  # between looks at a disk that was full
+FULL = "the disk of {} is full: the log takes what consumers do, and publishing waits for room"
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +56,8 @@ class Alone:
         self._config = config
         self._metadata = metadata
         self._store = store
+        self._full = False
+        self._stopped = False
         self._snapshots = Snapshots(config.data / "snapshots")
         for queue_log in log.queues:
             self._snapshots.discard_beyond(queue_log.name, queue_log.next_offset)
@@ -66,6 +72,7 @@ class Alone:
         turns = broker.turns
         turns.kick = self.log.commit
         turns.snapshots = self._snapshots_due
+        turns.mend = self._mend_store
         self.log.on_durable = self._durable
         self.log.on_failure = self._commit_failed
 
@@ -106,11 +113,29 @@ class Alone:
     def _durable(self) -> None:
         """A group commit landed."""
         self._broker.turns.problem("log", None)
+        if not self._full:
+            self._look_at_disk()
         self._broker.turns.landed()
+
+    def _look_at_disk(self) -> None:
+        """When the log lives on its reserve, publishing waits until that is whole again."""
+        self._full = self.log.full()
+        self._broker.turns.problem("disk", FULL.format(self._config.data) if self._full else None)
+        if self._full:
+            asyncio.get_running_loop().call_later(DISK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        if not self._stopped:
+            self._look_at_disk()
 
     def _commit_failed(self, error: Exception) -> None:
         """It is tried again, nothing is lost; meanwhile nothing more should come in."""
         self._broker.turns.problem("log", f"the log can't be written: {error}")
+
+    def _mend_store(self) -> None:
+        if self._store.failed is not None and self._store.has_room():
+            self._come_to_rest()
+            mend_store(self._store, self._partitions)
 
     def _snapshots_due(self) -> None:
         """Take the snapshots that are due."""
@@ -138,12 +163,13 @@ class Alone:
 
     def stop(self) -> None:
         """Everything durable, told and persisted. LogError when the disk won't have it; what is confirmed is safe."""
+        self._stopped = True
         try:
             self._come_to_rest()
             self._say_last_words()
             for partition in self._partitions:
                 if partition.at_rest:
-                    partition.persist_all()
+                    persist(self._store, partition)
                 self._take_snapshot(partition)
         finally:
             self._broker.turns.stop()
@@ -208,6 +234,8 @@ def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: LogClock)
             "%s: %d events folded on top of the state at offset %d, %d quarantined",
             partition_log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
         )  # fmt: skip
+    for behind in recovery.behind:
+        logger.warning("%s: %s", partition_log.name, behind)
     return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock.now_ms)
 
 

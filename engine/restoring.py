@@ -1,6 +1,6 @@
 """Bring messages back: a queue as it was, what a purge or a deletion took, or messages by their ids.
 
-    plan = await past_process.ask(Wish(history, "/", "orders", At(time_ms=...), LOST))       # in the past's process
+    plan = await past_process.ask(Wish(history, "/", "orders", At(time_ms=...), LOST), user)     # in the past's process
     done = await restore(broker, session, history, plan, "orders", name)                     # publishes in the broker
 
 A restored message is a `Published` with an origin (reason `restored`): a new message behind those in the queue, in the
@@ -126,6 +126,7 @@ class Wish:
     undo: str
     fates: tuple[str, ...]
     ids: frozenset[int]
+    incarnation: int | None = None  # only of this queue id; None: of whatever bore the name then
 
     def answer(self) -> Plan | NoPlan:
         try:
@@ -142,7 +143,7 @@ class Wish:
         at = self.at
         if at is None:
             at = At(offset=self._undone(log_of(reader, self.vhost, self.queue)))
-        log, machine, queue = queue_then(self.history, reader, self.vhost, self.queue, at)
+        log, machine, queue = queue_then(self.history, reader, self.vhost, self.queue, at, self.incarnation)
         offset, clock_ms, time_ms = machine.next_offset, machine.clock_ms, machine.log_ms  # before the fold goes on
         there = [
             Wanted(
@@ -166,7 +167,8 @@ class Wish:
     def _named(self, log: LogPartition) -> Plan:
         wanted = []
         time_ms = 0
-        beyond = [each for each in self.ids if not log.start_offset <= each < log.next_offset]
+        start = max(log.start_offset, self.incarnation or 0)
+        beyond = [each for each in self.ids if not start <= each < log.next_offset]
         if beyond:
             raise OutsideHistory(f"{log.name} has no message {min(beyond)}")
         for message_id, (published_ms, event) in published_at(log, self.ids):
@@ -180,17 +182,29 @@ class Wish:
         )  # fmt: skip
 
     def _undone(self, log: LogPartition) -> int:
-        """The offset of the last event of that kind."""
+        """The offset of the last event of that kind, in the life of the incarnation that is asked for."""
         kind, found = UNDONE[self.undo], -1
+        start = max(log.start_offset, self.incarnation or 0)
         decode = decoder_for(log).decode
-        for first, records, _ in blocks_of(log, log.start_offset, None):
+        for first, records, _ in blocks_of(log, start, None):
             for offset, record in enumerate(records, first):
+                if offset < start:
+                    continue
                 try:
                     event = decode(record, False)[2]
                 except UndecodableRecord:
                     continue
-                if isinstance(event, kind) and (event.vhost, event.queue) == (self.vhost, self.queue):
+                if not isinstance(event, Purged | QueueDeleted):
+                    continue
+                if (event.vhost, event.queue) != (self.vhost, self.queue):
+                    continue
+                if isinstance(event, kind):
                     found = offset
+                if self.incarnation is not None and isinstance(event, QueueDeleted):
+                    return self._found(found)
+        return self._found(found)
+
+    def _found(self, found: int) -> int:
         if found < 0:
             raise NoSuchQueue(f"nobody has asked to {self.undo} queue '{self.queue}' in vhost '{self.vhost}'")
         return found
@@ -254,7 +268,7 @@ async def restore(
     partition = broker.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.wanted):
-        bodies = await past.ask(Bodies(history, plan.partition, tuple(each.message_id for each in page)))
+        bodies = await past.ask(Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user)
         events = [
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)

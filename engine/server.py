@@ -15,11 +15,13 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from engine.amqp.connection import Connection
 from engine.broker import Broker
 from engine.config import bracketed
+from engine.doors import Door, Guest, Listener, bound
+from engine.errors import NotAllowed
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -37,8 +39,9 @@ LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least
 class AmqpProtocol(asyncio.Protocol):
     """One client's socket around a sans-IO `Connection`."""
 
-    def __init__(self, server: "AmqpServer") -> None:
+    def __init__(self, server: "AmqpServer", guest: Guest) -> None:
         self.server = server
+        self.guest = guest
         self.broker = server.broker
         self.loop = server.loop
         self.transport: asyncio.Transport | None = None
@@ -63,6 +66,7 @@ class AmqpProtocol(asyncio.Protocol):
         )  # fmt: skip
         connection.output.wake = self.wake
         connection.on_throttle = self.choose_reading
+        connection.let_in = self.let_in
         connection.on_open = self.opened
         self.connection = connection
         self.server.protocols.add(self)
@@ -115,6 +119,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.broker.end_of_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
+        self.guest.leave()
         self.server.protocols.discard(self)
         if self.timer is not None:
             self.timer.cancel()
@@ -153,6 +158,13 @@ class AmqpProtocol(asyncio.Protocol):
         log.warning("%s: handshake not done in %d s", self.connection.peer, HANDSHAKE_SECONDS)
         self.drop()
 
+    def let_in(self) -> None:
+        """The client wants to open its vhost. NotAllowed when too many have, in RabbitMQ's words for its
+        connection_max."""
+        if not self.guest.log_in():
+            most = self.guest.door.most_logged_in
+            raise NotAllowed(f"connection refused: node connection limit ({most}) is reached")
+
     def opened(self) -> None:
         """The handshake is done: from here on heartbeats are looked after, if the client wants them."""
         assert self.connection is not None
@@ -180,14 +192,15 @@ class AmqpProtocol(asyncio.Protocol):
 
 
 class AmqpServer:
-    """The listening socket and its connections."""
+    """The listening sockets and their connections, which come in by `door`."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, door: Door) -> None:
         self.broker = broker
+        self.door = door
         self.loop = asyncio.get_running_loop()
         self.protocols: set[AmqpProtocol] = set()
         self.listeners: list[tuple[str, int, ssl.SSLContext | None]] = []  # address and port, and TLS where it is used
-        self.servers: list[asyncio.Server] = []  # none while the listeners are suspended
+        self.servers: list[Listener] = []  # none while the listeners are suspended
         self.unsettled = 0  # bytes received since the last durable mark
         self.marked = 0  # of these, what the mark under way covers
         self.held: list[AmqpProtocol] = []
@@ -202,14 +215,13 @@ class AmqpServer:
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
         """Listen, with `context` over TLS; `port` 0 takes a free one. The port. OSError when the address is taken."""
-        over_tls: dict[str, Any] = {} if context is None else {
-            "ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": CLOSING_SECONDS,
-        }  # fmt: skip
-        server = await self.loop.create_server(lambda: AmqpProtocol(self), host, port, backlog=1024, **over_tls)
-        port = server.sockets[0].getsockname()[1]
-        self.servers.append(server)
-        self.listeners.append((host, port, context))
-        return port
+        made = [
+            Listener(sock, self.door, lambda guest: AmqpProtocol(self, guest), context, HANDSHAKE_SECONDS)
+            for sock in bound(host, port)
+        ]
+        self.servers += made
+        self.listeners.append((host, made[0].port, context))
+        return made[0].port
 
     # -- doors --------------------------------------------------------------------------------------------------------
 

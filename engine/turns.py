@@ -36,6 +36,7 @@ class Turns:
         # Set by the broker's keeper: make durable what was appended; take the snapshots that are due.
         self.kick: Callable[[], None] = do_nothing
         self.snapshots: Callable[[], None] = do_nothing
+        self.mend: Callable[[], None] = do_nothing  # after RocksDB refused a write: make the store good again
         self.readers: Callable[[], None] = do_nothing  # set by the broker: more is durable, they may read on
         self.partitions = partitions
         self.forwarder = forwarder
@@ -123,27 +124,40 @@ class Turns:
         self.readers()
 
     def _project(self) -> None:
-        try:
-            for partition in self.partitions:
+        failure: Exception | None = None
+        for partition in self.partitions:
+            try:
                 partition.project()
-            self.snapshots()
-        except Exception as error:  # RocksDB knows no narrower class; the log has everything, so hold on and try again
-            self.problem("store", f"the state can't be written: {error}")
-            if not self._store_retry_asked:  # publishers that are held back bring no commit that would try again
-                self._store_retry_asked = True
-                self._loop.call_later(STORE_RETRY_SECONDS, self._project_again)
-        else:
+            except Exception as error:  # RocksDB knows no narrower class; the log has everything
+                failure = failure or error
+        if failure is None:
+            try:
+                self.snapshots()
+            except Exception as error:  # the log may fail, too
+                failure = error
+        if failure is None:
             self.problem("store", None)
+            return
+        self.problem("store", f"the state can't be written: {failure}")
+        if not self._store_retry_asked:  # publishers that are held back bring no commit that would try again
+            self._store_retry_asked = True
+            self._loop.call_later(STORE_RETRY_SECONDS, self._project_again)
 
     def _project_again(self) -> None:
         self._store_retry_asked = False
         if not self._closed:
+            try:
+                self.mend()
+            except Exception as error:  # as above
+                logger.error("the state can't be made good yet: %s", error)
             self._project()
             self.end()
 
     def problem(self, who: str, text: str | None) -> None:
         """Something keeps publishing back, or (None) does so no longer."""
         if text is not None:
+            if text != self._problems.get(who):
+                logger.error("publishing is held back: %s", text)
             self._problems[who] = text
         elif who in self._problems:
             del self._problems[who]
@@ -151,9 +165,7 @@ class Turns:
             return
         before, self.blocked = self.blocked, next(iter(self._problems.values()), None)
         if self.blocked != before:
-            if self.blocked is not None:
-                logger.error("publishing is held back: %s", self.blocked)
-            else:
+            if self.blocked is None:
                 logger.warning("the log and the state can be written again: publishing goes on")
             for callback in list(self.on_blocked):
                 callback()

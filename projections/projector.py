@@ -13,15 +13,17 @@ Rules
 - Within a batch deletes stand before puts, and the applied offset goes with both: a crash leaves the state at some
   batch's offset, whole, and the log is ahead of it.
 - Memory is bounded: what is fresh by `wants_write`, what is cached by the cache's limit, however long a queue is.
+- A write that fails is not repeated, for RocksDB has used the batch up. From then on (`failed`) nothing is prepared or
+  written, and bodies that the log has are let go. projections/mending.py makes the store anew from the log.
 """
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from rocksdict import Rdict, WriteBatch
+from rocksdict import WriteBatch
 
-from projections import keys, rocks
+from projections import keys
 from projections.bodies import MESSAGE_OVERHEAD_BYTES, Body, BodyCache, size_of
 from projections.machine.effects import (
     DELETED,
@@ -34,6 +36,7 @@ from projections.machine.effects import (
     QueueGone,
     Release,
 )
+from projections.rocks import Database, StoreError
 from schemas.codec import Decoder, Encoder
 from schemas.events import BROKER, Published
 
@@ -69,7 +72,7 @@ class Projector:
     """See the head of this file. Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
 
     def __init__(
-        self, db: Rdict, machine: "Machine", quarantine: "QuarantineReport", encoder: Encoder, decoder: Decoder,
+        self, db: Database, machine: "Machine", quarantine: "QuarantineReport", encoder: Encoder, decoder: Decoder,
         cache_bytes: int,
     ) -> None:  # fmt: skip
         self.machine = machine
@@ -80,7 +83,6 @@ class Projector:
         self._prefix = keys.partition_prefix(machine.partition)
         self._encoder = encoder
         self._stamp = encoder.prefix(STAMP_MS, BROKER)
-        self._without_wal = rocks.without_wal()
         self._fresh: dict[int, dict[int, Published]] = {}  # queue id -> message id -> message
         self._boundary = machine.next_offset
         self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
@@ -97,6 +99,46 @@ class Projector:
     @property
     def quarantine_count(self) -> int:
         return self.quarantine.count
+
+    # -- when RocksDB has failed ---------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> Exception | None:
+        """Why RocksDB takes nothing more, until the store is mended."""
+        return self._db.failed
+
+    def let_go(self, durable_offset: int) -> None:
+        """The store has failed: hold no longer what the log has, which is everything below `durable_offset`."""
+        self._leaving.clear()
+        for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
+            for queue_id, bodies in list(held.items()):
+                rest = {message_id: body for message_id, body in bodies.items() if message_id >= durable_offset}
+                if rest:
+                    held[queue_id] = rest
+                else:
+                    del held[queue_id]
+        self.pending_bytes = sum(size_of(bodies.values()) for bodies in self._fresh.values())
+
+    def write_whole(self) -> None:
+        """The store holds this partition's fold at the machine's offset, as another projector wrote it: write this
+        machine's layout of chunks over it, and go on from here. Fails as `write`."""
+        changes = WriteBatch(raw_mode=True)
+        dirty = self.machine.take_dirty()
+        changes.put(keys.head(self._prefix), dirty.head)
+        for queue_id, meta, chunks in self.machine.pieces():
+            first = keys.chunks(self._prefix, queue_id)
+            changes.delete_range(first, keys.past(first))
+            changes.put(keys.queue(self._prefix, queue_id), meta)
+            for number, packed in chunks.items():
+                changes.put(keys.chunk(self._prefix, queue_id, number), packed)
+        changes.put(keys.applied(self._prefix), self.machine.next_offset.to_bytes(8, "big"))
+        self._db.write(changes)
+        for _ in self.quarantine.unwritten():  # the other projector has written them
+            pass
+        self._fresh, self._leaving, self._in_flight = {}, {}, []
+        self.pending_bytes = 0
+        self._boundary = self.machine.next_offset
+        self.persist()
 
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
@@ -218,7 +260,7 @@ class Projector:
         found: dict[int, Body] = {}
         room = READ_AHEAD_BYTES
         try:
-            for key, value in rocks.scan(self._db, first, start):
+            for key, value in self._db.scan(first, start):
                 if not found and key != start:
                     break
                 found[int.from_bytes(key[-8:], "big")] = value
@@ -228,7 +270,7 @@ class Projector:
         except Exception as error:  # rocksdict knows no narrower class
             if not found:
                 key_text = keys.describe(start, self._prefix)
-                raise rocks.StoreError(f"{key_text} cannot be read ({error}); `rewindmq verify` tells more") from error
+                raise StoreError(f"{key_text} cannot be read ({error}); `rewindmq verify` tells more") from error
             # damage further on is for those to meet who ask for it
         if not found:
             raise KeyError(keys.describe(start, self._prefix))
@@ -302,7 +344,7 @@ class Projector:
         without waiting for it. RuntimeError when the batch is not the oldest one."""
         if not self._in_flight or self._in_flight[0] is not batch:
             raise RuntimeError("batches are written once, in the order in which they were prepared")
-        self._db.write(batch.changes, self._without_wal)
+        self._db.write(batch.changes)
         del self._in_flight[0]
         for queue_id, bodies in batch.bodies.items():
             if self.cache.has_room_for(size_of(bodies.values())):

@@ -14,9 +14,11 @@ Rules
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
+from projections.last_words import Behind, LastWords
 from projections.machine.effects import Effect, Quarantine
 from projections.machine.machine import Machine
 from projections.quarantine import QuarantineReport
@@ -116,12 +118,15 @@ def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[Run]:
         yield block.first_offset, block.records, block.timestamps_ms
 
 
-def events_of(log: PartitionLog) -> Iterator[tuple[int, int, Actor, Event]]:
-    """(offset, time in milliseconds, actor, event) of all that can be decoded, by the log's own times where it has any.
-    CorruptLog, LogError."""
+def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int, int, Actor, Event]]:
+    """(offset, time in milliseconds, actor, event) of all that can be decoded, by the log's own times where it has any,
+    from offset `start` on (None: the beginning). CorruptLog, LogError."""
     decode = decoder_for(log).decode
-    for first, records, timestamps_ms in blocks_of(log, log.start_offset, None):
+    begin = log.start_offset if start is None else start
+    for first, records, timestamps_ms in blocks_of(log, begin, None):
         for index, record in enumerate(records):
+            if first + index < begin:
+                continue
             try:
                 timestamp_ms, actor, event = decode(record)
             except UndecodableRecord:
@@ -132,13 +137,15 @@ def events_of(log: PartitionLog) -> Iterator[tuple[int, int, Actor, Event]]:
 @dataclass(slots=True)
 class Recovery:
     """A partition ready to go on. `replayed`: how many events were folded on top of what was stored. `quarantined`:
-    since the beginning of the log; the projector's."""
+    since the beginning of the log; the projector's. `behind`: what was replayed and stands behind a broker's last
+    word."""
 
     machine: Machine
     projector: Projector
     quarantined: QuarantineReport
     stored_offset: int
     replayed: int
+    behind: Sequence[Behind]
 
 
 def recover(log: PartitionLog, store: StateStore) -> Recovery:
@@ -166,20 +173,45 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
             f"{store.path}: the state of {log.name} is at offset {stored_offset}, but its log begins at"
             f" {log.start_offset}: what lies between is gone; restore the state directory or the log from a backup"
         )
-    quarantined = projector.quarantine
+    words = last_words_before(log, stored_offset)
+    replayed = catch_up(log, projector, None, words)
+    return Recovery(machine, projector, projector.quarantine, stored_offset, replayed, words.found)
+
+
+def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: LastWords | None = None) -> int:
+    """Fold the log on top of the projector's machine, up to offset `end` (exclusive; None: the end of the log); the
+    number of events. `words` sees them, where it is given. What memory does not hold is written; if RocksDB refuses,
+    only the fold goes on (`failed`)."""
+    machine = projector.machine
     replayed = 0
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
-    blocks = blocks_of(log, stored_offset, None)
-    for offset, _, _, event, effects in replay(machine, blocks, decoder_for(log), quarantined, bodies=True):
+    blocks = blocks_of(log, machine.next_offset, end)
+    for offset, _, _, event, effects in replay(
+        machine, blocks, decoder_for(log), projector.quarantine, end, bodies=True
+    ):
         replayed += 1
         if isinstance(event, Published):
             published[offset] = event
+        elif words is not None:
+            words.see(offset, event)
         gathered.extend(effects)
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
             _keep_up(projector, gathered, published)
     _keep_up(projector, gathered, published)
-    return Recovery(machine, projector, quarantined, stored_offset, replayed)
+    if words is not None:
+        words.end(machine.next_offset)
+    return replayed
+
+
+def last_words_before(log: PartitionLog, offset: int) -> LastWords:
+    """To be fed with the events from `offset` on: it knows the one before. Nodes on Kafka leave no last words."""
+    words = LastWords()
+    if offset > log.start_offset and not log.framed:
+        for first, records, _ in blocks_of(log, offset - 1, offset):
+            with suppress(UndecodableRecord):
+                words.see(offset - 1, Decoder().decode(records[offset - 1 - first], False)[2])
+    return words
 
 
 def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, Published]) -> None:
@@ -187,5 +219,19 @@ def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, 
     projector.observe(gathered, published)
     gathered.clear()
     published.clear()
-    if projector.wants_write:
+    if not projector.wants_write:
+        return
+    if projector.failed is None:
+        _write(projector)
+    else:
+        projector.let_go(projector.machine.next_offset)
+
+
+def _write(projector: Projector) -> None:
+    try:
         projector.write(projector.prepare())
+    except Exception as error:  # rocksdict knows no narrower class
+        if projector.failed is None:
+            raise
+        logger.error("%s: the state can't be written, the fold goes on: %s", projector.machine.partition, error)
+        projector.let_go(projector.machine.next_offset)

@@ -23,15 +23,14 @@ The store is a cache of the log: losing it costs the time of a replay and nothin
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
-from rocksdict import Checkpoint, Rdict, WriteBatch
+from rocksdict import WriteBatch
 
 from projections import keys, rocks
 from projections.machine.machine import Machine, NewerHistory
 from projections.projector import Batch, Projector
 from projections.quarantine import QuarantineReport
-from projections.rocks import StoreError
+from projections.rocks import Database, StoreError
 from schemas.codec import Decoder, Encoder
 
 __all__ = ["Batch", "Projector", "StateStore", "StoreError"]
@@ -43,7 +42,7 @@ BODY_CACHE_BYTES = 16 * 1024 * 1024
 class StateStore:
     """An open state directory. `path` is DIR/state."""
 
-    def __init__(self, db: Rdict, path: Path) -> None:
+    def __init__(self, db: Database, path: Path) -> None:
         self.path = path
         self._db = db
         self._projectors: list[Projector] = []
@@ -59,7 +58,7 @@ class StateStore:
         elif not (path / "CURRENT").exists():
             raise StoreError(f"{path}: there is no state store here")
         try:
-            store = cls(rocks.open_to_read(path) if read_only else rocks.open_database(path), path)
+            store = cls(Database(path, rocks.open_to_read(path)) if read_only else Database.open(path), path)
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(path, error)) from error
         try:
@@ -71,8 +70,8 @@ class StateStore:
 
     def _check_format(self, read_only: bool) -> None:
         found = self.get(keys.FORMAT)
-        if found is None and not read_only:
-            self._db.put(keys.FORMAT, keys.FORMAT_VERSION, rocks.without_wal())
+        if found is None and not read_only and self.failed is None:
+            self._db.put(keys.FORMAT, keys.FORMAT_VERSION)
         elif found not in (None, keys.FORMAT_VERSION):
             raise StoreError(
                 f"{self.path}: state of format {found!r}, this version reads {keys.FORMAT_VERSION!r};"
@@ -95,7 +94,28 @@ class StateStore:
         batch = WriteBatch(raw_mode=True)
         for key, _ in self.scan(keys.partition_prefix(partition)):
             batch.delete(key)
-        self._db.write(batch, rocks.without_wal())
+        self._db.write(batch)
+
+    @property
+    def failed(self) -> Exception | None:
+        """Why nothing more is written, until `reopen`."""
+        return self._db.failed
+
+    def has_room(self) -> bool:
+        """Whether the disk takes what a store that is opened again will write."""
+        return rocks.has_room(self.path)
+
+    def reopen(self) -> None:
+        """Open RocksDB again after a failed write: each partition is back at an offset that was flushed. StoreError."""
+        try:
+            self._db.reopen()
+        except Exception as error:  # rocksdict knows no narrower class
+            raise StoreError(_why(self.path, error)) from error
+        self._check_format(read_only=False)
+
+    def fold_of(self, partition: str) -> Projector:
+        """The fold of a partition as stored, with a writer of its own. StoreError as `load`."""
+        return Projector(self._db, self.load(partition), self.quarantined(partition), Encoder(), Decoder(), 0)
 
     def load(self, partition: str) -> Machine:
         """The fold of a partition as stored. NewerHistory when it was written by a newer version."""
@@ -149,13 +169,13 @@ class StateStore:
     def get(self, key: bytes) -> bytes | None:
         """StoreError when RocksDB finds the block that should hold it damaged."""
         try:
-            return cast(bytes | None, self._db.get(key))
+            return self._db.get(key)
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(self.path, error)) from error
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Everything whose key begins with `prefix`, in the order of the keys."""
-        return rocks.scan(self._db, prefix)
+        return self._db.scan(prefix)
 
     def checkpoint(self, path: Path) -> None:
         """Another store at `path`, where nothing may be yet: what was written by now, whole batches only. RocksDB's
@@ -164,7 +184,7 @@ class StateStore:
         with self._copying:
             try:
                 self._db.flush(True)  # first: `create_checkpoint` would do it too, but lets no other thread run
-                Checkpoint(self._db).create_checkpoint(str(path))
+                self._db.checkpoint(path)
             except Exception as error:  # rocksdict knows no narrower class
                 raise StoreError(f"{self.path}: cannot be copied: {error}") from error
 

@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from projections import keys
+from projections.last_words import Behind, LastWords
 from projections.machine.machine import Machine
 from projections.machine.queue import Queue
 from projections.projector import STAMP_MS
 from projections.quarantine import QuarantineReport
-from projections.replay import PartitionLog, blocks_of, decoder_for, fold
+from projections.replay import PartitionLog, blocks_of, decoder_for, events_of, fold, replay
 from projections.store import StateStore, StoreError
 from schemas.codec import Encoder
 from schemas.events import BROKER, Published
@@ -43,7 +44,8 @@ class Difference:
 @dataclass(slots=True)
 class Verification:
     """What came of a partition. `offset`: where both states stand; `messages`: how many bodies were compared; `stored`:
-    there is something of it. Nothing is no difference: a broker writes now and then, and rebuilds what it had not."""
+    there is something of it. Nothing is no difference: a broker writes now and then, and rebuilds what it had not.
+    `behind`: what stands behind a broker's last word, in the whole log; no difference either."""
 
     partition: str
     offset: int
@@ -53,6 +55,7 @@ class Verification:
     difference_count: int = 0
     differences: list[Difference] = field(default_factory=list)
     quarantined: QuarantineReport = field(default_factory=QuarantineReport)
+    behind: list[Behind] = field(default_factory=list)
 
     @property
     def equal(self) -> bool:
@@ -105,7 +108,14 @@ def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Veri
 def verify_partition(log: PartitionLog, store: StateStore) -> Verification:
     report = _begun(log, store)
     fresh = Machine(log.name)
-    report.quarantined = fold(fresh, log, report.offset)
+    words = LastWords()
+    blocks = blocks_of(log, fresh.next_offset, report.offset)
+    for offset, _, _, event, _ in replay(fresh, blocks, decoder_for(log), report.quarantined, report.offset):
+        words.see(offset, event)
+    for offset, _, _, event in events_of(log, report.offset):
+        words.see(offset, event)
+    words.end(log.next_offset)
+    report.behind = words.found
     if report.stored:
         _compare_state(fresh, store, report)
         _compare_quarantined(store, report)

@@ -59,8 +59,10 @@ class RunningBroker:
         self.http_port = free_port()
         self.errors: list[str] = []
         self.process = start_process(
-            [sys.executable, *self.program, "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
-             str(self.http_port), *options],
+            self.command([
+                sys.executable, *self.program, "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
+                str(self.http_port), *options,
+            ]),
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
@@ -74,6 +76,10 @@ class RunningBroker:
             self.process.wait()
             self._reader.join()
             raise AssertionError(f"the broker ended with {self.process.returncode}: {''.join(self.errors)}")
+
+    def command(self, command: list[str]) -> list[str]:
+        """How the command is started: as it is."""
+        return command
 
     @property
     def amqp_url(self) -> str:

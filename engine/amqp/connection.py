@@ -96,6 +96,7 @@ class Connection(FrameReader):
         self.told_blocked = False
         self.throttled = False  # a publisher while publishing is held back: the server stops reading from it
         self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
+        self.let_in: Callable[[], None] = do_nothing  # a vhost is about to be opened: NotAllowed refuses
         self.on_open: Callable[[], None] = do_nothing  # the handshake is done
 
     # -- bytes in -----------------------------------------------------------------------------------------------------
@@ -515,6 +516,7 @@ class Connection(FrameReader):
     def open(self, method: Method) -> None:
         vhost = method.text("virtual_host")
         limits.check_connection(self.broker.topology, self.broker.sessions.values(), self.user, vhost)
+        self.let_in()
         session = self.broker.open_session(self.user, vhost, self.peer, self.client_properties)
         session.close = self.force_close
         session.link = link = self.link

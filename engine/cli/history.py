@@ -31,6 +31,8 @@ COLUMNS = (
 @click.option("--at", "time", metavar="TIME",
               help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; or mark:NAME.")  # fmt: skip
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
+@click.option("--incarnation", type=click.IntRange(min=0), metavar="ID",
+              help="Only if the queue was this one then, of all that bore the name: its queue id.")  # fmt: skip
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
               help="Read this data directory, and ask no broker. With --kafka: for its snapshots.")  # fmt: skip
 @click.option("--keys", type=click.Path(exists=True, file_okay=False, path_type=Path),
@@ -41,8 +43,8 @@ COLUMNS = (
 @click.argument("queue")
 @common
 def rewind(
-    settings: Settings, queue: str, time: str | None, offset: int | None, data: Path | None, keys: Path | None,
-    kafka: Kafka, first: int, count: int,
+    settings: Settings, queue: str, time: str | None, offset: int | None, incarnation: int | None, data: Path | None,
+    keys: Path | None, kafka: Kafka, first: int, count: int,
 ) -> None:  # fmt: skip
     """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
     if (time is None) == (offset is None):
@@ -54,9 +56,9 @@ def rewind(
             raise CliError(USAGE, str(error)) from None
     if data is not None or kafka.asked_for:
         keys = keys or (NO_KEYS if data is None else data / "keys")
-        past = past_offline(kafka.history(data), keys, settings.home, queue, time, offset, first, count)
+        past = past_offline(kafka.history(data), keys, settings.home, queue, time, offset, first, count, incarnation)
     else:
-        past = past_online(settings, queue, time, offset, first, count)
+        past = past_online(settings, queue, time, offset, first, count, incarnation)
     moment = cast(dict[str, object], past["at"])
     messages = cast(list[dict[str, object]], past["message_details"])
     settings.banner(
@@ -84,10 +86,13 @@ def message_row(message: dict[str, object], formatter: str | None) -> dict[str, 
 
 
 def past_online(
-    settings: Settings, queue: str, time: str | None, offset: int | None, first: int, count: int
+    settings: Settings, queue: str, time: str | None, offset: int | None, first: int, count: int,
+    incarnation: int | None,
 ) -> dict[str, object]:
     query = {"first": str(first), "count": str(count)}
     query |= {"time": time} if time is not None else {"offset": str(offset)}
+    if incarnation is not None:
+        query["incarnation"] = str(incarnation)
     try:
         return settings.client().get_one("queues", settings.home, queue, "at", **query)
     except Refused as refused:
@@ -97,20 +102,24 @@ def past_online(
 
 
 def past_offline(
-    history: "History", keys: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int, count: int
+    history: "History", keys: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int,
+    count: int, incarnation: int | None,
 ) -> dict[str, object]:
-    from engine.http.past import MAX_BODY_SHOWN, past_item
+    from engine.http.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item
     from engine.log.base import LogError
     from engine.past import NoSuchQueue, histories_of, queue_at
+    from engine.subjects import Subjects
     from projections.machine.machine import NewerHistory
 
     refusal: Exception | None = None
     try:
         store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
+        cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
         for each in histories_of(history, vhost, queue):
             try:
                 at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
-                return past_item(queue_at(each, vhost, queue, at, first, count), MAX_BODY_SHOWN, store)
+                past = queue_at(each, vhost, queue, at, first, count, incarnation, cut, MAX_SHOWN)
+                return past_item(past, MAX_BODY_SHOWN)
             except (NoSuchQueue, RewindError) as error:
                 refusal = refusal or error  # the first: it is of where the queue would be by all partitions
     except NewerHistory as error:
@@ -167,14 +176,16 @@ def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
 def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
     """The embedded log, proved."""
     from engine.log.directory import METADATA, partition_directory
-    from engine.log.verify import verify_chain
+    from engine.log.verify import unchecked_before, verify_chain_in_parallel
 
     rows: list[dict[str, Value]] = []
     for name in (METADATA, *queues):
-        segments = list(verify_chain(partition_directory(data, name)))
+        segments = verify_chain_in_parallel(partition_directory(data, name))
+        unchecked = unchecked_before(segments)
+        result = f"whole; blocks before offset {unchecked} have no checksum" if unchecked else "whole"
         rows.append({
             "partition": name, "check": "log", "events": sum(each.records for each in segments), "queues": None,
-            "messages": None, "result": "whole", "chain": segments[-1].chain.hex(),
+            "messages": None, "result": result, "chain": segments[-1].chain.hex(),
         })  # fmt: skip
     return rows
 
@@ -203,6 +214,8 @@ def report_differences(reports: Sequence["object"]) -> None:
     total = 0
     for report in reports:
         assert isinstance(report, Verification)
+        for behind in report.behind:
+            click.echo(f"{report.partition}: {behind}", err=True)
         total += report.difference_count
         for difference in report.differences:
             where = difference.queue or report.partition

@@ -33,6 +33,7 @@ from engine.cli import (
 )
 from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
+from engine.file_modes import restrict_new_files
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
@@ -84,6 +85,7 @@ for _commands in SECTIONS.values():
 
 def main(arguments: list[str] | None = None) -> None:
     """The console script: runs a command and exits with its code."""
+    restrict_new_files()
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 

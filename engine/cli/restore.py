@@ -20,20 +20,23 @@ from engine.cli.values import Value
               " acked, delivered, ready, unacked; or all. May be given again; if not, with --at those that no consumer"
               " took, with --undo what it took.")  # fmt: skip
 @click.option("--message", "ids", type=click.IntRange(min=0), multiple=True, help="Only this id; may be given again.")
+@click.option("--incarnation", type=click.IntRange(min=0), metavar="ID",
+              help="Only of this one of all queues that bore the name: its queue id.")  # fmt: skip
 @click.option("--name", help="Each message comes back once under a name. If not given, the moment is the name.")
 @click.option("--dry-run", is_flag=True, help="Only say what would come back.")
 @click.argument("queue")
 @common
 def restore(
     settings: Settings, queue: str, time: str | None, offset: int | None, undo: str | None, target: str | None,
-    only: tuple[str, ...], ids: tuple[int, ...], name: str | None, dry_run: bool,
+    only: tuple[str, ...], ids: tuple[int, ...], incarnation: int | None, name: str | None, dry_run: bool,
 ) -> None:  # fmt: skip
     """Bring messages of QUEUE back: as it was at a moment, or what a purge or a deletion took.
 
     They come behind what is in the queue, in the order in which they were. Asked again, nothing comes twice."""
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete")
-    asked: dict[str, object] = {"time": time, "offset": offset, "undo": undo, "to": target, "name": name}
+    asked: dict[str, object] = {"time": time, "offset": offset, "undo": undo, "to": target, "name": name,
+                                "incarnation": incarnation}
     content = {key: value for key, value in asked.items() if value is not None}
     if only:
         content["only"] = "all" if only == ("all",) else list(only)

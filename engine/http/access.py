@@ -3,7 +3,8 @@
 from starlette.responses import Response
 
 from engine.definitions import user_item
-from engine.http.call import Call, Json, bad_request, done, not_found, reply, short, text
+from engine.http.bodies import Json
+from engine.http.call import Call, bad_request, done, not_found, reply, short, text
 from engine.http.listing import Item, listed
 from engine.limits import checked_user_limits
 from engine.passwords import rabbitmq_hash
@@ -20,21 +21,21 @@ def user_named(call: Call) -> UserSet:
     return user
 
 
-def user_items(call: Call, names: list[str]) -> Response:
+async def user_items(call: Call, names: list[str]) -> Response:
     topology = call.broker.topology
-    return listed(call, [user_item(topology, topology.users[name]) for name in names])
+    return await listed(call, [topology.users[name] for name in names], lambda user: user_item(topology, user))
 
 
 async def list_users(call: Call) -> Response:
     call.require()
-    return user_items(call, sorted(call.broker.topology.users))
+    return await user_items(call, sorted(call.broker.topology.users))
 
 
 async def users_without_permissions(call: Call) -> Response:
     call.require()
     topology = call.broker.topology
     having = {user for _, user in topology.permissions}
-    return user_items(call, [name for name in sorted(topology.users) if name not in having])
+    return await user_items(call, [name for name in sorted(topology.users) if name not in having])
 
 
 async def show_user(call: Call) -> Response:
@@ -131,17 +132,17 @@ def permissions_items(call: Call, vhost: str | None = None, user: str | None = N
 
 
 async def list_permissions(call: Call) -> Response:
-    return listed(call, permissions_items(call))
+    return await listed(call, permissions_items(call))
 
 
 async def vhost_permissions(call: Call) -> Response:
     call.require()
-    return listed(call, permissions_items(call, vhost=call.vhost))
+    return await listed(call, permissions_items(call, vhost=call.vhost))
 
 
 async def user_permissions(call: Call) -> Response:
     call.require()
-    return listed(call, permissions_items(call, user=user_named(call).name))
+    return await listed(call, permissions_items(call, user=user_named(call).name))
 
 
 def permissions_named(call: Call) -> PermissionsSet:
@@ -200,17 +201,17 @@ def topic_items(call: Call, vhost: str | None = None, user: str | None = None) -
 
 
 async def list_topic_permissions(call: Call) -> Response:
-    return listed(call, topic_items(call))
+    return await listed(call, topic_items(call))
 
 
 async def vhost_topic_permissions(call: Call) -> Response:
     call.require()
-    return listed(call, topic_items(call, vhost=call.vhost))
+    return await listed(call, topic_items(call, vhost=call.vhost))
 
 
 async def user_topic_permissions(call: Call) -> Response:
     call.require()
-    return listed(call, topic_items(call, user=user_named(call).name))
+    return await listed(call, topic_items(call, user=user_named(call).name))
 
 
 def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:

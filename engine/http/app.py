@@ -7,15 +7,9 @@ the past (`/api/queues/{vhost}/{queue}/at`).
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
-import asyncio
-import contextlib
-import logging
-import socket
-import ssl
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -23,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.doors import Guest
 from engine.errors import AmqpError
 from engine.http import (
     access,
@@ -34,6 +29,7 @@ from engine.http import (
     erasures,
     exchanges,
     features,
+    getting,
     health,
     limits,
     marks,
@@ -51,9 +47,9 @@ from engine.http import (
     web,
 )
 from engine.http.authentication import authenticate
+from engine.http.browsers import Guarded
 from engine.http.call import ApiError, Call, api_error, in_time, reply
 from engine.http.statistics import statistics
-from engine.past_process import past_process
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -146,7 +142,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/queues/{vhost}": {"GET": queues.list_vhost},
     "/queues/{vhost}/{queue}": {"GET": queues.show, "PUT": queues.declare, "DELETE": queues.delete},
     "/queues/{vhost}/{queue}/contents": {"DELETE": queues.purge},
-    "/queues/{vhost}/{queue}/get": {"POST": queues.get},
+    "/queues/{vhost}/{queue}/get": {"POST": getting.get},
     "/queues/{vhost}/{queue}/actions": {"POST": queues.act},
     "/queues/{vhost}/{queue}/unacked": {"GET": queues.unacked},
     "/queues/{vhost}/{queue}/peek/{position}": {"GET": queues.peek},
@@ -200,7 +196,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
 # These may take longer than the log does for one answer: they look at history, ask Kafka, wait for the disk, or ask
 # again and again.
 PATIENT = {
-    definitions.import_all, definitions.import_vhost, past.at, restore.post, queues.get, state.copy, quorum.status,
+    definitions.import_all, definitions.import_vhost, past.at, restore.post, getting.get, state.copy, quorum.status,
     quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow, quorum.shrink, quorum.rebalance,
 }  # fmt: skip
 
@@ -209,31 +205,50 @@ def make_app(broker: "Broker") -> ASGIApp:
     """The application."""
     statistics(broker)  # counts begin here
 
-    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
-        async def respond(request: Request) -> Response:
+    def endpoint(handler: Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
+        async def respond(request: Request) -> ASGIApp:
+            held: Call | None = None
+            response: ASGIApp
             try:
                 user, tags = await authenticate(broker, request)
-                call = Call(request, broker, user, tags)
+                require_room(request)
+                await broker.http_share.turn()
+                held = call = Call(request, broker, user, tags)
                 if handler in PATIENT:
-                    return await handler(call)
-                async with in_time():
-                    return await handler(call)
+                    response = await handler(call)
+                else:
+                    async with in_time():
+                        response = await handler(call)
             except ApiError as error:
-                return refuse(error)
+                response = refuse(error)
             except AmqpError as error:
                 broker.end_of_turn()
-                return refuse(api_error(error))
+                response = refuse(api_error(error))
+            except BaseException:
+                if held is not None:
+                    held.release()
+                raise
+            return response if held is None else Sent(response, held)
 
         return respond
 
+    async def vhosts_seen(request: Request) -> list[str] | None:
+        """The vhosts whose names the metrics tell this user; without a login none, at their own port all."""
+        if request.scope["server"][1] == broker.config.prometheus_port:
+            return None
+        if "authorization" not in request.headers:
+            return []
+        user, tags = await authenticate(broker, request)
+        return Call(request, broker, user, tags).monitored_vhosts()
+
     async def show_metrics(request: Request) -> Response:
-        return metrics.metrics(broker)
+        return await metrics.metrics(broker)
 
     async def show_metrics_per_object(request: Request) -> Response:
-        return metrics.metrics(broker, apart=True)
+        return await metrics.metrics(broker, apart=True, seen=await vhosts_seen(request))
 
     async def show_metrics_detailed(request: Request) -> Response:
-        return metrics.detailed(broker, request)
+        return await metrics.detailed(broker, request, await vhosts_seen(request))
 
     async def show_memory_breakdown(request: Request) -> Response:
         return metrics.memory_breakdown(broker)
@@ -248,10 +263,26 @@ def make_app(broker: "Broker") -> ASGIApp:
         ("/memory-breakdown", show_memory_breakdown),
     ):  # fmt: skip
         routes.append(Route("/metrics" + path, show, methods=["GET"]))
-    routes.append(Route("/", web.page, methods=["GET"]))
-    starlette = Starlette(routes=routes, exception_handlers={HTTPException: no_such_path, Exception: unexpected})
+    routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
+    starlette = Starlette(
+        routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
+    )
     starlette.router.redirect_slashes = False
-    return Undecoded(starlette, broker.config.prometheus_port)
+    return Guarded(Undecoded(starlette, broker.config.prometheus_port))
+
+
+class Sent:
+    """A response; with its last byte ends what its request held."""
+
+    def __init__(self, response: ASGIApp, call: Call) -> None:
+        self.response = response
+        self.call = call
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self.response(scope, receive, send)
+        finally:
+            self.call.release()
 
 
 class Undecoded:
@@ -272,11 +303,27 @@ class Undecoded:
         await self.app(scope, receive, send)
 
 
+def require_room(request: Request) -> None:
+    """The user has logged in, so its connection counts as such. 503 when too many do."""
+    guest: Guest | None = request.scope.get("state", {}).get("guest")
+    if guest is not None and not guest.log_in():
+        raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
+
+
 def refuse(error: ApiError) -> Response:
     response = reply({"error": error.error, "reason": error.reason}, error.status)
+    if error.status in (429, 503):
+        response.headers["retry-after"] = "5"
+    if error.status == 413:
+        response.headers["connection"] = "close"  # the rest of the body is not read
     if error.status == 401:
         response.headers["www-authenticate"] = 'Basic realm="RewindMQ Management"'
     return response
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ApiError)
+    return refuse(error)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
@@ -292,49 +339,3 @@ async def no_such_path(request: Request, error: Exception) -> Response:
 async def unexpected(request: Request, error: Exception) -> Response:
     """A defect of ours: Starlette raises it again after this answer, so that it is logged with its traceback."""
     return refuse(ApiError(500, "internal_error", f"{type(error).__name__}: see the broker's log"))
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its signal handlers: the broker's own process decides when to stop."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-# Where it is served: a bound socket, and what TLS needs where it is over TLS.
-Listener = tuple[socket.socket, ssl.SSLContext | None]
-
-
-def listen(host: str, port: int) -> socket.socket:
-    """OSError when the address cannot be bound."""
-    return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
-
-
-async def serve(app: ASGIApp, listeners: Sequence[Listener]) -> None:
-    """Serve there until cancelled; then take no more requests, let those under way finish (3 seconds at most), and
-    return by raising CancelledError."""
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
-    servers = [(_server(app, context), [listener]) for listener, context in listeners]
-    task = asyncio.gather(*(server.serve(sockets=sockets) for server, sockets in servers))
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        for server, _ in servers:
-            server.should_exit = True
-        await task
-        raise
-    finally:
-        for listener, _ in listeners:
-            listener.close()
-        past_process.close()
-
-
-def _server(app: ASGIApp, context: ssl.SSLContext | None) -> _Server:
-    config = uvicorn.Config(
-        app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
-        timeout_graceful_shutdown=3,
-    )  # fmt: skip
-    config.load()
-    config.ssl = context
-    return _Server(config)

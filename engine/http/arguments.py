@@ -9,8 +9,11 @@ import base64
 import json
 
 from engine.errors import PreconditionFailed
-from engine.http.call import Json
+from engine.http.bodies import Json
 from schemas.events import Argument, ArgumentValue
+
+MAX_ARGUMENTS = 1_024  # of a declaration
+MAX_BYTES = 131_072  # of all together: over AMQP they come in one frame
 
 
 def arguments_from(table: Json) -> tuple[Argument, ...]:
@@ -19,7 +22,12 @@ def arguments_from(table: Json) -> tuple[Argument, ...]:
         return ()
     if not isinstance(table, dict):
         raise PreconditionFailed("arguments must be a JSON object")
-    return tuple(_argument(name, value) for name, value in table.items())
+    if len(table) > MAX_ARGUMENTS:
+        raise PreconditionFailed(f"there are {len(table)} arguments, more than {MAX_ARGUMENTS}")
+    found = tuple(_argument(name, value) for name, value in table.items())
+    if sum(len(each.name) + len(str(each.value)) for each in found) > MAX_BYTES:
+        raise PreconditionFailed(f"the arguments are larger than {MAX_BYTES} bytes")
+    return found
 
 
 def _argument(name: str, value: Json) -> Argument:

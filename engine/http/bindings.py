@@ -6,34 +6,43 @@ is our own: RabbitMQ's is a hash of an Erlang term (rabbit_mgmt_format.erl `pack
 import base64
 import hashlib
 import json
+from itertools import chain
 from urllib.parse import quote_plus, unquote
 
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, not_found, reply, short, text
+from engine.http.bodies import Json
+from engine.http.call import Call, not_found, reply, short, text
 from engine.http.exchanges import exchange_of
-from engine.http.listing import Item, listed
+from engine.http.listing import Item, listed, queues_in
+from projections.hidden import is_hidden
 from schemas.events import Argument, Bound
 
 KINDS = {"q": "queue", "e": "exchange"}
 
 
 async def list_all(call: Call) -> Response:
-    return listed(call, [binding_item(each) for vhost in call.visible_vhosts() for each in bindings_in(call, vhost)])
+    return await listed(call, await bindings_in(call, call.visible_vhosts()), binding_item)
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, [binding_item(each) for each in bindings_in(call, call.vhost)])
+    return await listed(call, await bindings_in(call, [call.vhost]), binding_item)
 
 
-def bindings_in(call: Call, vhost: str) -> list[Bound]:
-    """Those of a vhost, the default exchange's first: every queue is bound to it by its name."""
-    queues = [queue.name for _, queue in call.broker.visible_queues(vhost)]
-    return [
-        *(Bound(vhost, "", "queue", name, name) for name in sorted(queues)),
-        *(bound for bound in call.broker.topology.bindings(vhost) if call.broker.router.is_live(bound)),
-    ]
+async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
+    """Those of each vhost, the default exchange's first: every queue is bound to it by its name."""
+    by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
+    async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
+        by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
+    topology, is_live = call.broker.topology, call.broker.router.is_live
+    for vhost, found in by_vhost.items():
+        found += [bound async for bound in call.work.over(list(topology.bindings(vhost))) if is_live(bound)]
+    return list(chain.from_iterable(by_vhost.values()))
+
+
+def default_binding(vhost: str, queue: str) -> Bound:
+    return Bound(vhost, "", "queue", queue, queue)
 
 
 def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
@@ -57,24 +66,26 @@ def binding_item(binding: Bound) -> Item:
 
 async def of_queue(call: Call) -> Response:
     queue = call.queue()
-    found = [
-        each
-        for each in bindings_in(call, queue.vhost)
-        if each.destination_type == "queue" and each.destination == queue.name
-    ]
-    return listed(call, [binding_item(each) for each in found])
+    bound = call.broker.topology.bindings_to(queue.vhost, "queue", queue.name)
+    found = sorted((each for each in bound if call.broker.router.is_live(each)), key=lambda each: each.source)
+    return await listed(call, [default_binding(queue.vhost, queue.name), *found], binding_item)
 
 
 async def from_exchange(call: Call) -> Response:
     exchange = exchange_of(call)
-    found = [each for each in bindings_in(call, exchange.vhost) if each.source == exchange.exchange]
-    return listed(call, [binding_item(each) for each in found])
+    if exchange.exchange == "":
+        queues = await queues_in(call, {exchange.vhost})
+        found = [default_binding(queue.vhost, queue.name) async for _, queue in call.work.over(queues)]
+    else:
+        bound = call.broker.topology.bindings_from(exchange.vhost, exchange.exchange)
+        found = [each for each in bound if call.broker.router.is_live(each)]
+    return await listed(call, found, binding_item)
 
 
 async def to_exchange(call: Call) -> Response:
     exchange = exchange_of(call)
     found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
-    return listed(call, [binding_item(each) for each in found])
+    return await listed(call, found, binding_item)
 
 
 def ends_named(call: Call) -> tuple[str, str, str, str]:
@@ -101,11 +112,11 @@ def ends(call: Call) -> tuple[str, str, str, str]:
 
 def bindings_between(call: Call) -> list[Bound]:
     vhost, source, kind, destination = ends_named(call)
-    return [
-        each
-        for each in bindings_in(call, vhost)
-        if (each.source, each.destination_type, each.destination) == (source, kind, destination)
-    ]
+    if source == "":
+        there = kind == "queue" and call.broker.queue(vhost, destination) is not None and not is_hidden(destination)
+        return [default_binding(vhost, destination)] if there else []
+    bound = call.broker.topology.bindings_to(vhost, kind, destination)
+    return [each for each in bound if each.source == source and call.broker.router.is_live(each)]
 
 
 async def between(call: Call) -> Response:

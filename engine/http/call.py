@@ -7,28 +7,40 @@
 
 import asyncio
 import json
-import math
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from engine.declarations import locked
 from engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
+from engine.http.bodies import (
+    MAX_BODY_BYTES,
+    MAX_VALUES,
+    OBJECTS_TO_TEXT,
+    PARSED_HERE,
+    BadBody,
+    Json,
+    JsonBody,
+    body_process,
+    json_object,
+)
+from engine.loop_share import Work
+from engine.memory import Kind
+from engine.past_process import ProcessEnded, Question, TooManyQuestions
 from projections.hidden import is_hidden
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
     from projections.machine.queue import Queue
 
-MAX_BODY_BYTES = 10_485_760  # RabbitMQ's max_http_body_size, from 3.12 on
-MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (engine.amqp.tables), and a body holds one
 NO_OBJECT = "User not authorised to access object"
 DURABLE_SECONDS = 30  # how long an answer waits for the log before it gives up (a full disk, Kafka away)
 
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+T = TypeVar("T")
 
 
 class ApiError(Exception):
@@ -68,6 +80,10 @@ def api_error(refusal: AmqpError) -> ApiError:
     return bad_request(refusal.text)
 
 
+def too_large(most_bytes: int) -> ApiError:
+    return ApiError(413, "too_large", f"Exceeded HTTP request body size limit ({most_bytes} bytes)")
+
+
 def reply(content: object, status: int = 200) -> Response:
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     return Response(body, status, media_type="application/json")
@@ -87,6 +103,8 @@ class Call:
         self.broker = broker
         self.user = user
         self.tags = tags
+        self.work = Work(broker.http_share)
+        self.held_bytes = 0
 
     # -- what is named ----------------------------------------------------------------------------------------------
     def segment(self, name: str) -> str:
@@ -159,26 +177,75 @@ class Call:
         if "administrator" not in self.tags and "policymaker" not in self.tags:
             raise not_authorised(NO_OBJECT)
 
+    def require_read(self, queue: "Queue") -> None:
+        """Messages are shown to a user who may consume them. An exclusive queue is for the user who declared it.
+        AccessRefused, ResourceLocked."""
+        if "administrator" in self.tags:
+            return
+        self.broker.access.check(self.user, queue.vhost, "read", "queue", queue.name)
+        owner = self.broker.sessions.get(queue.owner) if queue.exclusive else None
+        if queue.exclusive and (owner is None or owner.user != self.user):
+            raise locked(queue)
+
     def asks(self, name: str) -> bool:
         """A boolean of the query string: `?if-unused=true`."""
         return self.request.query_params.get(name, "false") == "true"
 
     # -- the body ---------------------------------------------------------------------------------------------------
-    async def raw_body(self) -> bytes:
+    async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
+        """413 when there is more, 503 when the broker has no memory for it."""
         raw = bytearray()
+        length = self.request.headers.get("content-length", "0")
+        if length.isdigit() and len(length) < 19 and int(length) > most_bytes:
+            raise too_large(most_bytes)
         async for chunk in self.request.stream():
             raw += chunk
-            if len(raw) > MAX_BODY_BYTES:
-                raise bad_request(f"Exceeded HTTP request body size limit ({MAX_BODY_BYTES} bytes)")
+            if len(raw) > most_bytes:
+                raise too_large(most_bytes)
+            self.hold(len(chunk))
         return bytes(raw)
 
-    async def body(self, *required: str) -> dict[str, Json]:
+    async def body(self, *required: str, most_values: int = MAX_VALUES) -> dict[str, Json]:
         """The body as a JSON object. An empty body is an empty object."""
-        content = json_object(await self.raw_body())
+        raw = await self.raw_body()
+        if len(raw) <= PARSED_HERE:
+            try:
+                content = json_object(raw, most_values)
+            except BadBody as error:
+                raise bad_request(str(error)) from None
+        else:
+            self.hold(OBJECTS_TO_TEXT * len(raw))
+            content = await self.read_elsewhere(JsonBody(raw, most_values))
         missing = [key for key in required if key not in content]
         if missing:
             raise bad_request("[" + ",".join(f"{{key_missing,{key}}}" for key in missing) + "]")
         return content
+
+    async def read_elsewhere(self, body: Question[T | BadBody]) -> T:
+        """What the process that reads large bodies makes of it."""
+        try:
+            found = await body_process.ask(body, self.user)
+        except ProcessEnded:
+            raise ApiError(503, "service_unavailable", "the process that reads large bodies ended: try again") from None
+        except TooManyQuestions:
+            raise ApiError(429, "too_many_requests", "so many large bodies of this user wait already") from None
+        if isinstance(found, BadBody):
+            raise bad_request(str(found))
+        return found
+
+    # -- memory -------------------------------------------------------------------------------------------------------
+    def hold(self, size: int) -> None:
+        """So many bytes more are held until the answer is sent. 503 when there is no room for them."""
+        memory = self.broker.memory
+        if not memory.room(size):
+            raise ApiError(503, "service_unavailable", "the broker holds too much for clients already: try again")
+        memory.take(Kind.HTTP, size)
+        self.held_bytes += size
+
+    def release(self) -> None:
+        """The answer is sent, or given up."""
+        self.broker.memory.give_back(Kind.HTTP, self.held_bytes)
+        self.held_bytes = 0
 
     # -- doing --------------------------------------------------------------------------------------------------------
     @asynccontextmanager
@@ -218,39 +285,22 @@ async def in_time() -> AsyncIterator[None]:
                        " written (is the disk full, is Kafka away?); it is tried again") from None  # fmt: skip
 
 
-def json_object(raw: bytes) -> dict[str, Json]:
-    """Nothing at all is an empty object."""
+async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> Response:
+    """The answer that `work` makes; it is cancelled when the client hangs up. The body has been read."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(hung_up(call.request))
     try:
-        content = json.loads(raw) if raw.strip() else {}
-        require_sane(content, 0)
-    except (ValueError, RecursionError):
-        raise bad_request("not_json") from None
-    if not isinstance(content, dict):
-        raise bad_request("not_json")
-    return content
+        await asyncio.wait((task, gone), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return Response(status_code=499)  # which nobody reads
+    finally:
+        for each in (task, gone):
+            each.cancel()
 
 
-def require_sane(value: Json, depth: int) -> None:
-    """What Python takes for JSON and nobody else does is refused before it can get into history: half a surrogate pair,
-    infinite numbers; and so is nesting that no AMQP table could hold. ValueError."""
-    if depth > MAX_DEPTH:
-        raise bad_request(f"nested deeper than {MAX_DEPTH}")
-    if isinstance(value, str):
-        if not value.isascii():
-            value.encode()
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("not finite")
-    elif isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise bad_request(f"{value} does not fit in 64 bits")
-    elif isinstance(value, list):
-        for each in value:
-            require_sane(each, depth + 1)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            require_sane(name, depth + 1)
-            require_sane(each, depth + 1)
+async def hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def short(what: str, value: str) -> str:

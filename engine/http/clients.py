@@ -4,13 +4,14 @@ from the queues' consumers in the machine, so nothing is counted twice.
 Where many nodes share a log, a node knows its own connections and their channels, and the consumers of all.
 """
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
 from engine.http.call import Call, not_found
-from engine.http.listing import Item, listed, single
+from engine.http.listing import Item, listed, queues_in, single
 from engine.http.properties import plain
 from engine.http.statistics import of_channel, statistics
 from schemas.events import EPOCH_SHIFT
@@ -46,11 +47,15 @@ def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
 
 
 async def connections(call: Call) -> Response:
-    return listed(call, [connection_item(call.broker, session) for session in visible_sessions(call, None)])
+    return await connections_of(call, visible_sessions(call, None))
 
 
 async def vhost_connections(call: Call) -> Response:
-    return listed(call, [connection_item(call.broker, session) for session in visible_sessions(call, call.vhost)])
+    return await connections_of(call, visible_sessions(call, call.vhost))
+
+
+async def connections_of(call: Call, sessions: "list[Session]") -> Response:
+    return await listed(call, sessions, lambda session: connection_item(call.broker, session))
 
 
 def session_named(call: Call) -> "Session":
@@ -66,12 +71,15 @@ async def connection(call: Call) -> Response:
 
 
 async def close_connection(call: Call) -> Response:
-    """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it."""
+    """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it. Of the user's own
+    connections; those of others are for administrators to close."""
     close(call, [session_named(call)])
     return Response(status_code=204)
 
 
 def close(call: Call, sessions: "list[Session]") -> None:
+    if any(session.user != call.user for session in sessions):
+        call.require()
     for session in sessions:
         if session.close is not None:
             session.close(call.request.headers.get("x-reason", "Closed via management plugin"))
@@ -84,7 +92,7 @@ def sessions_of_user(call: Call) -> "list[Session]":
 
 
 async def user_connections(call: Call) -> Response:
-    return listed(call, [
+    return await listed(call, [
         {"name": call.broker.config.connection_name(session.peer), "vhost": session.vhost, "user": session.user,
          "node": call.broker.config.node}
         for session in sessions_of_user(call)
@@ -134,40 +142,43 @@ def connection_item(broker: "Broker", session: "Session") -> Item:
 
 
 async def channels(call: Call) -> Response:
-    return listed(call, channel_items(call, visible_sessions(call, None)))
+    return await channels_of(call, visible_sessions(call, None))
 
 
 async def vhost_channels(call: Call) -> Response:
-    return listed(call, channel_items(call, visible_sessions(call, call.vhost)))
+    return await channels_of(call, visible_sessions(call, call.vhost))
 
 
 async def connection_channels(call: Call) -> Response:
-    return listed(call, channel_items(call, [session_named(call)]))
+    return await channels_of(call, [session_named(call)])
 
 
 async def channel(call: Call) -> Response:
     """One, by its name, with its consumers."""
-    name = call.segment("name")
-    for item in channel_items(call, visible_sessions(call, None)):
-        if item["name"] == name:
-            consumers = consumer_items(call, set(call.broker.topology.vhosts))
-            of_it = [each for each in consumers if each["channel_details"].get("name") == name]  # type: ignore[attr-defined]
-            return single(call, item | {"consumer_details": of_it, "publishes": [], "deliveries": []})
+    broker, name = call.broker, call.segment("name")
+    for session in visible_sessions(call, None):
+        for number, status in sorted(session.channels.items()):
+            if f"{broker.config.connection_name(session.peer)} ({number})" == name:
+                at = session.session_id, number
+                consumers = await consumers_in(call, set(broker.topology.vhosts))
+                of_it = [(queue, each) for queue, each in consumers if (each.session, each.channel) == at]
+                return single(call, channel_item(broker, session, status, len(of_it)) | {
+                    "consumer_details": [consumer_item(broker, *each) for each in of_it], "publishes": [],
+                    "deliveries": [],
+                })  # fmt: skip
     raise not_found()
 
 
-def channel_items(call: Call, sessions: "list[Session]") -> list[Item]:
+async def channels_of(call: Call, sessions: "list[Session]") -> Response:
     """Each open channel with the number of its consumers."""
-    consuming: dict[tuple[int, int], int] = {}
-    for _, queue in call.broker.visible_queues():
-        for consumer in queue.consumers():
-            at = consumer.session, consumer.channel
-            consuming[at] = consuming.get(at, 0) + 1
-    return [
-        channel_item(call.broker, session, channel, consuming.get((session.session_id, channel.number), 0))
-        for session in sessions
-        for _, channel in sorted(session.channels.items())
-    ]
+    consuming = Counter(
+        (consumer.session, consumer.channel)
+        for _, consumer in await consumers_in(call, set(call.broker.topology.vhosts))
+    )
+    found = [(session, channel) for session in sessions for _, channel in sorted(session.channels.items())]
+    return await listed(call, found, lambda pair: channel_item(
+        call.broker, *pair, consuming[pair[0].session_id, pair[1].number]
+    ))  # fmt: skip
 
 
 def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> Item:
@@ -198,22 +209,26 @@ def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
 
 
 async def consumers(call: Call) -> Response:
-    return listed(call, consumer_items(call, set(call.monitored_vhosts())))
+    return await consumers_of(call, set(call.monitored_vhosts()))
 
 
 async def vhost_consumers(call: Call) -> Response:
-    return listed(call, consumer_items(call, {call.monitored_vhost}))
+    return await consumers_of(call, {call.monitored_vhost})
 
 
-def consumer_items(call: Call, vhosts: set[str]) -> list[Item]:
-    found = [
+async def consumers_of(call: Call, vhosts: set[str]) -> Response:
+    found = await consumers_in(call, vhosts)
+    return await listed(call, found, lambda pair: consumer_item(call.broker, *pair))
+
+
+async def consumers_in(call: Call, vhosts: set[str]) -> "list[tuple[Queue, ConsumerView]]":
+    """By vhost, queue and number."""
+    queues = await queues_in(call, vhosts)
+    return [
         (queue, consumer)
-        for _, queue in call.broker.visible_queues()
-        if queue.vhost in vhosts
-        for consumer in queue.consumers()
+        async for _, queue in call.work.over(queues)
+        for consumer in sorted(queue.consumers(), key=lambda each: each.consumer)
     ]
-    found.sort(key=lambda pair: (pair[0].vhost, pair[0].name, pair[1].consumer))
-    return [consumer_item(call.broker, queue, consumer) for queue, consumer in found]
 
 
 def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") -> Item:

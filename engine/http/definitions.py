@@ -1,23 +1,23 @@
 """Definitions over HTTP, for administrators: what the broker holds besides messages, out and in."""
 
-import codecs
+import pickle
 import re
-from email import policy
-from email.parser import BytesParser
 
 from starlette.responses import Response
 
 from engine import definitions
-from engine.http.call import Call, bad_request, json_object, not_found, reply
+from engine.http.bodies import MAX_DEFINITIONS_BYTES, OBJECTS_TO_TEXT, PARSED_HERE, BadBody, DefinitionsBody
+from engine.http.browsers import stays_here
+from engine.http.call import Call, bad_request, not_found
+from engine.http.pieces import answer, members
 from engine.importing import Import
 
-BOM = codecs.BOM_UTF8  # some editors put it there
 FILE_NAME = re.compile(r"[\w .()-]{1,128}", re.ASCII)
 
 
 async def export_all(call: Call) -> Response:
     call.require()
-    return as_file(call, definitions.export(call.broker))
+    return await as_file(call, await definitions.export(call.broker, call.work))
 
 
 async def export_vhost(call: Call) -> Response:
@@ -25,12 +25,12 @@ async def export_vhost(call: Call) -> Response:
     vhost = call.segment("vhost")
     if vhost not in call.broker.topology.vhosts:
         raise bad_request("vhost_not_found")
-    return as_file(call, definitions.export_vhost(call.broker, vhost))
+    return await as_file(call, await definitions.export_vhost(call.broker, call.work, vhost))
 
 
-def as_file(call: Call, document: definitions.Item) -> Response:
+async def as_file(call: Call, document: definitions.Item) -> Response:
     """`?download=NAME`: browsers keep it under this name."""
-    response = reply(document)
+    response = await answer(members(call.work, document))
     name = call.request.query_params.get("download", "")
     if FILE_NAME.fullmatch(name):
         response.headers["content-disposition"] = f"attachment; filename={name}"
@@ -53,38 +53,31 @@ async def import_vhost(call: Call) -> Response:
 async def imported(call: Call, vhost: str | None) -> Response:
     """All of it or, when anything is wrong, nothing; done when it is durable. It comes as JSON, or as a form's field
     `file`, and the field `redirect` says where the browser goes then."""
-    sent = call.request.headers.get("content-type", "")
-    where = None
-    if sent.lower().startswith("multipart/form-data"):
-        fields = form_fields(sent, await call.raw_body())
-        if "file" not in fields:
-            raise bad_request("the form has no field file")
-        document = json_object(fields["file"].removeprefix(BOM))
-        where = header(fields["redirect"]) if "redirect" in fields else None
+    raw = await call.raw_body(MAX_DEFINITIONS_BYTES)
+    call.hold(OBJECTS_TO_TEXT * len(raw))
+    body = DefinitionsBody(raw, call.request.headers.get("content-type", ""))
+    if len(raw) <= PARSED_HERE:
+        found = body.answer()
+        if isinstance(found, BadBody):
+            raise bad_request(str(found))
     else:
-        document = await call.body()
+        found = await call.read_elsewhere(body)
+    where = None if found.redirect is None else header(found.redirect)
+    document = found.rest
+    async for category, chunk in call.work.over(found.chunks):
+        entries = document[category]
+        assert isinstance(entries, list)
+        entries += pickle.loads(chunk)  # our own process made it
     await Import(call.broker, call.user, document, vhost).carry_out()
     await call.durable()
     return Response(status_code=204) if where is None else Response(status_code=303, headers={"location": where})
 
 
-def form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
-    """multipart/form-data (RFC 7578), which is MIME."""
-    parser = BytesParser(policy=policy.HTTP)
-    message = parser.parsebytes(b"content-type: " + content_type.encode("latin-1") + b"\r\n\r\n" + body)
-    if not message.is_multipart() or message.defects:
-        raise bad_request("the form is damaged")
-    found = {}
-    for part in message.iter_parts():
-        name, content = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
-        if isinstance(name, str) and isinstance(content, bytes):
-            found[name] = content
-    return found
-
-
 def header(value: bytes) -> str:
-    """What may stand in a header."""
+    """An address of ours that may stand in a header."""
     text = value.decode("latin-1")
     if not text.isprintable():
         raise bad_request("redirect is no address")
+    if not stays_here(text):
+        raise bad_request("redirect leads to another site: give a relative address")
     return text

@@ -23,20 +23,22 @@ if TYPE_CHECKING:
 
 
 async def list_all(call: Call) -> Response:
-    vhosts = set(call.visible_vhosts())
-    return listed(call, exchange_items(call.broker, vhosts))
+    return await exchanges_in(call, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, exchange_items(call.broker, {call.vhost}))
+    return await exchanges_in(call, {call.vhost})
 
 
-def exchange_items(broker: "Broker", vhosts: set[str]) -> list[Item]:
-    return [
-        exchange_item(broker, exchange)
-        for (vhost, _), exchange in sorted(broker.topology.exchanges.items())
-        if vhost in vhosts
+async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
+    broker = call.broker
+    entries = [
+        (key, exchange)
+        async for key, exchange in call.work.over(list(broker.topology.exchanges.items()))
+        if key[0] in vhosts
     ]
+    found = await call.work.in_order(entries)
+    return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
 
 
 def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:

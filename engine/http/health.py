@@ -8,9 +8,9 @@ from pathlib import Path
 from starlette.responses import Response
 
 from engine.http.call import Call, bad_request, not_found, reply
+from engine.http.getting import Taken
 from engine.http.listing import Item
 from engine.http.overview import node_items, open_listeners
-from engine.http.queues import Taken
 from schemas.events import Argument, Published
 
 # Other names of the protocols that are spoken here (rabbit_mgmt_wm_health_check_protocol_listener.erl).
@@ -134,7 +134,7 @@ async def aliveness(call: Call) -> Response:
         (destination,) = broker.route(session, "", ALIVENESS, None)
         message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
         destination.partition.publish(session.actor, message)
-        taken = Taken()
+        taken = Taken(None)
         await broker.fetch(session, 1, taken, ALIVENESS, True)
         broker.end_of_turn()
     await call.durable()

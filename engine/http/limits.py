@@ -10,13 +10,13 @@ from engine.parameters import limits_of_vhosts
 async def list_vhosts_limits(call: Call) -> Response:
     visible = set(call.monitored_vhosts())
     found = limits_of_vhosts(call.broker.topology)
-    return listed(call, [{"vhost": vhost, "value": value} for vhost, value in found.items() if vhost in visible])
+    return await listed(call, [{"vhost": vhost, "value": value} for vhost, value in found.items() if vhost in visible])
 
 
 async def vhost_limits(call: Call) -> Response:
     vhost = call.monitored_vhost
     value = call.broker.topology.vhost_limits(vhost)
-    return listed(call, [{"vhost": vhost, "value": value}] if value else [])
+    return await listed(call, [{"vhost": vhost, "value": value}] if value else [])
 
 
 async def put_vhost_limit(call: Call) -> Response:
@@ -41,7 +41,7 @@ async def delete_vhost_limit(call: Call) -> Response:
 
 async def list_users_limits(call: Call) -> Response:
     found = sorted(call.broker.topology.user_limits.items())
-    return listed(call, [{"user": user, "value": value} for user, value in found])
+    return await listed(call, [{"user": user, "value": value} for user, value in found])
 
 
 def user_named(call: Call) -> str:
@@ -54,7 +54,7 @@ def user_named(call: Call) -> str:
 async def user_limits(call: Call) -> Response:
     user = user_named(call)
     value = call.broker.topology.user_limits.get(user)
-    return listed(call, [{"user": user, "value": value}] if value else [])
+    return await listed(call, [{"user": user, "value": value}] if value else [])
 
 
 async def put_user_limit(call: Call) -> Response:

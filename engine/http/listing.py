@@ -7,40 +7,98 @@ A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 
 import math
 import re
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, bad_request, reply
+from engine.http.pieces import answer, array, members
+from engine.loop_share import Work
+from projections.hidden import is_hidden
+
+if TYPE_CHECKING:
+    from engine.broker import Broker
+    from engine.partition import Partition
+    from projections.machine.queue import Queue
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
+NAMED_AT_ONCE = 64  # items whose names are compared before others may have their turn
 Item = dict[str, object]
+T = TypeVar("T")
 Columns = dict[str, "Columns | None"]  # None: all of what is there
 
 
-def listed(call: Call, items: Sequence[Item]) -> Response:
-    query = call.request.query_params
-    chosen = ordered(items, query)
+def as_is(source: object) -> Item:
+    """Of sources that are items."""
+    return cast(Item, source)
+
+
+async def listed(call: Call, sources: Sequence[T], show: Callable[[T], Item] = as_is) -> Response:
+    """Each source as `show` makes an item of it, in slices of the loop's time. A long list is never in memory as a
+    whole: what is filtered or sorted is shown twice."""
+    query, work = call.request.query_params, call.work
     columns = columns_of(query)
+    total = len(sources)
+    chosen = await ordered(work, sources, show, query)
     if "page" not in query:
-        return reply([cut(item, columns) for item in chosen])
+        return await answer(array(work, shown(work, chosen, show, columns)))
     page, size = whole(query, "page"), whole(query, "page_size")
     size = DEFAULT_PAGE_SIZE if size is None else size
     if page is None or page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
         raise ApiError(400, "invalid_pagination_parameters",
                        f"Invalid pagination parameters: page number {page}, page size {size}")  # fmt: skip
-    chosen = named(chosen, query)
+    if query.get("name"):
+        chosen = await with_name(work, chosen, show, query)
     if (page - 1) * size > len(chosen):
         raise ApiError(400, "page_out_of_range",
                        f"Page out of range, page: {page} page size: {size}, len: {len(chosen)}")  # fmt: skip
-    shown = [cut(item, columns) for item in chosen[(page - 1) * size : page * size]]
-    return reply({
-        "total_count": len(items), "item_count": len(shown), "filtered_count": len(chosen), "page": page,
-        "page_size": size, "page_count": math.ceil(len(chosen) / size), "items": shown,
-    })  # fmt: skip
+    on_page = [item async for item in shown(work, chosen[(page - 1) * size : page * size], show, columns)]
+    return await answer(members(work, {
+        "total_count": total, "item_count": len(on_page), "filtered_count": len(chosen), "page": page,
+        "page_size": size, "page_count": math.ceil(len(chosen) / size), "items": on_page,
+    }))  # fmt: skip
+
+
+async def shown(
+    work: Work, chosen: Sequence[T], show: Callable[[T], Item], columns: "Columns | None"
+) -> AsyncIterator[Item]:
+    async for source in work.over(chosen):
+        yield cut(show(source), columns)
+
+
+async def with_name(
+    work: Work, chosen: Sequence[T], show: Callable[[T], Item], query: QueryParams
+) -> list[T]:
+    """Those whose `name` is asked for, a few at a time: an expression takes its time."""
+    found: list[T] = []
+    for first in range(0, len(chosen), NAMED_AT_ONCE):
+        part = [(show(source), source) for source in chosen[first : first + NAMED_AT_ONCE]]
+        names = [{"name": item.get("name", ""), "at": at} for at, (item, _) in enumerate(part)]
+        found += (part[at][1] for each in named(names, query) if isinstance(at := each["at"], int))
+        if work.due:
+            await work.give_way()
+    return found
+
+
+async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
+    return await queues_by_name(call.broker, call.work, vhosts)
+
+
+async def queues_by_name(
+    broker: "Broker", work: Work, vhosts: Container[str]
+) -> "list[tuple[Partition, Queue]]":
+    """The queues of these vhosts, each with its partition, by vhost and name, without those that the broker keeps for
+    itself: as `visible_queues` of the broker, in slices."""
+    entries = [
+        (key, (partition, queue))
+        for partition in broker.partitions
+        async for key, queue in work.over(list(partition.machine.by_name.items()))
+        if key[0] in vhosts and not is_hidden(key[1])
+    ]
+    return await work.in_order(entries)
 
 
 def single(call: Call, item: Item) -> Response:
@@ -61,14 +119,17 @@ def named(items: Sequence[Item], query: QueryParams) -> list[Item]:
     return [item for item in items if pattern.search(str(item.get("name", "")))]
 
 
-def ordered(items: Sequence[Item], query: QueryParams) -> list[Item]:
+async def ordered(
+    work: Work, sources: Sequence[T], show: Callable[[T], Item], query: QueryParams
+) -> Sequence[T]:
     """They come in order of vhost and name, which stays where `sort` finds no difference; RabbitMQ turns all around."""
-    chosen = list(items)
-    if query.get("sort"):
-        path = query["sort"].split(".")
-        chosen.sort(key=lambda item: sort_key(inner(item, path)))
-        if query.get("sort_reverse") == "true":
-            chosen.reverse()
+    if not query.get("sort"):
+        return sources
+    path = query["sort"].split(".")
+    keyed = [(sort_key(inner(show(source), path)), source) async for source in work.over(sources)]
+    chosen = await work.in_order(keyed)
+    if query.get("sort_reverse") == "true":
+        chosen.reverse()
     return chosen
 
 

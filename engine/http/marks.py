@@ -2,7 +2,8 @@
 
 PUT takes {"note": "..."} or nothing, and names this moment; a name that was there is given to this moment instead. The
 positions are taken in one turn of the loop. They are logged when what lies below them is durable: a crash then never
-leaves a mark that points to what came after it. Policymakers set and clear marks; who may log in may see them.
+leaves a mark that points to what came after it. Policymakers set and clear marks. Every user who may enter a vhost sees
+them; notes, and the names of other users, only with the tag policymaker, monitoring or administrator.
 """
 
 from starlette.responses import Response
@@ -18,21 +19,27 @@ MAX_NOTE_BYTES = 4_096
 
 def mark_item(call: Call, mark: MarkSet) -> Item:
     time_ms, user = call.broker.topology.marked[mark.name]
+    all_of_it = user == call.user or call.monitors or "policymaker" in call.tags
     return {
-        "name": mark.name, "note": mark.note, "user": user, "time": format_time(time_ms),
+        "name": mark.name, "note": mark.note if all_of_it else "", "user": user if all_of_it else "",
+        "time": format_time(time_ms),
         "positions": dict(mark.positions),
     }  # fmt: skip
 
 
+def seen(call: Call) -> dict[str, MarkSet]:
+    return call.broker.topology.marks if call.monitored_vhosts() else {}
+
+
 def named(call: Call) -> MarkSet:
-    found = call.broker.topology.marks.get(call.segment("name"))
+    found = seen(call).get(call.segment("name"))
     if found is None:
         raise not_found()
     return found
 
 
 async def list_all(call: Call) -> Response:
-    return listed(call, [mark_item(call, mark) for _, mark in sorted(call.broker.topology.marks.items())])
+    return await listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
 
 
 async def show(call: Call) -> Response:

@@ -7,23 +7,30 @@
     /metrics/memory-breakdown  what memory there is to speak of
 
 A family is RabbitMQ's (prometheus_rabbitmq_core_metrics_collector.erl), so what it tells of Erlang and of its stores is
-left out. Counters count from the broker's start, except two of ours that follow from the history: the outcomes of
-messages count over the life of each queue, quarantined records over that of the log.
+left out. Names (of vhosts, queues, exchanges, channels, connections) are told of the vhosts that the asking user may
+see, and of all at the metrics' own port; figures without names count everything. Counters count from the broker's
+start, except two of ours that follow from the history: the outcomes of messages count over the life of each queue,
+quarantined records over that of the log.
 """
 
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from itertools import chain
+from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from engine.config import RABBITMQ_VERSION, VERSION
 from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
+from engine.http.listing import queues_by_name
 from engine.http.overview import memory_limit, open_descriptors, resident_bytes, totals, uptime_seconds
-from engine.http.statistics import Statistics, of_channel, statistics
+from engine.http.pieces import answer
+from engine.http.statistics import Numbers, Statistics, of_channel, statistics, summed
+from engine.loop_share import Work
 
 if TYPE_CHECKING:
     from engine.broker import Broker, ChannelStatus, Session
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
 
 Labels = dict[str, str]
 AMQP: Labels = {"protocol": "amqp091"}
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+AT_ONCE = 256  # queues that are counted before others may have their turn
 MAX_PATTERN = 1_000  # of a regular expression
 
 OUTCOMES_HELP = "Messages by what became of them, over the life of the queues that exist now"
@@ -47,6 +56,7 @@ class Metric:
     kind: str
     help: str
     samples: list[tuple[str, Labels, float]] = field(default_factory=list)
+    more: Iterable[tuple[str, Labels, float]] = ()  # samples that are made as they are read
 
     def add(self, value: float, labels: Labels | None = None, suffix: str = "") -> "Metric":
         self.samples.append((suffix, labels or {}, value))
@@ -84,19 +94,29 @@ class Together:
 
 
 class AllQueues:
-    """In one pass: there may be many."""
+    """As if they were one."""
 
-    def __init__(self, known: Statistics, pairs: "list[tuple[Partition, Queue]]") -> None:
-        total = Together()
-        for _, queue in pairs:
+    def __init__(self, queue: Together, counted: Numbers) -> None:
+        self.queue = queue
+        self.labels: Labels = {}
+        self.counted = counted
+
+
+async def all_queues(work: Work, known: Statistics, pairs: "list[tuple[Partition, Queue]]") -> AllQueues:
+    """In one pass: there may be many."""
+    total, counted = Together(), known.of_queues(())
+    for first in range(0, len(pairs), AT_ONCE):
+        part = pairs[first : first + AT_ONCE]
+        counted = summed((counted, known.of_queues(part)))
+        for _, queue in part:
             total.messages_ready += queue.messages_ready
             total.messages_unacked += queue.messages_unacked
             total.message_bytes_ready += queue.message_bytes_ready
             total.message_bytes_unacked += queue.message_bytes_unacked
             total.consumers += queue.attached
-        self.queue = total
-        self.labels: Labels = {}
-        self.counted = known.of_queues(pairs)
+        if work.due:
+            await work.give_way()
+    return AllQueues(total, counted)
 
 
 class ChannelSeen:
@@ -217,33 +237,35 @@ CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
 }  # fmt: skip
 
 
-def queues_seen(
-    broker: "Broker", vhosts: list[str] | None = None, pattern: re.Pattern[str] | None = None
+async def queues_seen(
+    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]"
 ) -> list[QueueSeen]:
     known = statistics(broker)
-    return [
-        QueueSeen(known, partition, queue)
-        for partition, queue in broker.visible_queues()
-        if (vhosts is None or queue.vhost in vhosts) and (pattern is None or pattern.search(queue.name))
-    ]
+    return [QueueSeen(known, partition, queue) async for partition, queue in work.over(pairs)]
 
 
-def channels_seen(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> list[ChannelSeen]:
-    consuming: dict[tuple[int, int], int] = {}
-    for _, queue in pairs:
-        if queue.attached:
-            for consumer in queue.consumers():
-                at = consumer.session, consumer.channel
-                consuming[at] = consuming.get(at, 0) + 1
+async def channels_seen(
+    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]", vhosts: list[str] | None = None
+) -> list[ChannelSeen]:
+    consuming = Counter([
+        (consumer.session, consumer.channel)
+        async for _, queue in work.over(pairs) if queue.attached
+        for consumer in queue.consumers()
+    ])  # fmt: skip
     return [
-        ChannelSeen(broker, session, channel, consuming.get((session.session_id, channel.number), 0))
-        for session in broker.sessions.values()
+        ChannelSeen(broker, session, channel, consuming[session.session_id, channel.number])
+        async for session in work.over(list(broker.sessions.values()))
+        if vhosts is None or session.vhost in vhosts
         for channel in session.channels.values()
     ]
 
 
-def connections_seen(broker: "Broker") -> list[ConnectionSeen]:
-    return [ConnectionSeen(broker, session) for session in broker.sessions.values() if session.link is not None]
+def connections_seen(broker: "Broker", vhosts: list[str] | None = None) -> list[ConnectionSeen]:
+    return [
+        ConnectionSeen(broker, session)
+        for session in broker.sessions.values()
+        if session.link is not None and (vhosts is None or session.vhost in vhosts)
+    ]
 
 
 def of_objects(
@@ -258,12 +280,15 @@ def of_objects(
                 continue
             told[name] = None
             if apart:
-                metric = Metric(name, "counter" if name.endswith("_total") else "gauge", help)
-                for seen in objects:
-                    metric.add(of(seen), seen.labels)
-                yield metric
+                kind = "counter" if name.endswith("_total") else "gauge"
+                yield Metric(name, kind, help, more=samples_of(of, objects))
             else:
                 yield single(name, help, sum(of(seen) for seen in objects))
+
+
+def samples_of(of: Of, objects: Iterable[Any]) -> Iterator[tuple[str, Labels, float]]:
+    for seen in objects:
+        yield "", seen.labels, of(seen)
 
 
 # -- the node ---------------------------------------------------------------------------------------------------------
@@ -403,6 +428,20 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
                      keeper.read_back_seconds)  # fmt: skip
 
 
+def door_metrics(broker: "Broker") -> Iterator[Metric]:
+    """Connections of AMQP and of HTTP, what they may take of the descriptors, and what was refused."""
+    share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
+    used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
+    refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")
+    for door in broker.admissions:
+        protocol = {"protocol": door.protocol}
+        share.add(door.share, protocol)
+        used.add(door.logged_in, protocol | {"logged_in": "true"}).add(door.unknown, protocol | {"logged_in": "false"})
+        for reason, count in door.refused.items():
+            refused.add(count, protocol | {"reason": reason})
+    yield from (share, used, refused)
+
+
 PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
     ("rewindmq_log_next_offset", "End of the log, as far as is known",
      lambda keeper, partition: partition.next_offset + keeper.behind(partition)),
@@ -416,47 +455,58 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
 )  # fmt: skip
 
 
-def history_counters(broker: "Broker", pairs: "list[tuple[Partition, Queue]]") -> Iterator[Metric]:
+async def history_counters(
+    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]"
+) -> list[Metric]:
     quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
     for name, report in broker.quarantined.items():
         quarantined.add(report.count, {"partition": name})
-    yield quarantined
-    found: dict[tuple[str, str], int] = {}
-    for _, queue in pairs:
+    found: Counter[tuple[str, str]] = Counter()
+    async for _, queue in work.over(pairs):
         for outcome, count in queue.counters.items():
-            key = (outcome, queue.type)
-            found[key] = found.get(key, 0) + count
+            found[outcome, queue.type] += count
     outcomes = Metric("rewindmq_queue_messages_by_outcome", "gauge", OUTCOMES_HELP)
     for (outcome, queue_type), count in sorted(found.items()):
         outcomes.add(count, {"outcome": outcome, "queue_type": queue_type})
-    yield outcomes
+    return [quarantined, outcomes]
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
 
 
-def metrics(broker: "Broker", apart: bool = False) -> Response:
-    """/metrics, and `apart`: /metrics/per-object."""
+async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None = None) -> Response:
+    """/metrics, and `apart`: /metrics/per-object, of the vhosts `seen` (None: all)."""
+    work = Work(broker.http_share)
     found = list(info(broker, "per-object" if apart else "aggregated"))
     for of_node in NODE.values():
         found += of_node(broker)
-    now = totals(broker)
+    now = await totals(broker, work)
     found += object_totals(now)
-    pairs = broker.visible_queues()
-    seen = queues_seen(broker) if apart else [AllQueues(statistics(broker), pairs)]
-    found += of_objects(QUEUES, QUEUES, seen, apart)
-    found += of_objects(CHANNELS, CHANNELS, channels_seen(broker, pairs), apart)
-    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker), apart)
-    found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *history_counters(broker, pairs)]
-    return exposed("".join(text_of(metric, "rabbitmq_") for metric in found))
+    pairs = await queues_by_name(broker, work, broker.topology.vhosts)
+    told = seen if apart else None
+    if apart:
+        shown = [pair for pair in pairs if told is None or pair[1].vhost in told]
+        found += of_objects(QUEUES, QUEUES, await queues_seen(broker, work, shown), True)
+    else:
+        found += of_objects(QUEUES, QUEUES, [await all_queues(work, statistics(broker), pairs)], False)
+    found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, told), apart)
+    found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, told), apart)
+    found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *door_metrics(broker),
+              *await history_counters(broker, work, pairs)]
+    return await answer(exposition(work, [("rabbitmq_", metric) for metric in found]), MEDIA_TYPE)
 
 
-def detailed(broker: "Broker", request: Request) -> Response:
-    """/metrics/detailed. A family that is not known is told nothing of, as in RabbitMQ."""
+async def detailed(broker: "Broker", request: Request, seen: list[str] | None = None) -> Response:
+    """/metrics/detailed, of the vhosts `seen` (None: all). A family that is not known is told nothing of, as in
+    RabbitMQ."""
     query = request.query_params
     families = query.getlist("family")
-    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or None
-    pattern = None
+    vhosts = [each for each in query.getlist("vhost") if each in broker.topology.vhosts] or seen
+    if vhosts is not None and seen is not None:
+        vhosts = [each for each in vhosts if each in seen]
+    work = Work(broker.http_share)
+    everywhere = await queues_by_name(broker, work, broker.topology.vhosts)
+    pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:
             return exposed("'queue' regex too long\n", 400)
@@ -464,37 +514,47 @@ def detailed(broker: "Broker", request: Request) -> Response:
             pattern = re.compile(wanted)
         except re.error as error:
             return exposed(f"Invalid 'queue' regex: {error}\n", 400)
+        pairs = [pair async for pair in work.over(pairs) if pattern.search(pair[1].name)]
     found: list[Metric] = []
     for family in families:
         if family in NODE:
             found += NODE[family](broker)
     if any(family in QUEUES for family in families):
-        found += of_objects(QUEUES, families, queues_seen(broker, vhosts, pattern), True)
+        found += of_objects(QUEUES, families, await queues_seen(broker, work, pairs), True)
     if any(family in CHANNELS for family in families):
-        found += of_objects(CHANNELS, families, channels_seen(broker, broker.visible_queues()), True)
+        found += of_objects(CHANNELS, families, await channels_seen(broker, work, everywhere, seen), True)
     if any(family in CONNECTIONS for family in families):
-        found += of_objects(CONNECTIONS, families, connections_seen(broker), True)
-    text = "".join(text_of(metric, "rabbitmq_") for metric in info(broker, "detailed"))
-    text += "".join(text_of(metric, "rabbitmq_detailed_") for metric in found)
-    text += "".join(text_of(metric, "rabbitmq_cluster_") for metric in clusterwide(broker, families, vhosts))
-    return exposed(text)
+        found += of_objects(CONNECTIONS, families, connections_seen(broker, seen), True)
+    return await answer(exposition(work, [
+        *(("rabbitmq_", metric) for metric in info(broker, "detailed")),
+        *(("rabbitmq_detailed_", metric) for metric in found),
+        *(("rabbitmq_cluster_", metric) for metric in clusterwide(broker, families, vhosts)),
+    ]), MEDIA_TYPE)  # fmt: skip
 
 
 def memory_breakdown(broker: "Broker") -> Response:
     """RabbitMQ divides it among Erlang's processes and tables; here it is one process's."""
     rss = single("memory_rss_bytes", "Resident memory of the process", resident_bytes())
-    return exposed("".join(text_of(metric, "rabbitmq_") for metric in (*info(broker, "memory-breakdown"), rss)))
+    found = (*info(broker, "memory-breakdown"), rss)
+    return exposed("".join(line for metric in found for line in lines_of(metric, "rabbitmq_")))
 
 
 def exposed(text: str, status: int = 200) -> Response:
-    return Response(text, status, media_type="text/plain; version=0.0.4; charset=utf-8")
+    return Response(text, status, media_type=MEDIA_TYPE)
 
 
-def text_of(metric: Metric, prefix: str) -> str:
+async def exposition(work: Work, found: Iterable[tuple[str, Metric]]) -> AsyncIterator[str]:
+    """The text of metrics, each with the prefix of its name, line by line."""
+    for prefix, metric in found:
+        async for line in work.over(lines_of(metric, prefix)):
+            yield line
+
+
+def lines_of(metric: Metric, prefix: str) -> Iterator[str]:
     name = metric.name if metric.name.startswith("rewindmq_") else prefix + metric.name
-    lines = [f"# TYPE {name} {metric.kind}", f"# HELP {name} {metric.help}"]
-    lines += [f"{name}{suffix}{labelled(labels)} {value:.15g}" for suffix, labels, value in metric.samples]
-    return "\n".join(lines) + "\n"
+    yield f"# TYPE {name} {metric.kind}\n# HELP {name} {metric.help}\n"
+    for suffix, labels, value in chain(metric.samples, metric.more):
+        yield f"{name}{suffix}{labelled(labels)} {value:.15g}\n"
 
 
 def labelled(labels: Labels) -> str:

@@ -20,9 +20,10 @@ from engine.exchange_types import EXCHANGE_TYPES
 from engine.http.call import Call, bad_request, not_found, reply, text
 from engine.http.clients import visible_sessions
 from engine.http.clock import clock_item
-from engine.http.listing import Item, listed, single
+from engine.http.listing import Item, listed, queues_by_name, single
 from engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
 from engine.logs import LEVELS, set_level
+from engine.loop_share import Work
 
 if TYPE_CHECKING:
     from engine.broker import Broker, Session
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 STARTED = time.monotonic()
 PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
+AT_ONCE = 512  # queues that are counted before others may have their turn
 MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
 
 
@@ -60,14 +62,21 @@ def open_descriptors() -> tuple[int, int]:
     return used, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
-def totals(
-    broker: "Broker", vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
+async def totals(
+    broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
     """Of these vhosts and sessions, or of all."""
-    queues = [queue for _, queue in broker.visible_queues() if vhosts is None or queue.vhost in vhosts]
+    pairs = await queues_by_name(broker, work, broker.topology.vhosts if vhosts is None else vhosts)
+    depth, consumers = depth_of(()), 0
+    for first in range(0, len(pairs), AT_ONCE):
+        queues = [queue for _, queue in pairs[first : first + AT_ONCE]]
+        depth = summed((depth, depth_of(queues)))
+        consumers += sum(queue.consumer_count() for queue in queues)
+        if work.due:
+            await work.give_way()
     open_sessions = list(broker.sessions.values()) if sessions is None else sessions
     return {
-        **depth_of(queues), "queues": len(queues), "consumers": sum(queue.consumer_count() for queue in queues),
+        **depth, "queues": len(pairs), "consumers": consumers,
         "connections": len(open_sessions), "channels": sum(len(each.channels) for each in open_sessions),
         "exchanges": sum(vhosts is None or vhost in vhosts for vhost, _ in broker.topology.exchanges),
     }  # fmt: skip
@@ -89,7 +98,7 @@ async def overview(call: Call) -> Response:
         "publishing_blocked": broker.blocked,
     }  # fmt: skip
     vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
-    now = totals(broker) if monitors else totals(broker, vhosts, sessions)
+    now = await (totals(broker, call.work) if monitors else totals(broker, call.work, vhosts, sessions))
     item["object_totals"] = {
         key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")
     }  # fmt: skip
@@ -230,7 +239,7 @@ def node_item(broker: "Broker") -> Item:
 
 async def nodes(call: Call) -> Response:
     call.require("monitoring")
-    return listed(call, node_items(call.broker))
+    return await listed(call, node_items(call.broker))
 
 
 def node_named(call: Call) -> Item:

@@ -20,17 +20,17 @@ def chosen(call: Call, vhosts: set[str], component: str | None = None) -> list[I
 
 async def list_all(call: Call) -> Response:
     call.require_policymaker()
-    return listed(call, chosen(call, set(call.visible_vhosts())))
+    return await listed(call, chosen(call, set(call.visible_vhosts())))
 
 
 async def list_component(call: Call) -> Response:
     call.require_policymaker()
-    return listed(call, chosen(call, set(call.visible_vhosts()), call.segment("component")))
+    return await listed(call, chosen(call, set(call.visible_vhosts()), call.segment("component")))
 
 
 async def list_vhost(call: Call) -> Response:
     vhost = call.policymakers_vhost
-    return listed(call, chosen(call, {vhost}, call.segment("component")))
+    return await listed(call, chosen(call, {vhost}, call.segment("component")))
 
 
 def named(call: Call) -> Item | None:
@@ -71,7 +71,7 @@ def global_item(parameter: GlobalParameterSet) -> Item:
 
 async def list_global(call: Call) -> Response:
     call.require_policymaker()
-    return listed(call, [global_item(each) for _, each in sorted(call.broker.topology.global_parameters.items())])
+    return await listed(call, [global_item(each) for _, each in sorted(call.broker.topology.global_parameters.items())])
 
 
 async def show_global(call: Call) -> Response:

@@ -1,33 +1,39 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
 `time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
-Who may read the queue now may read its past; an administrator may also ask for queues and vhosts that are gone.
+Who may read the queue now may read its past, back to its declaration: a queue that had the name before it is another
+incarnation. An administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue
+id.
 
-The fold runs in a process of its own (engine/past_process.py). It reads the log as any other reader does, be it in the
-data directory or in Kafka.
+The fold runs in a process of its own (engine/past_process.py), which also makes the answer's JSON. It reads the log as
+any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
+more messages the first ones. A question is given up when its client hangs up.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from starlette.responses import Response
 
 from engine.http.arguments import table_of
-from engine.http.call import ApiError, Call, bad_request, not_found, reply
+from engine.http.call import ApiError, Call, bad_request, not_authorised, not_found, unless_gone
 from engine.http.listing import Item
+from engine.http.pieces import encode
 from engine.http.properties import properties_of
 from engine.http.queues import shown
 from engine.keys import KeyStore
 from engine.log.base import CorruptLog, LogError
 from engine.log.history import History
 from engine.past import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
-from engine.past_process import PastProcess, ProcessEnded, past_process
+from engine.past_process import PastProcess, ProcessEnded, TooManyQuestions, past_process
 from engine.subjects import Subjects
+from projections.hidden import is_hidden
 from projections.marks import moment, name_in
 from projections.rewind import At, RewindError, format_time
 from schemas.events import Published
 
 MAX_COUNT = 10_000  # messages in one answer
 MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
+MAX_SHOWN = 16_777_216  # bytes of all bodies together
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +48,21 @@ class Question:
     count: int
     truncate: int
     keys: KeyStore
+    incarnation: int | None = None
 
-    def answer(self) -> "Item | ApiError":
-        return read_past(self)
+    def answer(self) -> "bytes | ApiError":
+        found = read_past(self)
+        return found if isinstance(found, ApiError) else encode(found).encode()
 
 
-async def read(process: PastProcess, question: Question) -> Item:
+async def read(process: PastProcess, question: Question, user: str) -> bytes:
+    """The answer, as JSON."""
     try:
-        found = await process.ask(question)
+        found = await process.ask(question, user)
     except ProcessEnded as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
     except RuntimeError as error:
         raise ApiError(500, "internal_error", str(error)) from None
     if isinstance(found, ApiError):
@@ -62,8 +73,11 @@ async def read(process: PastProcess, question: Question) -> Item:
 def read_past(question: Question) -> Item | ApiError:
     """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
-        past = queue_at(question.history, question.vhost, question.queue, question.at, question.first, question.count)
-        return past_item(past, question.truncate, question.keys)
+        past = queue_at(
+            question.history, question.vhost, question.queue, question.at, question.first, question.count,
+            question.incarnation, Cut(Subjects("", question.keys, {}), question.truncate), MAX_SHOWN,
+        )  # fmt: skip
+        return past_item(past, question.truncate)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
     except RewindError as error:
@@ -76,7 +90,8 @@ def read_past(question: Question) -> Item | ApiError:
 
 async def at(call: Call) -> Response:
     vhost, name = call.segment("vhost"), call.segment("queue")
-    require_read(call, vhost, name)
+    asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
+    incarnation = readable_incarnation(call, vhost, name, asked)
     when = moment_of(call, vhost, name)
     first, count = number_of(call, "first", 0), number_of(call, "count", 100)
     truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
@@ -86,8 +101,12 @@ async def at(call: Call) -> Response:
         await call.durable()  # the reader sees what is written
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
-    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys)
-    return reply(await read(past_process, question))
+    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
+    return await unless_gone(call, answered(call, question))
+
+
+async def answered(call: Call, question: Question) -> Response:
+    return Response(await read(past_process, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
@@ -96,10 +115,19 @@ def durable_offset(call: Call, vhost: str, name: str) -> int:
     return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
 
 
-def require_read(call: Call, vhost: str, name: str) -> None:
+def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
+    """The queue id whose past this user may read, None: of all that bore the name. AccessRefused, ResourceLocked,
+    ApiError (401, 404) when there is none."""
     if "administrator" in call.tags:
-        return
+        return asked
     call.broker.access.check(call.user, vhost, "read", "queue", name)
+    queue = call.broker.queue(vhost, name)
+    if queue is None or is_hidden(name):
+        raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
+    call.require_read(queue)
+    if asked not in (None, queue.queue_id):
+        raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
+    return queue.queue_id
 
 
 def partition_name(call: Call, vhost: str, name: str) -> str:
@@ -126,13 +154,23 @@ def number_of(call: Call, name: str, default: int) -> int:
     return int(value)
 
 
-def past_item(past: PastQueue, truncate: int, keys: KeyStore) -> Item:
-    """`keys`: as they are now: what was erased by now is not shown."""
+class Cut:
+    """Of each message as much as is shown. `subjects` has the keys as they are now: what was erased by now is not
+    shown."""
+
+    def __init__(self, subjects: Subjects, truncate: int) -> None:
+        self.subjects = subjects
+        self.truncate = truncate
+
+    def __call__(self, published: Published) -> Published:
+        opened = self.subjects.opened(published)
+        return replace(opened, body=opened.body[: self.truncate])
+
+
+def past_item(past: PastQueue, truncate: int) -> Item:
+    """`past` as it was read with a `Cut`."""
     queue = past.queue
-    subjects = Subjects("", keys, {})
-    messages = [
-        message_item(message, subjects.opened(message.published), truncate, past.ahead_ms) for message in past.messages
-    ]
+    messages = [message_item(message, message.published, truncate, past.ahead_ms) for message in past.messages]
     return {
         "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
         "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,

@@ -34,19 +34,19 @@ def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
 
 
 async def list_all(call: Call) -> Response:
-    return listed(call, chosen(call.broker.topology.policies, set(call.visible_vhosts())))
+    return await listed(call, chosen(call.broker.topology.policies, set(call.visible_vhosts())))
 
 
 async def list_all_operator(call: Call) -> Response:
-    return listed(call, chosen(call.broker.topology.operator_policies, set(call.visible_vhosts())))
+    return await listed(call, chosen(call.broker.topology.operator_policies, set(call.visible_vhosts())))
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, chosen(call.broker.topology.policies, {call.vhost}))
+    return await listed(call, chosen(call.broker.topology.policies, {call.vhost}))
 
 
 async def list_vhost_operator(call: Call) -> Response:
-    return listed(call, chosen(call.broker.topology.operator_policies, {call.vhost}))
+    return await listed(call, chosen(call.broker.topology.operator_policies, {call.vhost}))
 
 
 async def show(call: Call) -> Response:

@@ -13,7 +13,8 @@ from engine.amqp import tables
 from engine.deaths import without_blind_copies
 from engine.errors import AmqpError
 from engine.http.arguments import text_of
-from engine.http.call import Json, bad_request
+from engine.http.bodies import Json
+from engine.http.call import bad_request
 
 # (name, type) in the order of their flags, from bit 15 down
 PROPERTIES = (

@@ -28,4 +28,4 @@ async def list_quarantined(call: Call) -> Response:
         for name, report in reports.items() if only in (None, name)
         for each in report.newest(int(asked))
     ]  # fmt: skip
-    return listed(call, items)
+    return await listed(call, items)

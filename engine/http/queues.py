@@ -1,54 +1,49 @@
-"""Queues over HTTP: list, show, declare, delete, purge, and get (RabbitMQ's way to look at messages, which disturbs
-them: it is an AMQP basic.get by the HTTP user, and stands in history as one).
-"""
+"""Queues over HTTP: list, show, declare, delete, purge. What takes messages out is in getting.py."""
 
 import base64
 import json
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
 from engine.http.arguments import arguments_from, table_of, types_of
-from engine.http.call import Call, Json, bad_request, boolean, done, in_time, integer, not_found, reply, text
+from engine.http.bodies import Json
+from engine.http.call import Call, bad_request, boolean, done, not_found, reply
 from engine.http.clients import channel_details, consumer_item, elsewhere, peer_details
-from engine.http.listing import Item, columns_of, listed, single
+from engine.http.listing import Item, columns_of, listed, queues_in, single
 from engine.http.properties import properties_of
 from engine.http.statistics import depth_of, statistics
 from projections.machine.profile import RABBITMQ_4_3
 from projections.machine.ready import redelivered_of, size_of
-from schemas.events import EPOCH_SHIFT, Nacked, Published
+from schemas.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from engine.broker import Broker
     from engine.partition import Partition
+    from projections.machine.consumer import Consumer
     from projections.machine.queue import Queue
 
-ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
-GET_CHANNEL = 1  # the HTTP session's only channel
-MAX_GET = 100_000  # messages in one answer
-WAVE = 1_000  # that are asked for at once: others have their turn between
 PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
 
 
 async def list_all(call: Call) -> Response:
     """/queues, and /queues/detailed: here both tell everything."""
-    return listed(call, queue_items(call, set(call.visible_vhosts())))
+    return await queues_of(call, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
-    return listed(call, queue_items(call, {call.vhost}))
+    return await queues_of(call, {call.vhost})
 
 
-def queue_items(call: Call, vhosts: set[str]) -> list[Item]:
-    columns = columns_of(call.request.query_params)
-    found = [pair for pair in call.broker.visible_queues() if pair[1].vhost in vhosts]
+async def queues_of(call: Call, vhosts: set[str]) -> Response:
+    broker, found = call.broker, await queues_in(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
-        return [plain_item(call.broker, partition, queue, with_totals) for partition, queue in found]
+        return await listed(call, found, lambda pair: plain_item(broker, *pair, with_totals))
+    columns = columns_of(call.request.query_params)
     head = columns is not None and "head_message_timestamp" in columns
-    return [queue_item(call.broker, partition, queue, head) for partition, queue in found]
+    return await listed(call, found, lambda pair: queue_item(broker, *pair, head))
 
 
 def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
@@ -77,19 +72,24 @@ async def show(call: Call) -> Response:
 async def unacked(call: Call) -> Response:
     """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
     queue = call.queue()
-    return listed(call, [
-        {"message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
-         "redelivered": redelivered_of(info),
-         "channel_details": channel_details(call.broker, holder.session, holder.channel)}
-        for holder in queue.holders.values()
-        for message_id, info in holder.held.items()
-    ])  # fmt: skip
+    call.require_read(queue)
+    found = [(holder, *each) for holder in queue.holders.values() for each in holder.held.items()]
+    return await listed(call, found, lambda each: unacked_item(call.broker, *each))
+
+
+def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, info: int) -> Item:
+    return {
+        "message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
+        "redelivered": redelivered_of(info),
+        "channel_details": channel_details(broker, holder.session, holder.channel),
+    }  # fmt: skip
 
 
 async def peek(call: Call) -> Response:
     """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
     it at the command line only, for quorum queues."""
     queue = call.queue()
+    call.require_read(queue)
     position = call.segment("position")
     if not (position.isascii() and position.isdigit()) or int(position) < 1:
         raise bad_request("positions are numbers from 1 on")
@@ -175,7 +175,7 @@ def node_of(broker: "Broker", queue: "Queue") -> str:
 
 def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
     """The `timestamp` property of the first ready message (classic queues only, as in RabbitMQ)."""
-    if queue.type != "classic":
+    if queue.type != "classic" or queue.gone:
         return None
     first = next(iter(queue.ready_ids()), None)
     if first is None:
@@ -214,84 +214,6 @@ async def purge(call: Call) -> Response:
     response = Response(status_code=204)
     response.headers["x-messages-purged"] = str(purged)
     return response
-
-
-@dataclass(frozen=True, slots=True)
-class Got:
-    message_id: int
-    message: Published
-    redelivered: bool
-    messages_ready: int
-
-
-class Taken:
-    """The consumer of basic.gets: keeps what it was given."""
-
-    def __init__(self) -> None:
-        self.messages: list[Got] = []
-
-    def fetched(
-        self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
-        if message is not None:
-            self.messages.append(Got(message_id, partition.opened(message), redelivered, messages_ready))
-
-    def deliver(
-        self, partition: "Partition", queue: "Queue", message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
-        raise AssertionError("a basic.get is never given a delivery")
-
-    def cancelled(self) -> None:
-        """The queue is gone; so is what was taken."""
-
-
-async def get(call: Call) -> Response:
-    """POST .../get. What is not acked goes back (or is rejected) once all were taken, so that none is taken twice. As
-    many are asked for at once as seem to be there: on a log that is read back each wait is a round trip."""
-    queue = call.queue()
-    content = await call.body("count", "ackmode", "encoding")
-    mode, encoding = text(content, "ackmode", ""), text(content, "encoding", "")
-    count = integer(content, "count", 1)
-    truncate = integer(content, "truncate", 0) if content.get("truncate") is not None else None
-    if mode not in ACKMODES:
-        raise bad_request(f"ackmode is one of {', '.join(ACKMODES)}")
-    if encoding not in ("auto", "base64"):
-        raise bad_request("Unsupported encoding. Please use auto or base64.")
-    if not 0 <= count <= MAX_GET or (truncate is not None and truncate < 0):
-        raise bad_request(f"count is a number from 0 to {MAX_GET}, truncate is not negative")
-    no_ack = mode == "ack_requeue_false"
-    taken = Taken()
-    back: list[tuple[int, int]] = []  # (message id, holder)
-    async with call.session(queue.vhost) as session:
-        partition = home_of(call.broker, queue)
-        while len(taken.messages) < count:
-            before = len(taken.messages)
-            wave = min(count - before, max(1, queue.messages_ready), WAVE)
-            async with in_time():
-                _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack, wave)
-            call.broker.end_of_turn()
-            if not no_ack:
-                back += ((got.message_id, holder) for got in taken.messages[before:])
-            if len(taken.messages) < before + wave:  # it is empty, or was for a moment
-                break
-        method, requeue = ("reject" if mode.startswith("reject") else "nack"), mode.endswith("true")
-        for message_id, holder in sorted(back):
-            span = ((message_id, message_id),)
-            partition.append(session.actor, Nacked(queue.vhost, queue.name, holder, span, requeue, method))
-    await call.durable()
-    return reply([message_item(got, encoding, truncate) for got in taken.messages])
-
-
-def message_item(got: Got, encoding: str, truncate: int | None) -> Item:
-    message = got.message
-    payload, payload_encoding = shown(message.body, encoding, truncate)
-    return {
-        "payload_bytes": message.body_size, "redelivered": got.redelivered, "exchange": message.route.exchange,
-        "routing_key": message.route.routing_key, "message_count": got.messages_ready,
-        "properties": properties_of(message.properties), "payload": payload, "payload_encoding": payload_encoding,
-    }  # fmt: skip
 
 
 def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, str]:

@@ -7,9 +7,12 @@
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
     "dry_run": true                                only say what would
+    "incarnation": queue id                        only of this one of all queues that bore the name
 
-Whoever may read the queue and write to the target may do it. The answer says how many came back (`restored`), had come
-back already under this name (`duplicates`), or were refused by the target's limits (`refused`).
+A user who may read the queue and write to the target may bring back what the queue has had that is there now.
+Administrators may also bring back what an earlier queue of the name had, or one that is gone. The answer says how many
+came back (`restored`), had come back already under this name (`duplicates`), or were refused by the target's limits
+(`refused`).
 A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; asked again after a
 crash, those that are missing. `bindings_lost` are those that can't be made again (their exchange is gone, the user may
 not), each with the reason.
@@ -18,11 +21,12 @@ not), each with the reason.
 from starlette.responses import Response
 
 from engine.http.bindings import binding_item
-from engine.http.call import ApiError, Call, Json, bad_request, boolean, not_found, reply, text
-from engine.http.past import partition_name, require_read
+from engine.http.bodies import MAX_VALUES, Json
+from engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
+from engine.http.past import partition_name, readable_incarnation
 from engine.past import history_of
 from engine.past_bindings import Lost, split
-from engine.past_process import ProcessEnded, past_process
+from engine.past_process import ProcessEnded, TooManyQuestions, past_process
 from engine.restoring import FATES, LOST, THERE, UNDONE, UNDONE_FATES, NoPlan, Plan, Wish, name_of, restore, to_bind
 from projections.marks import moment
 from projections.rewind import At, RewindError, format_time
@@ -33,8 +37,8 @@ MAX_MESSAGES = 100_000  # ids in one request
 
 async def post(call: Call) -> Response:
     vhost, queue = call.vhost, call.segment("queue")
-    require_read(call, vhost, queue)
-    content = await call.body()
+    readable_incarnation(call, vhost, queue, None)
+    content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
     wish = wish_of(call, vhost, queue, target, content)
@@ -42,7 +46,7 @@ async def post(call: Call) -> Response:
         raise bad_request(f"publishing is blocked: {call.broker.blocked}")
     await call.durable()  # the reader sees what is written
     try:
-        plan = await past_process.ask(wish)
+        plan = await past_process.ask(wish, call.user)
         if isinstance(plan, NoPlan):
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
@@ -53,6 +57,8 @@ async def post(call: Call) -> Response:
             done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
     except ProcessEnded as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
     return reply(answer | {
         "restored": done.restored, "duplicates": done.duplicates, "refused": done.refused, "declared": done.declared,
         **shown(done.bound, done.lost),
@@ -63,7 +69,7 @@ def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, 
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
         raise bad_request("give one of time, offset and undo, or messages")
-    unknown = content.keys() - {"time", "offset", "undo", "only", "messages", "to", "name", "dry_run"}
+    unknown = content.keys() - {"time", "offset", "undo", "only", "messages", "to", "name", "dry_run", "incarnation"}
     if unknown:
         raise bad_request(f"unknown key {min(unknown)!r}")
     undo = text(content, "undo", "")
@@ -73,7 +79,9 @@ def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, 
     if target == queue and any(fate in THERE for fate in fates):
         fates = tuple(fate for fate in fates if fate not in THERE)  # it would be in there twice
     at = moment_of(call, vhost, queue, content)
-    return Wish(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content))
+    asked = integer(content, "incarnation", 0) if "incarnation" in content else None
+    incarnation = readable_incarnation(call, vhost, queue, asked)
+    return Wish(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:

@@ -28,7 +28,7 @@ def vhost_item(call: Call, name: str) -> Item:
 
 
 async def list_vhosts(call: Call) -> Response:
-    return listed(call, [vhost_item(call, vhost) for vhost in call.monitored_vhosts()])
+    return await listed(call, call.monitored_vhosts(), lambda vhost: vhost_item(call, vhost))
 
 
 def named(call: Call) -> str:

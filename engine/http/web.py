@@ -1,14 +1,28 @@
-"""The web page: one static file, which asks the API for everything that it shows."""
+"""The web page: three static files, which ask the API for everything that they show. Scripts and styles come from these
+files only, so that nothing that a message or a name contains can become one."""
 
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-PAGE = Path(__file__).parent / "static" / "index.html"
+STATIC = Path(__file__).parent / "static"
+FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"),
+         "/page.css": ("page.css", "text/css")}  # fmt: skip
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none';"
+    " form-action 'none'; frame-ancestors 'none'"
+)
 
 
-async def page(request: Request) -> Response:
-    return FileResponse(PAGE, media_type="text/html", headers={
-        "content-security-policy": "default-src 'self' 'unsafe-inline'", "cache-control": "no-cache",
-    })  # fmt: skip
+def page(path: str) -> Callable[[Request], Awaitable[Response]]:
+    """The file of the page that is at `path`."""
+    name, media_type = FILES[path]
+
+    async def show(request: Request) -> Response:
+        return FileResponse(STATIC / name, media_type=media_type, headers={
+            "content-security-policy": POLICY, "cache-control": "no-cache",
+        })  # fmt: skip
+
+    return show

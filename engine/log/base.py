@@ -40,6 +40,10 @@ class CorruptLog(LogError):
         self.offset = offset
         self.why = why
 
+    def __reduce__(self) -> tuple[type["CorruptLog"], tuple[Path, int, int, str]]:
+        """It may come from another process."""
+        return CorruptLog, (self.file, self.position, self.offset, self.why)
+
 
 @dataclass(frozen=True, slots=True)
 class Block:
@@ -91,5 +95,8 @@ class Log(Protocol):
 
     def commit_and_wait(self) -> None:
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
+
+    def full(self) -> bool:
+        """The disk is full, and the log lives on what it has kept for this: nothing more should be published."""
 
     def close(self) -> None: ...

@@ -1,6 +1,6 @@
-"""The directory of an embedded log: its layout, which never changes, and the lock that keeps a second broker out.
+"""The directory of an embedded log: its layout, which never changes.
 
-    DIR/log/lock                 held (flock) by the broker that writes; holds its process id
+    DIR/log/_reserve             room for a full disk (reserve.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made:
     DIR/log/metadata-0/          segments and their sidecars
     DIR/log/queues-0/ .. queues-N-1/
@@ -8,13 +8,12 @@
 A queue's partition is its name's hash modulo N: with another N every queue would move away from its history.
 """
 
-import fcntl
 import json
 import os
 from pathlib import Path
 
 from engine.log.base import LogError
-from engine.log.segments import sync_directory, write_at
+from engine.log.segments import sync_directory
 
 METADATA = "metadata-0"
 MAX_PARTITIONS = 1_024
@@ -93,23 +92,6 @@ def write_layout(data_dir: Path, partitions: int) -> None:
     os.rename(new, file)
     sync_directory(file.parent)
     sync_directory(data_dir)
-
-
-def lock(data_dir: Path) -> int:
-    """Become the only writer of this log; a descriptor to close at the end. LogError names who holds it."""
-    directory = data_dir / "log"
-    directory.mkdir(parents=True, exist_ok=True)
-    file = directory / "lock"
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-        os.close(descriptor)
-        raise LogError(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
-    os.ftruncate(descriptor, 0)
-    write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
-    return descriptor
 
 
 def _layout_file(data_dir: Path) -> Path:

@@ -12,8 +12,10 @@ from pathlib import Path
 
 from engine.log.base import Block, LogError
 from engine.log.commit import Committer
-from engine.log.directory import METADATA, lock, partition_directory, prepare, queue_partition, write_layout
+from engine.log.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
+from engine.log.lock import lock
 from engine.log.reader import PartitionReader, Segment
+from engine.log.reserve import START_BYTES, Reserve
 from engine.log.writer import PartitionWriter
 
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
@@ -34,8 +36,9 @@ class EmbeddedPartition:
 
     framed = False
 
-    def __init__(self, directory: Path, segment_bytes: int, begin: bool) -> None:
+    def __init__(self, directory: Path, segment_bytes: int, begin: bool, reserve: Reserve) -> None:
         self.name = directory.name
+        self._reserve = reserve
         self._writer = PartitionWriter(directory, segment_bytes, begin)
         self._reader = PartitionReader(directory)
         self.start_offset = self._writer.start_offset
@@ -83,6 +86,8 @@ class EmbeddedPartition:
             try:
                 self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew)
             except OSError as error:
+                if self._reserve.release(error, group.size):
+                    continue
                 what = f"{len(group.records)} records from offset {self._writer.place.offset} on"
                 raise LogError(f"{self._writer.directory}: {what} wait, they could not be written: {error}") from error
             self._sealed.popleft()
@@ -98,7 +103,9 @@ class EmbeddedPartition:
 
 
 class EmbeddedLog:
-    def __init__(self, data_dir: Path, lock_descriptor: int, partitions: Sequence[EmbeddedPartition]) -> None:
+    def __init__(
+        self, data_dir: Path, lock_descriptor: int, reserve: Reserve, partitions: Sequence[EmbeddedPartition]
+    ) -> None:
         """Use `open`. `partitions`: the metadata log, then those of queues."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Exception], None] = lambda error: None
@@ -106,6 +113,7 @@ class EmbeddedLog:
         self.metadata = partitions[0]
         self.queues = partitions[1:]
         self._lock = lock_descriptor
+        self._reserve = reserve
         self._committer = Committer(partitions, lambda: self.on_durable(), lambda error: self.on_failure(error))
 
     @classmethod
@@ -114,19 +122,23 @@ class EmbeddedLog:
         queue partitions, or the disk refuses. CorruptLog: it is damaged."""
         opened: list[EmbeddedPartition] = []
         descriptor = -1
+        reserve: Reserve | None = None
         try:
             descriptor = lock(data_dir)
+            reserve = Reserve(data_dir / "log")
             count, new = prepare(data_dir, partitions)
             for name in (METADATA, *map(queue_partition, range(count))):
-                opened.append(EmbeddedPartition(partition_directory(data_dir, name), segment_bytes, new))
+                opened.append(EmbeddedPartition(partition_directory(data_dir, name), segment_bytes, new, reserve))
             if new and any(partition.next_offset for partition in opened):
                 raise LogError(f"{data_dir}: there is a history, but log/layout.json, which describes it, is gone")
             if new:
                 write_layout(data_dir, count)
-            return cls(data_dir, descriptor, opened)
+            return cls(data_dir, descriptor, reserve, opened)
         except BaseException as error:
             for partition in opened:
                 partition.close()
+            if reserve is not None:
+                reserve.close()
             if descriptor >= 0:
                 os.close(descriptor)
             if isinstance(error, OSError):
@@ -137,8 +149,17 @@ class EmbeddedLog:
         self._committer.commit()
 
     def commit_and_wait(self) -> None:
-        """LogError: the disk would not take it; what was appended is kept."""
-        self._committer.commit_and_wait()
+        """LogError: the disk would not take it; what was appended is kept. For a start and a stop: it may use the last
+        of the reserve."""
+        self._reserve.keep_bytes = 0
+        try:
+            self._committer.commit_and_wait()
+        finally:
+            self._reserve.keep_bytes = START_BYTES
+
+    def full(self) -> bool:
+        """The disk is so full that the log has taken from its reserve, or could not make one."""
+        return not self._reserve.refill()
 
     def close(self) -> None:
         """Everything appended is durable, then the directory is free. LogError: not everything could be written."""
@@ -148,4 +169,5 @@ class EmbeddedLog:
             self._committer.close()
             for partition in (self.metadata, *self.queues):
                 partition.close()
+            self._reserve.close()
             os.close(self._lock)

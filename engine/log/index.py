@@ -12,12 +12,14 @@
 
 - Both are derived from the segment and can be lost: whoever finds an entry missing or damaged (its CRC tells) goes on
   from the last good one by walking the segment. They are written after their block is durable and are not synced.
-- An entry is therefore proof that its block was durable: a block that disagrees with its entry is corruption.
+- An entry is therefore proof that its block was durable: a block of format 1 that disagrees with its entry is
+  corruption. In format 2 the block's own check decides: an entry that disagrees with a block that holds is left out.
 - chain = SHA-256(chain before || block as stored). A segment's header counts as its first block, a new segment goes on
   with the chain of the one before, and a partition begins with SHA-256(its name).
 - Opening a log looks at the end of each index only. Damage in the middle costs time whenever it is read, until the
   broker is started without the file.
-- A chain computed anew from the segment proves nothing about the time before: such entries carry the flag REBUILT.
+- A chain computed anew from a segment of format 1 proves nothing about the time before: such entries carry the flag
+  REBUILT. A block of format 2 proves itself (blocks.py).
 - `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
   whose header says that time begins anew with it (the clock was set) begins at 0.
 - Their names begin with an underscore, so that Spark and its kin leave them out when they are given the directory.
@@ -140,6 +142,11 @@ class Index:
                 self.chain_before = chain
                 self.max_timestamp_before_ms = max_timestamp_ms
                 self.count = (os.fstat(self._index).st_size - HEADER.size) // ENTRY.size
+
+    def forget(self) -> None:
+        """It is not the index of this segment."""
+        self.chain_before = None
+        self.count = 0
 
     def close(self) -> None:
         for descriptor in (self._index, self._lengths):

@@ -8,7 +8,9 @@ Faults, as a disk has them:
 - a commit lands late (up to `commit_delay_seconds`), while more is appended;
 - a commit fails (`failure_rate`) and is tried again; what some partitions had written by then stays written;
 - in a crash everything durable survives; of what was written but not confirmed, a part from the front survives in
-  whole blocks (the block behind is torn, and cut when the log is opened again); the rest is lost.
+  whole blocks. The block behind it is damaged, as bytes: sectors of it are lost or older, or a stale block or one of
+  another partition stands in its place. What is found there is what the embedded log's own checks (blocks.py) let
+  pass, and the rest is lost.
 """
 
 import asyncio
@@ -19,9 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from engine.log.base import Block
+from engine.log.blocks import BadBlock, block_lengths, encode_block, parse_block, require_place
 from engine.log.directory import METADATA, queue_partition
-from engine.log.index import first_chain, next_chain
-from engine.log.segments import record_timestamp
+from engine.log.index import encode_lengths, first_chain, next_chain, split
+from engine.log.segments import Header, record_timestamp
+from schemas.registry import envelope_schema_json
 
 CallLater = Callable[[float, Callable[[], None]], object]
 RETRY_SECONDS = 1.0
@@ -120,6 +124,7 @@ class MemoryLog:
         self.queues = [MemoryPartition(queue_partition(number), []) for number in range(partitions)]
         self._faults = faults or Faults()
         self._random = random.Random(self._faults.seed)
+        self._disk = random.Random(f"disk {self._faults.seed}")
         self._call_later = call_later
         self._under_way = False
         self._dead = False
@@ -140,6 +145,9 @@ class MemoryLog:
         if self._land([partition.next_offset for partition in self.partitions]):
             self.on_durable()
 
+    def full(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.commit_and_wait()
         self._dead = True
@@ -157,10 +165,12 @@ class MemoryLog:
         return after
 
     def _survive(self, partition: MemoryPartition) -> list[Block]:
-        kept = []
+        kept: list[Block] = []
         for block in partition.blocks:
             if block.first_offset >= partition.durable_offset and self._random.random() < self._faults.torn_rate:
-                break
+                others = [_stored(other, other.blocks[-1]) for other in self.partitions if other.blocks]
+                found = _found(partition, block, _damaged(self._disk, partition, block, kept, others))
+                return kept if found is None else [*kept, found]
             kept.append(block)
         return kept
 
@@ -197,3 +207,60 @@ class MemoryLog:
             self._call_later(seconds, callback)
         else:
             asyncio.get_running_loop().call_later(seconds, callback)
+
+
+# -- a block as a crash leaves it --------------------------------------------------------------------------------------
+
+
+def _header(partition: MemoryPartition) -> Header:
+    chain = first_chain(partition.name)
+    return Header(envelope_schema_json(), partition.name, 0, chain[:16], b"", chain)
+
+
+def _chain_before(partition: MemoryPartition, block: Block) -> bytes:
+    return partition.blocks[block.position - 1].chain if block.position else first_chain(partition.name)
+
+
+def _stored(partition: MemoryPartition, block: Block) -> bytes:
+    """A block as the embedded log stores it."""
+    size = sum(map(len, block.records))
+    sync = _header(partition).sync
+    return encode_block(block.records, size, sync, block.first_offset, _chain_before(partition, block))
+
+
+def _damaged(
+    chance: random.Random, partition: MemoryPartition, block: Block, before: list[Block], others: list[bytes]
+) -> bytes:
+    """What stands in the place of a block that was not synced. `before`: the blocks of its partition; `others`: blocks
+    of all partitions."""
+    raw = _stored(partition, block)
+    stale = [_stored(partition, each) for each in before[-3:]]
+    kind = chance.choice(("gone", "short", "zeros", "older", "stale", "misdirected"))
+    if kind == "gone":
+        return b""
+    if kind == "short":
+        return raw[: chance.randrange(len(raw))]
+    if kind == "stale" and stale:
+        return chance.choice(stale)
+    if kind == "misdirected":
+        return chance.choice(others)
+    older = b"".join(stale) if kind == "older" else b""
+    content = bytearray(raw)
+    for at in range(-chance.randrange(512), len(raw), 512):
+        if chance.random() < 0.5:
+            start, end = max(0, at), min(len(raw), at + 512)
+            content[start:end] = older[start:end].ljust(end - start, b"\0")
+    return bytes(content)
+
+
+def _found(partition: MemoryPartition, block: Block, stored: bytes) -> Block | None:
+    """The block that a log which is opened finds in the place of `block`; None if it takes none."""
+    header = _header(partition)
+    try:
+        parsed = parse_block(stored, 0, header)
+        require_place(parsed, 0, block.first_offset, _chain_before(partition, block))
+        lengths = encode_lengths(block_lengths(parsed, 0, header))
+    except BadBlock:
+        return None
+    records = tuple(split(parsed.data, parsed.start, lengths))
+    return Block(block.first_offset, records, block.max_timestamp_ms, block.chain, block.file, block.position)

@@ -3,9 +3,13 @@
     log = EmbeddedLogReader(data_dir)                  # never writes; cheap to open; can be sent to another process
     for block in log.queues[0].read(1_000, 2_000): ...
 
-A block is given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is
-damaged, when it is whole and its records are. What is not whole at the end of the last segment is being written or was
-torn by a crash, and ends the reading; anywhere else it is CorruptLog.
+A block of format 2 is given out when its own check holds (blocks.py): the checksum of its bytes, its offset, the chain
+before it. The index says where to look, and is left out where it disagrees with a block that holds. A block of format 1
+is given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is damaged,
+when it is whole and its records are.
+
+What is not whole at the end of the last segment is being written or was torn by a crash, and ends the reading. Anywhere
+else it is CorruptLog, and so is a whole block that belongs elsewhere, or half a one that the index knows as durable.
 """
 
 import functools
@@ -17,21 +21,26 @@ from pathlib import Path
 from zlib import crc32
 
 from engine.log.base import Block, CorruptLog, LogError
+from engine.log.blocks import (
+    BadBlock,
+    Misplaced,
+    Parsed,
+    block_lengths,
+    parse_block,
+    read_block,
+    require_place,
+    whole_block_behind,
+)
 from engine.log.directory import METADATA, partition_directory, queue_partition, read_layout
 from engine.log.index import REBUILT, BadIndex, Entry, Index, encode_lengths, first_chain, next_chain, split
 from engine.log.segments import (
-    BadBlock,
     Header,
     base_offset_of,
-    block_lengths,
     max_timestamp,
-    parse_block,
     read_at,
-    read_block,
     read_header,
     record_timestamp,
     segment_files,
-    whole_block_behind,
 )
 from schemas.evolution import upgraded
 from schemas.registry import (
@@ -59,17 +68,18 @@ class Place:
 
 @dataclass(slots=True)  # not frozen, as there may be one a record
 class StoredBlock:
-    """A block with its index entry (as found, or as it must be). Its records begin at byte `start` of `raw`, and are as
-    long as the sidecar's `lengths` say."""
+    """A block as stored (`raw`), with its index entry (as found, or as it must be). Its records begin at byte `start`
+    of `data`, and are as long as the sidecar's `lengths` say."""
 
     entry: Entry
     raw: bytes
+    data: bytes
     start: int
     lengths: bytes
 
     @property
     def records(self) -> list[bytes]:
-        return split(self.raw, self.start, self.lengths)
+        return split(self.data, self.start, self.lengths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +102,23 @@ class SegmentReader:
         self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
         self._entry: Entry | None = None  # of the last block that `stored` gave out
         self._beginning = Place(0, 0, b"", 0)
+        self.index_is_wrong = False  # set by `stored` where the index disagrees with blocks that hold
+        self._known = 0  # up to this byte the index says that blocks were durable, where it disagreed with the file
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.header = header or read_header(path, self.descriptor)
             check_schema(self.header, path)
             self.index = Index(path, self.header.base_offset, len(self.header.raw))
+            if self.header.checked and self.index.chain_before != self.header.chain_before:
+                self.index.forget()
         except BaseException:
             os.close(self.descriptor)
             raise
+
+    @property
+    def chain_before(self) -> bytes | None:
+        """The hash chain of the partition up to this segment: the header's word, in format 1 the index's, if any."""
+        return self.header.chain_before or self.index.chain_before
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -107,6 +126,10 @@ class SegmentReader:
 
     def size(self) -> int:
         return os.fstat(self.descriptor).st_size
+
+    def require_behind(self, before: Place) -> None:
+        """The segment goes on where the one before ended. Raises CorruptLog."""
+        check_joint(self.path, self.header.base_offset, self.chain_before, before.offset, before.chain)
 
     def beginning(self, before: Place) -> Place:
         """Where the first block begins, behind the partition's `before`."""
@@ -128,11 +151,12 @@ class SegmentReader:
     def half_block(self) -> Entry | None:
         """The last entry of the index, when the file ends within its block: what a disk leaves that said it had synced
         and had not. The index forgets the entry, so that the block counts as torn."""
+        last = self.index.count - 1
         try:
-            entry = self.index.entry(self.index.count - 1) if self.index.count else None
+            entry = self.index.entry(last) if last >= 0 else None
+            if entry is None or not entry.position < self.size() < entry.end or not self._holds(last - 1):
+                return None
         except BadIndex:
-            return None
-        if entry is None or not entry.position < self.size() < entry.end:
             return None
         self.index.count -= 1
         return entry
@@ -141,14 +165,40 @@ class SegmentReader:
         """The blocks from the one with this number in the index on: all are checked whole. Raises CorruptLog."""
         self._beginning = beginning
         self._entry = self.index.entry(number - 1) if number else None
-        for entries in self.index.entries(number):
-            for some in _at_once(entries):
-                for block in self._indexed(some, self.place.chain):
-                    self._entry = block.entry
-                    yield block
+        self._known = 0
+        given, proven = self.place.offset, False
+        try:
+            for entries in self.index.entries(number):
+                for some in _at_once(entries):
+                    for block in self._indexed(some, self.place.chain):
+                        self._entry = block.entry
+                        given, proven = block.entry.next_offset, True
+                        yield block
+            if not proven and self.place.position < self.size() and not self._holds(number - 1):
+                raise _Doubt(0)
+        except _Doubt as doubt:  # the file or its index is wrong: the blocks say which, from the first one on
+            self._known = doubt.end if proven or self._holds(number - 1) else 0
+            self._entry = None
         while (found := self._unindexed(self.place)) is not None:
             self._entry = found.entry
-            yield found
+            self.index_is_wrong |= found.entry.position < self._known or given > found.entry.first_offset
+            if found.entry.next_offset > given:
+                yield found
+
+    def _holds(self, number: int) -> bool:
+        """In format 2: is the block of this entry what the entry says, behind the one of the entry before? So the next
+        one is to be looked for where it ends."""
+        if number < 0 or not self.header.checked:
+            return True
+        try:
+            entry = self.index.entry(number)
+            beginning = next_chain(self.chain_before or b"", self.header.raw)
+            before = self.index.entry(number - 1).chain if number else beginning
+            raw = read_at(self.descriptor, entry.length, entry.position)
+            require_place(parse_block(raw, entry.position, self.header), entry.position, entry.first_offset, before)
+        except (BadIndex, BadBlock):
+            return False
+        return next_chain(before, raw) == entry.chain
 
     def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
         """Whether the first record is of this time or an earlier one. False: there is none. Raises CorruptLog."""
@@ -178,7 +228,8 @@ class SegmentReader:
         return [_today(record, older) for record in block.records]
 
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
-        """The blocks of successive index entries: they were durable, so that every difference is corruption."""
+        """The blocks of successive index entries: they were durable, so that every difference is corruption in format
+        1, and raises _Doubt in format 2."""
         first = entries[0].position
         data = read_at(self.descriptor, entries[-1].end - first, first)
         for entry, lengths in zip(entries, self.index.lengths(entries), strict=True):
@@ -187,32 +238,41 @@ class SegmentReader:
             try:
                 if len(raw) < entry.length:
                     raise BadBlock(position, f"the file ends {len(raw)} bytes into a block of {entry.length}")
-                count, start = parse_block(raw, position, self.header.sync)
-                if count != entry.count:
-                    raise BadBlock(position, f"{count} records, {entry.count} in the index")
+                block = parse_block(raw, position, self.header)
+                if self.header.checked:
+                    require_place(block, position, entry.first_offset, chain)
+                if block.records != entry.count:
+                    raise BadBlock(position, f"{block.records} records, {entry.count} in the index")
                 chain = next_chain(chain, raw)
                 if chain != entry.chain:
                     raise BadBlock(position, "its bytes are not those that the hash chain in the index was made of")
                 if lengths is None:
-                    lengths = encode_lengths(block_lengths(raw, position, count, start, self.header.program))
+                    lengths = encode_lengths(block_lengths(block, position, self.header))
             except BadBlock as bad:
+                if self.header.checked:
+                    raise _Doubt(entry.end) from None
                 raise CorruptLog(self.path, position, entry.first_offset, bad.why) from None
-            yield StoredBlock(entry, raw, start, lengths)
+            yield StoredBlock(entry, raw, block.data, block.start, lengths)
 
     def _unindexed(self, place: Place) -> StoredBlock | None:
         """The block at `place`, which the index doesn't know; None at the end of what is whole."""
+        known = place.position < self._known
         torn: BadBlock | None = None
         while True:
             file_size = self.size()
             if place.position >= file_size:
+                if known:
+                    raise CorruptLog(self.path, place.position, place.offset, "a durable block, and it is gone")
                 return None
             try:
-                raw, count, start = read_block(self.descriptor, place.position, file_size, self.header.sync)
-                lengths = encode_lengths(block_lengths(raw, place.position, count, start, self.header.program))
+                raw, block = read_block(self.descriptor, place.position, file_size, self.header)
+                lengths = self._belonging(block, place)
                 break
+            except Misplaced as bad:
+                raise CorruptLog(self.path, place.position, place.offset, bad.why) from None
             except BadBlock as bad:
-                behind = whole_block_behind(self.descriptor, self.header, place.position, file_size)
-                if behind is None and self.last:
+                behind = whole_block_behind(self.descriptor, self.header, place.position, file_size, place.offset)
+                if behind is None and self.last and not known:
                     self.torn = bad
                     return None
                 # A broker may be writing: what was half a block at the first look is whole when another is behind it.
@@ -220,10 +280,30 @@ class SegmentReader:
                     why = bad.why if behind is None else f"{bad.why}; a whole block follows at byte {behind}"
                     raise CorruptLog(self.path, place.position, place.offset, why) from None
                 torn = bad
-        newest = max(place.max_timestamp_ms, max_timestamp(split(raw, start, lengths)))
+        newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, lengths)))
         chain = next_chain(place.chain, raw)
-        entry = Entry(place.offset, count, len(raw), place.position, newest, chain, crc32(lengths), REBUILT)
-        return StoredBlock(entry, raw, start, lengths)
+        flags = 0 if self.header.checked else REBUILT
+        entry = Entry(place.offset, block.records, len(raw), place.position, newest, chain, crc32(lengths), flags)
+        return StoredBlock(entry, raw, block.data, block.start, lengths)
+
+    def _belonging(self, block: Parsed, place: Place) -> bytes:
+        """The lengths of the records of a block that belongs at `place`. Raises BadBlock, Misplaced."""
+        if self.header.checked:
+            require_place(block, place.position, place.offset, place.chain)
+        try:
+            return encode_lengths(block_lengths(block, place.position, self.header))
+        except BadBlock as bad:
+            if self.header.checked:  # whole, so this was written, and no crash did it
+                raise Misplaced(bad.position, bad.why) from None
+            raise
+
+
+class _Doubt(Exception):
+    """A block of format 2 and its index entry disagree. `end`: up to this byte the index knows of durable blocks."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__()
+        self.end = end
 
 
 class PartitionReader:
@@ -361,7 +441,7 @@ class PartitionReader:
             if chain is not None and number > 0:
                 return segment.beginning(Place(0, 0, chain, segment.index.max_timestamp_before_ms))
             before = self._end(files[:number], False)
-        check_joint(segment, before)
+        segment.require_behind(before)
         return segment.beginning(before)
 
     def _end(self, files: list[Path], last: bool = True) -> Place:
@@ -415,7 +495,8 @@ def check_schema(header: Header, path: Path) -> None:
         if older is not None:
             released_schema_json(older)
     except UnknownSchema as error:
-        raise LogError(f"{path}: written by another version of RewindMQ: {error}") from None
+        what = "written by another version of RewindMQ, or its header is damaged"
+        raise LogError(f"{path}: {what}: {error}") from None
 
 
 def _today(record: bytes, fingerprint: str) -> bytes:
@@ -427,14 +508,14 @@ def _today(record: bytes, fingerprint: str) -> bytes:
         return b""
 
 
-def check_joint(segment: SegmentReader, before: Place) -> None:
-    """A segment must go on where the one before ended, in offset and chain. Raises CorruptLog."""
-    base = segment.header.base_offset
-    if base != before.offset:
-        why = f"the segment before ends at offset {before.offset}" if before.position else "what was before is gone"
-        raise CorruptLog(segment.path, 0, base, why)
-    if segment.index.chain_before not in (None, before.chain):
-        raise CorruptLog(segment.path, 0, base, "its hash chain does not continue that of the segment before")
+def check_joint(path: Path, base_offset: int, chain_before: bytes | None, offset: int, chain: bytes) -> None:
+    """A segment must go on at the `offset` and with the `chain` with which the one before ended; `chain_before`: what
+    it says itself, if it does. Raises CorruptLog."""
+    if base_offset != offset:
+        why = f"the segment before ends at offset {offset}" if offset else "what was before is gone"
+        raise CorruptLog(path, 0, base_offset, why)
+    if chain_before not in (None, chain):
+        raise CorruptLog(path, 0, base_offset, "its hash chain does not continue that of the segment before")
 
 
 def _at_once(entries: list[Entry]) -> Iterator[list[Entry]]:

@@ -122,7 +122,7 @@ def _opened(path: Path, last: bool) -> SegmentReader:
 def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
     """Of one segment. The chain is computed anew, from what was sealed. That the index agrees with itself, be it
     another one, is checked by the way, and says which block is not as it was."""
-    before = Place(segment.header.base_offset, 0, segment.index.chain_before or b"", 0)
+    before = Place(segment.header.base_offset, 0, segment.chain_before or b"", 0)
     number = 0 if before.offset == start else segment.index.find_offset(start)
     if before.offset == start:
         chain = next_chain(chain, segment.header.raw)

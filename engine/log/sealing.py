@@ -238,24 +238,34 @@ def _linked(name: str, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]
 
 
 def examine(partition: Sealable, step: Step) -> Harm | None:
-    """Is a stretch of the log what was sealed? LogError when it cannot be read."""
+    """Is a stretch of the log what was sealed, and are its prints? LogError when it cannot be read."""
     seal = step.stored.seal
     tree, prints, chain = Tree(), bytearray(), step.chain or b""
+    corrupt: CorruptLog | None = None
     try:
         for run in partition.walk(seal.base_offset, seal.next_offset, chain):
             _add(tree, prints, run)
             chain = run.chain
     except CorruptLog as error:
-        return Harm(partition.name, error.offset, str(error))
-    if tree.root().hex() == seal.root and tree.size == seal.next_offset - seal.base_offset:
-        if step.chain is None or chain.hex() == seal.chain:
-            return None
+        corrupt = error
+    sealed = partition.prints(step.stored)
+    known = hashlib.sha256(sealed).hexdigest() == seal.prints
+    if corrupt is not None:
+        if known and not sealed.startswith(prints):  # the log broke behind the first record that differs
+            offset, what = located(sealed, bytes(prints), seal.base_offset)
+            return Harm(partition.name, offset, f"{what}; and {corrupt}")
+        return Harm(partition.name, corrupt.offset, str(corrupt))
+    if tree.root().hex() != seal.root or tree.size != seal.next_offset - seal.base_offset:
+        if known:
+            return Harm(partition.name, *located(sealed, bytes(prints), seal.base_offset))
+        return Harm(partition.name, seal.base_offset, f"{seal.offsets} are not the records that were sealed")
+    if step.chain is not None and chain.hex() != seal.chain:
         what = f"{seal.offsets} were written anew: the records are those that were sealed, the hash chain is not"
         return Harm(partition.name, seal.base_offset, what)
-    sealed = partition.prints(step.stored)
-    if hashlib.sha256(sealed).hexdigest() == seal.prints:
-        return Harm(partition.name, *located(sealed, bytes(prints), seal.base_offset))
-    return Harm(partition.name, seal.base_offset, f"{seal.offsets} are not the records that were sealed")
+    if not known:
+        what = f"{seal.offsets} are what was sealed; the prints of the seal, by which a change is located, are"
+        return Harm(partition.name, seal.base_offset, f"{what} {'others' if sealed else 'gone'}")
+    return None
 
 
 # -- proofs ------------------------------------------------------------------------------------------------------------

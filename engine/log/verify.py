@@ -1,20 +1,29 @@
-"""Walking a partition's whole history and proving it, byte by byte: without a broker, or beside one.
+"""Proving a partition's whole history, byte by byte: without a broker, or beside one.
 
-    for segment in verify_chain(data_dir / "log" / "queues-0"):
+    for segment in verify_chain(data_dir / "log" / "queues-0"):           one after the other
         print(segment.file, segment.records, segment.unproven_blocks)
 
-Every block must be whole, agree with its index entry and with the hash chain that runs from the partition's name to
-its last block, and every record must be an envelope of the segment's schema. The first thing that is not as it should
-be raises CorruptLog with the file, the byte and the offset.
+    parts = [verify_segment(file, last) for file in ...]                  in any order, in any process
+    for segment in follow_on(parts): ...                                  and each goes on where the one before ended
 
-What a chain proves: `chain` of the last segment stands for every byte before it; whoever noted it earlier, and
-elsewhere, can tell that nothing was changed since. A block whose index entry was lost and made anew from the segment
-(`unproven_blocks`) is only known to be whole.
+Every block must be whole, stand where it belongs (its own check says so; blocks.py), agree with the hash chain that
+runs from the partition's name to its last block, and every record must be an envelope of the segment's schema. The
+first thing that is not as it should be raises CorruptLog with the file, the byte and the offset.
+
+A segment says with which hash chain it begins, so it is proven by itself. That the one before ends with this chain is
+one comparison.
+
+What a chain proves: `chain` of the last segment stands for every byte before it; a copy of it that was noted earlier,
+and elsewhere, tells that nothing was changed since. Blocks of format 1 have no checksum (`checked` is false): where
+their index entry was lost and made anew (`unproven_blocks`) they are only known to be whole.
 """
 
 import json
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from multiprocessing import get_context
 from pathlib import Path
 
 from engine.log.base import CorruptLog, LogError
@@ -24,11 +33,15 @@ from engine.log.segments import segment_files
 from schemas.codec import Decoder
 from schemas.shapes import Cursor, UndecodableRecord, read, shape_of
 
+PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than they save
+
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSegment:
     """A segment that is as it was written. `torn_bytes` stand behind the last whole block of the last segment: a block
-    that is being written, or was when its broker ended. `chain` is the hash chain up to the segment's end."""
+    that is being written, or was when its broker ended. `chain_before` and `chain` are the hash chain up to the segment
+    and up to its end; a segment of format 1 that has lost its index states none. `checked`: its blocks have
+    checksums."""
 
     file: Path
     base_offset: int
@@ -37,37 +50,75 @@ class VerifiedSegment:
     blocks: int
     unproven_blocks: int
     torn_bytes: int
+    chain_before: bytes | None
     chain: bytes
+    checked: bool
 
 
 def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
     """The partition's segments, each as soon as it is verified. CorruptLog, or LogError if there is nothing."""
+    files = _files(directory)
+    return follow_on(verify_segment(path, path == files[-1]) for path in files)
+
+
+def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
+    """As `verify_chain`, on all cores, when there is enough to do."""
+    files = _files(directory)
+    workers = min(os.cpu_count() or 1, len(files))
+    if workers == 1 or sum(path.stat().st_size for path in files) < PARALLEL_BYTES:
+        return list(verify_chain(directory))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        parts = pool.map(verify_segment, files, [path == files[-1] for path in files])
+        return list(follow_on(parts))
+
+
+def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) -> VerifiedSegment:
+    """One segment by itself. `last`: no other comes behind, so its end may be torn. `chain_before`: for a segment that
+    does not state it. CorruptLog, LogError."""
+    segment = SegmentReader(path, last)
+    try:
+        before = segment.chain_before or chain_before
+        beginning = segment.beginning(Place(segment.header.base_offset, 0, before or b"", 0))
+        blocks = unproven = 0
+        check = _checker(segment.header.schema)
+        for block in segment.stored(0, beginning):
+            blocks += 1
+            unproven += block.entry.flags & REBUILT
+            _check_records(path, block, check)
+        end, base = segment.place, segment.header.base_offset
+        torn = segment.size() - end.position if segment.torn is not None else 0
+        return VerifiedSegment(
+            path, base, end.offset, end.offset - base, blocks, unproven, torn, before, end.chain,
+            segment.header.checked,
+        )  # fmt: skip
+    finally:
+        segment.close()
+
+
+def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
+    """A partition's segments in the order of their offsets, each after a check that it goes on where the one before
+    ended, in offset and chain. CorruptLog."""
+    before: VerifiedSegment | None = None
+    for segment in segments:
+        offset = before.next_offset if before else 0
+        chain = before.chain if before else first_chain(segment.file.parent.name)
+        if segment.chain_before is None:
+            segment = verify_segment(segment.file, True, chain)
+        check_joint(segment.file, segment.base_offset, segment.chain_before, offset, chain)
+        yield segment
+        before = segment
+
+
+def unchecked_before(segments: Iterable[VerifiedSegment]) -> int:
+    """Blocks before this offset have no checksum of their own; 0: all have."""
+    return max((each.next_offset for each in segments if each.blocks and not each.checked), default=0)
+
+
+def _files(directory: Path) -> list[Path]:
     files = segment_files(directory) if directory.is_dir() else []
     if not files:
         raise LogError(f"{directory}: no segment of a log is here")
-    before = Place(0, 0, first_chain(directory.name), 0)
-    for path in files:
-        segment = SegmentReader(path, path == files[-1])
-        try:
-            check_joint(segment, before)
-            verified = _verify(segment, segment.beginning(before))
-            before = segment.place
-        finally:
-            segment.close()
-        yield verified
-
-
-def _verify(segment: SegmentReader, beginning: Place) -> VerifiedSegment:
-    blocks = unproven = 0
-    check = _checker(segment.header.schema)
-    for block in segment.stored(0, beginning):
-        blocks += 1
-        unproven += block.entry.flags & REBUILT
-        _check_records(segment.path, block, check)
-    place = segment.place
-    base = segment.header.base_offset
-    torn = segment.size() - place.position if segment.torn is not None else 0
-    return VerifiedSegment(segment.path, base, place.offset, place.offset - base, blocks, unproven, torn, place.chain)
+    return files
 
 
 def _check_records(path: Path, block: StoredBlock, check: Callable[[bytes], object]) -> None:

@@ -2,7 +2,8 @@
 
 Opening    every segment must go on where the one before ended; a sidecar that is behind, damaged or gone is made anew
            from the segment; the last block of the last segment is cut off if it is not whole. It was never confirmed,
-           unless the index knows it: then it is lost, and the start says so as an error.
+           unless the index knows it: then it is lost, and the start says so as an error. Any other block that is not
+           whole, and a whole one that belongs elsewhere (blocks.py), is refused with its place: CorruptLog.
            The newest part of the log is proven against the hash chain, and so a short log whole; to prove all of a long
            one is `verify_chain`'s, because a start must not take longer with every year of history.
 Writing    block -> fdatasync -> index entry and lengths. When any of the first two fails (disk full, I/O error) the
@@ -18,6 +19,7 @@ from itertools import islice
 from pathlib import Path
 
 from engine.log.base import LogError
+from engine.log.blocks import encode_block
 from engine.log.index import (
     ENTRY,
     HEADER,
@@ -30,12 +32,11 @@ from engine.log.index import (
     lengths_path,
     next_chain,
 )
-from engine.log.reader import Place, SegmentReader, check_joint, older_schema
+from engine.log.reader import Place, SegmentReader, older_schema
 from engine.log.segments import (
     SYNC_BYTES,
     base_offset_of,
     create,
-    encode_block,
     encode_header,
     segment_files,
     segment_path,
@@ -58,9 +59,13 @@ class Sidecars:
     def __init__(self, segment: Path, base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         self._base_offset = base_offset
-        self._index = os.open(index_path(segment), flags, 0o644)
-        self._lengths = os.open(lengths_path(segment), flags, 0o644)
-        self._header = encode_index_header(base_offset, chain_before, max_timestamp_before_ms)
+        self._index = os.open(index_path(segment), flags, 0o640)
+        try:
+            self._lengths = os.open(lengths_path(segment), flags, 0o640)
+        except OSError:
+            os.close(self._index)
+            raise
+        self._header = encode_index_header(base_offset, chain_before, max_timestamp_before_ms)  # not yet written
         self._entries = bytearray()
         self._entries_at = HEADER.size
         self._cuts = bytearray()
@@ -68,9 +73,19 @@ class Sidecars:
 
     def start(self, entries: int, offset: int) -> None:
         """Keep the first `entries` entries, which end before `offset`, and write over what follows."""
-        write_at(self._index, self._header, 0)
+        if entries:
+            self._header = b""  # it is there
+        else:
+            self._write_header()
         self._entries_at = HEADER.size + entries * ENTRY.size
         self._cuts_at = 4 * (offset - self._base_offset)
+
+    def _write_header(self) -> None:
+        try:
+            write_at(self._index, self._header, 0)
+            self._header = b""
+        except OSError as error:
+            logger.warning("index of offset %d waits: %s", self._base_offset, error)
 
     def cut(self) -> None:
         """Take away what stands behind the last entry written."""
@@ -80,6 +95,10 @@ class Sidecars:
     def add(self, entry: Entry, lengths: bytes) -> None:
         self._entries += encode_entry(entry)
         self._cuts += lengths
+        if self._header:
+            self._write_header()
+        if self._header:
+            return
         try:
             write_at(self._lengths, bytes(self._cuts), self._cuts_at)
             self._cuts_at += len(self._cuts)
@@ -132,8 +151,8 @@ class PartitionWriter:
         if full or self._roll_next or (begins_anew and not (is_empty and self._begins_anew)):
             self._roll(begins_anew)
         lengths = array("I", map(len, records))
-        block = encode_block(records, sum(lengths), self._sync)
         place = self.place
+        block = encode_block(records, sum(lengths), self._sync, place.offset, place.chain)
         try:
             write_at(self._descriptor, block, place.position)
             os.fdatasync(self._descriptor)
@@ -169,15 +188,19 @@ class PartitionWriter:
         begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
         before = self.place if self.place.offset > self._before.offset else self._before
         path = segment_path(self.directory, before.offset)
-        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, begins_anew)
+        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain, begins_anew)
         descriptor = create(path, header)
-        self.close()
-        self._descriptor = descriptor
-        self._sync = header[-SYNC_BYTES:]
         newest = 0 if begins_anew else before.max_timestamp_ms
-        self._sidecars = Sidecars(path, before.offset, before.chain, newest)
-        self._sidecars.start(0, before.offset)
-        self._sidecars.cut()
+        try:
+            sidecars = Sidecars(path, before.offset, before.chain, newest)
+        except OSError:
+            os.close(descriptor)
+            raise
+        sidecars.start(0, before.offset)
+        sidecars.cut()
+        self.close()
+        self._descriptor, self._sidecars = descriptor, sidecars
+        self._sync = header[-SYNC_BYTES:]
         self._roll_next = False
         self._begins_anew = begins_anew
         self._before = before
@@ -188,7 +211,7 @@ class PartitionWriter:
         self._before = before = self.place
         segment = SegmentReader(path, last)
         try:
-            check_joint(segment, before)
+            segment.require_behind(before)
             end = segment.indexed_end()
             if last or end is None or not segment.index.has_lengths(end.offset):
                 end = self._repair(segment, before, last)
@@ -210,17 +233,12 @@ class PartitionWriter:
         first = min(whole, max(0, entries - 1))
         if last:
             _prove_newest(segment, before, first)
-        sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
-        blocks = first
-        try:
-            sidecars.start(first, segment.index.entry(first - 1).next_offset if first else segment.header.base_offset)
-            for block in segment.stored(first, segment.beginning(before)):
-                blocks += 1
-                sidecars.add(block.entry, block.lengths)
-            sidecars.cut()
-        except BaseException:
+        blocks, sidecars = _add_missing(segment, before, first)
+        if segment.index_is_wrong and first:
             sidecars.close()
-            raise
+            segment.index.forget()
+            entries = 0
+            blocks, sidecars = _add_missing(segment, before, 0)
         if blocks > entries:
             logger.warning("%s: index made anew for %d blocks", segment.path, blocks - entries)
         if last:
@@ -235,7 +253,7 @@ class PartitionWriter:
         self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._sync = segment.header.sync
         self._begins_anew = segment.header.begins_anew
-        self._roll_next = older_schema(segment.header.schema) is not None
+        self._roll_next = older_schema(segment.header.schema) is not None or not segment.header.checked
         if segment.torn is not None:
             position = segment.place.position
             logger.warning(
@@ -244,6 +262,22 @@ class PartitionWriter:
             )  # fmt: skip
             os.ftruncate(self._descriptor, position)
             os.fsync(self._descriptor)
+
+
+def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:
+    """Write the sidecars of a segment anew, from block number `first` on. The number of its blocks."""
+    sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
+    blocks = first
+    try:
+        sidecars.start(first, segment.index.entry(first - 1).next_offset if first else segment.header.base_offset)
+        for block in segment.stored(first, segment.beginning(before)):
+            blocks += 1
+            sidecars.add(block.entry, block.lengths)
+        sidecars.cut()
+    except BaseException:
+        sidecars.close()
+        raise
+    return blocks, sidecars
 
 
 def _prove_newest(segment: SegmentReader, before: Place, end: int) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from engine.state_copy import StateCopy
-from projections import keys, rocks
+from projections import keys
 from projections.store import StateStore
 from tests.cli.conftest import Cli
 from tests.cli.forked import run
@@ -50,7 +50,7 @@ def tar(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def copied(data: Path, version: bytes) -> bytes:
     (data / "kafka").write_text("a history\n")
     store = StateStore.open(data / "state")
-    store._db.put(keys.FORMAT, version, rocks.without_wal())
+    store._db.put(keys.FORMAT, version)
     copy = StateCopy(data, "north")
     copy.make(store)
     found = b"".join(copy.pieces())

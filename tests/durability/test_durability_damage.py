@@ -50,10 +50,10 @@ def segment(data: Path) -> Path:
 
 
 def digests(data: Path) -> dict[str, str]:
-    """Of the log, byte by byte. The lock is a process's."""
+    """Of the log, byte by byte."""
     return {
         str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((data / "log").rglob("*")) if path.is_file() and path.name != "lock"
+        for path in sorted((data / "log").rglob("*")) if path.is_file()
     }  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 import engine.server
+from engine.doors import Door
 from engine.server import AmqpServer
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, publish, raw_frame
@@ -18,7 +19,7 @@ Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
 def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
     async def main() -> None:
         double = broker or DoubleBroker()
-        server = AmqpServer(double)  # type: ignore[arg-type]
+        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]
         await server.listen("127.0.0.1", 0, None)
         server.begin()
         try:
@@ -31,7 +32,7 @@ def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
 
 
 def port_of(server: AmqpServer) -> int:
-    return int(server.servers[0].sockets[0].getsockname()[1])
+    return int(server.servers[0].port)
 
 
 class Socket:

@@ -13,13 +13,17 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args
 
+from engine.cli.main import run
 from engine.log.base import CorruptLog, LogError
 from engine.log.reader import EmbeddedLogReader
+from engine.log.segments import segment_files
+from engine.log.writer import PartitionWriter
 from projections.machine.machine import MACHINE_VERSION, Machine
 from projections.replay import fold
 from projections.snapshots import Snapshots, load
-from schemas.codec import Decoder
-from schemas.events import BrokerStarted, Checkpointed, MachineUpgraded, Unbound
+from schemas.codec import Decoder, Encoder
+from schemas.events import BROKER, BrokerStarted, Checkpointed, MachineUpgraded, Purged, Unbound
+from tests.log.records import START_MS
 
 
 @pytest.fixture
@@ -356,3 +360,34 @@ def test_an_older_log_is_upgraded_and_its_queues_stay_as_they_are(
         upgrades = [event for p in range(2) for event in events_of(data, p) if isinstance(event, MachineUpgraded)]
         assert upgrades == [MachineUpgraded(MACHINE_VERSION)] * 2  # once for each partition
     assert refolded(data) == digests
+
+
+def test_a_whole_block_that_nobody_wrote_behind_a_clean_stop_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is sound in every byte, and no seal is about it yet: the last word of the broker before it tells."""
+    data = tmp_path / "data"
+    with Harness(data) as h:
+        session = h.session()
+        h.declare(session, "orders")
+        for _ in range(3):
+            h.restart()
+    assert "last word" not in caplog.text
+    logs = EmbeddedLogReader(data).queues
+    directory = next(each for each in logs if b"orders" in segment_files(each.directory)[0].read_bytes())
+    end = directory.next_offset
+    writer = PartitionWriter(directory.directory, 1 << 30, begin=False)
+    encoder = Encoder()
+    forged = [encoder.encode(encoder.prefix(START_MS + 1, BROKER), Purged("/", "orders")) for _ in range(2)]
+    writer.write(forged, START_MS + 1)
+    writer.close()
+    says = f"offsets {end} to {end + 1} stand behind the last word of a broker that stopped (its final checkpoint at "
+    says = f"{directory.name}: {says}offset {end - 1}), before the next start"
+    assert run(["verify", "--data", str(data)]) == 0
+    assert says in capsys.readouterr().err
+    with Harness(data):
+        assert says in caplog.text
+    assert run(["verify", "--data", str(data)]) == 0
+    assert says in capsys.readouterr().err  # for ever, with the start behind it
+    started = [event for event in events_of(data, int(directory.name[-1])) if isinstance(event, BrokerStarted)]
+    assert [each.after_crash for each in started] == [False] * 4 + [True]

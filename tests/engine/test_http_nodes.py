@@ -118,7 +118,7 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
     bodies = {7: Published(Route("/", "", "q", ("q",)), b"\0\0", None, None, True, None, None, b"x", 1)}
 
     class Past:
-        async def ask(self, _question: object) -> dict[int, Published]:
+        async def ask(self, _question: object, _user: str) -> dict[int, Published]:
             return bodies
 
     async def test(nodes: Nodes) -> None:

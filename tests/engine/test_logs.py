@@ -1,28 +1,49 @@
-"""What a broker logs: a line with time and level; not by what Python would do without us."""
+"""Lines of the log: no name from outside can pass for a line, or for a command to a terminal."""
 
-import re
-from collections.abc import Callable
+import logging
+import sys
 
-import pika
+import pytest
 
-from tests.running import RunningBroker
+from engine.logs import Line, escaped
 
-LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z \[(\w+)\] (.+)\n")
-
-
-def test_lines_have_a_time_and_a_level(start_broker: Callable[..., RunningBroker]) -> None:
-    running = start_broker()
-    pika.BlockingConnection(pika.URLParameters(running.amqp_url)).close()
-    assert running.stop() == 0
-    found = [LINE.fullmatch(line) for line in running.errors]
-    assert all(found), running.errors
-    said = [(match[1], match[2]) for match in found if match is not None]
-    assert any(level == "info" and text.endswith("user 'guest' connected to vhost '/'") for level, text in said), said
-    assert said[-1] == ("info", "stopped")
+LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
 
 
-def test_what_is_less_than_the_level_is_not_said(start_broker: Callable[..., RunningBroker]) -> None:
-    running = start_broker(None, "--log-level", "error")
-    pika.BlockingConnection(pika.URLParameters(running.amqp_url)).close()
-    assert running.stop() == 0
-    assert running.errors == []
+def line_of(message: str, *arguments: object, exc_info: object = None) -> str:
+    record = logging.LogRecord("engine", logging.INFO, "file.py", 1, message, arguments, exc_info)  # type: ignore[arg-type]
+    return LINE.format(record)
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("q\n2026-11-22T07:05:09.123Z [info] user 'admin' connected", "q\\n2026-"),
+        ("\x1b[2J\x1b]0;title\x07", "\\x1b[2J\\x1b]0;title\\x07"),
+        ("a\rb\tc\x00", "a\\rb\\tc\\x00"),
+        ("\x9b31m", "\\x9b31m"),
+        ("\u2028next\u202eevil", "\\u2028next\\u202eevil"),
+        ("half \ud83d", "half \\ud83d"),
+        ("Größe ✓ 雨", "Größe ✓ 雨"),
+    ],
+)
+def test_names_are_shown_on_one_line(name: str, shown: str) -> None:
+    written = line_of("queue '%s' was deleted", name)
+    assert shown in written
+    assert len(written.splitlines()) == 1
+
+
+def test_what_an_exception_says_cannot_begin_a_line() -> None:
+    try:
+        raise ValueError("no\n2026-11-22T07:05:09.123Z [info] forged \x1b[1m")
+    except ValueError:
+        written = line_of("failed", exc_info=sys.exc_info())
+    first, *others = written.splitlines()
+    assert first.endswith("[info] failed")
+    assert "Traceback" in others[0]
+    assert all(line.startswith("  ") for line in others)
+    assert "\x1b" not in written
+
+
+def test_plain_text_stays() -> None:
+    assert escaped("a 'b' \\ c") == "a 'b' \\ c"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engine.state_copy import BadCopy, CopyUnderWay, StateCopy, receive, remove_leftovers
-from projections import keys, rocks
+from projections import keys
 from projections.machine.machine import Machine
 from projections.snapshots import Snapshots
 from projections.store import StateStore
@@ -39,7 +39,7 @@ def store(data: Path) -> Iterator[StateStore]:
 
 def put(store: StateStore, first: int, end: int) -> None:
     for number in range(first, end):
-        store._db.put(NUMBER + number.to_bytes(8, "big"), number.to_bytes(4, "big") * 500, rocks.without_wal())
+        store._db.put(NUMBER + number.to_bytes(8, "big"), number.to_bytes(4, "big") * 500)
 
 
 def sent(data: Path, store: StateStore) -> bytes:
@@ -83,7 +83,7 @@ def test_it_is_of_one_moment(data: Path, store: StateStore, tmp_path: Path) -> N
     pieces = copy.pieces()
     first = next(pieces)
     put(store, 200, 900)
-    store._db.compact_range(None, None)
+    store._db.rocks.compact_range(None, None)
     receive(iter([first, *pieces]), tmp_path / "new")
     copy.close()
     assert len(content(tmp_path / "new" / "state")) == 400

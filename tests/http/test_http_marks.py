@@ -143,3 +143,24 @@ def test_marks_are_there_after_a_crash_and_never_ahead_of_the_log(start_broker, 
         assert at == sorted(at)
         assert at[-1] is not None
         assert at[-1] <= partition.next_offset
+
+
+def test_names_and_notes_of_others_are_for_those_who_look_after_the_broker(
+    broker: RunningBroker, api: httpx.Client
+) -> None:
+    api.put("/marks/told", json={"note": "a customer's name"}).raise_for_status()
+    found: dict[str, object] = {}
+    for tag, vhosts in (("management", 1), ("monitoring", 0), ("policymaker", 1), ("management", 0)):
+        user = f"marks-{tag}-{vhosts}"
+        api.put(f"/users/{user}", json={"password": "p", "tags": tag}).raise_for_status()
+        if vhosts:
+            permissions = dict.fromkeys(("configure", "write", "read"), "")
+            api.put(f"/permissions/%2F/{user}", json=permissions).raise_for_status()
+        answer = httpx.get(f"{broker.http_url}/api/marks/told", auth=(user, "p"), trust_env=False)
+        found[user] = answer.status_code
+        if answer.status_code == 200:
+            found[user] = answer.json()["user"], answer.json()["note"]
+    assert found == {
+        "marks-management-1": ("", ""), "marks-monitoring-0": ("guest", "a customer's name"),
+        "marks-policymaker-1": ("guest", "a customer's name"), "marks-management-0": 404,
+    }  # fmt: skip

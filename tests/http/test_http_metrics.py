@@ -34,7 +34,7 @@ def families(text: str) -> dict[str, Metric]:
 
 
 def metrics(broker: RunningBroker, path: str = "/metrics", **query: object) -> dict[str, Metric]:
-    answer = httpx.get(broker.http_url + path, params=query, trust_env=False)  # type: ignore[arg-type]
+    answer = httpx.get(broker.http_url + path, params=query, auth=("guest", "guest"), trust_env=False)  # type: ignore[arg-type]
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return families(answer.text)
 
@@ -187,3 +187,37 @@ def test_a_port_of_its_own_has_nothing_else(start_broker: Callable[..., RunningB
         assert httpx.get(here + path, auth=("guest", "guest"), trust_env=False).status_code == 404
     check = f"{broker.http_url}/api/health/checks/port-listener/{port}"
     assert httpx.get(check, auth=("guest", "guest"), trust_env=False).json() == {"status": "ok", "port": port}
+
+
+def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: httpx.Client) -> None:
+    """A user without permissions in a vhost, and anybody who has not logged in, learns no name of it."""
+    api.put("/vhosts/private").raise_for_status()
+    api.put("/queues/private/secret-plan", json={}).raise_for_status()
+    api.put("/exchanges/private/secret-way", json={"type": "fanout"}).raise_for_status()
+    api.put("/users/limited", json={"password": "limited", "tags": "management"}).raise_for_status()
+    everything = "configure", "write", "read"
+    api.put("/permissions/%2F/limited", json=dict.fromkeys(everything, ".*")).raise_for_status()
+    api.put("/queues/%2F/open-plan", json={}).raise_for_status()
+    detailed = "/metrics/detailed?" + "&".join(
+        f"family={each}" for each in ("queue_metrics", "channel_metrics", "connection_metrics", "vhost_status",
+                                      "exchange_names", "exchange_bindings")
+    )  # fmt: skip
+    session = pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "private")
+    )
+    session.channel()
+    port = session._impl.params.port  # type: ignore[attr-defined]
+    names = ("secret-plan", "secret-way", "private", f" -> 127.0.0.1:{port}")
+
+    def text(path: str, auth: tuple[str, str] | None) -> str:
+        answer = httpx.get(broker.http_url + path, auth=auth, trust_env=False)
+        return answer.text if answer.status_code == 200 else ""
+
+    for path in ("/metrics/per-object", detailed, detailed + "&vhost=private", "/metrics"):
+        for auth in (None, ("limited", "limited")):
+            assert [name for name in names if name in text(path, auth)] == [], (path, auth)
+    assert "open-plan" in text("/metrics/per-object", ("limited", "limited"))
+    assert "open-plan" not in text("/metrics/per-object", None)
+    assert [name for name in names if name not in text(detailed, ("guest", "guest"))] == []
+    session.close()
+    assert httpx.get(broker.http_url + "/metrics/per-object", auth=("guest", "no"), trust_env=False).status_code == 401

@@ -140,7 +140,7 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
     async def run() -> list[BaseException | object]:
         process, keys = PastProcess(), KeyStore(NO_KEYS)
         first, *others = [
-            asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1, keys)))
+            asyncio.create_task(read(process, Question(history, "/", "q", At(offset=0), 0, 1, 1, keys), "u"))
             for history in (away, gone, gone)
         ]
         await asyncio.sleep(0.1)
@@ -155,3 +155,35 @@ def test_a_question_that_nobody_waits_for_any_longer_is_given_up(tmp_path: Path)
     for refusal in refusals:
         assert isinstance(refusal, ApiError)
         assert (refusal.status, refusal.reason[: len(str(tmp_path))]) == (500, str(tmp_path))
+
+
+def test_thirty_questions_of_one_user_hold_up_no_other(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+    """Those beyond what a user may have waiting are refused; another user's is answered."""
+    path = f"/api/queues/%2F/{queue}/at?time={now().replace('+', '%2B')}"
+    api.put("/users/other", json={"password": "o", "tags": "administrator"})
+    with httpx.Client(base_url=broker.http_url, auth=("other", "o")) as other:
+
+        async def ask_at_once() -> tuple[list[int], int]:
+            limits = httpx.Limits(max_connections=40)
+            async with httpx.AsyncClient(base_url=broker.http_url, auth=api.auth, limits=limits, timeout=60) as client:
+                asked = [asyncio.create_task(client.get(path)) for _ in range(30)]
+                theirs = await asyncio.to_thread(other.get, path, timeout=60)
+                return [answer.status_code for answer in await asyncio.gather(*asked)], theirs.status_code
+
+        mine, theirs = asyncio.run(ask_at_once())
+    assert theirs == 200
+    assert mine.count(200) >= 9
+    assert set(mine) <= {200, 429}
+
+
+def test_an_answer_shows_so_many_bytes_and_no_more(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for _ in range(300):
+        channel.basic_publish("", queue, bytes(65_536))
+    connection.close()
+    past = at(api, queue, time=now(), count="10000")
+    assert past["messages"] == 300
+    assert len(past["message_details"]) == 256  # type: ignore[arg-type]
+    assert len(at(api, queue, time=now(), count="10000", first="256")["message_details"]) == 44  # type: ignore[arg-type]

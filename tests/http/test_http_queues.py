@@ -69,7 +69,7 @@ def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, nam
     all_retry = "all (min: 60000ms, max: 120000ms)"
     assert [queue[key] for key in shown] == [3, 3, {"9": 2, "4": 1}, 2, 0, all_retry, 20]
     assert "next_delayed_at" not in queue
-    began = time.time() * 1000
+    began = int(time.time() * 1000)
     assert len(get(api, name, "reject_requeue_true", count=1)) == 1
     assert len(get(api, name, "reject_requeue_true", count=1)) == 1
     queue = api.get(f"/queues/%2F/{name}").json()
@@ -101,7 +101,7 @@ def test_a_body_that_is_no_json_object_is_refused(api: httpx.Client, name: str, 
 
 def test_a_body_over_the_limit_is_refused_and_the_broker_goes_on(api: httpx.Client, queue: str) -> None:
     answer = api.post("/exchanges/%2F/amq.default/publish", content=b" " * 10_485_761)
-    assert answer.status_code == 400
+    assert answer.status_code == 413
     assert answer.json()["reason"].startswith("Exceeded HTTP request body size limit")
     assert api.get(f"/queues/%2F/{queue}").json()["messages"] == 0
 
@@ -285,3 +285,51 @@ def test_what_could_not_be_kept_or_shown_is_refused_at_the_door(
 def test_names_that_amqp_cannot_say_s062(api: httpx.Client, path: str, reason: str) -> None:
     answer = api.put(f"/queues/%2F/{path}", json={})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
+
+
+# -- get, in bounds ---------------------------------------------------------------------------------------------------
+
+
+def publish_bytes(broker: RunningBroker, queue: str, *bodies: bytes) -> None:
+    connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for body in bodies:
+        channel.basic_publish("", queue, body)
+    connection.close()
+
+
+def test_get_answers_with_so_many_bytes_and_leaves_the_rest(
+    api: httpx.Client, broker: RunningBroker, queue: str
+) -> None:
+    publish_bytes(broker, queue, *[bytes(10_000_000)] * 5, b"last")
+    got = get(api, queue, "ack_requeue_false", count=10)
+    assert [each["payload_bytes"] for each in got] == [10_000_000] * 3
+    assert api.get(f"/queues/%2F/{queue}").json()["messages_ready"] == 3
+    cut = get(api, queue, "ack_requeue_true", count=10, truncate=5)
+    assert [(each["payload_bytes"], len(each["payload"])) for each in cut] == [(10_000_000, 5)] * 2 + [(4, 4)]
+    got = get(api, queue, "ack_requeue_false", count=10)
+    assert [each["payload_bytes"] for each in got] == [10_000_000] * 2 + [4]
+
+
+def test_a_message_above_the_bound_is_got_alone(api: httpx.Client, broker: RunningBroker, queue: str) -> None:
+    publish_bytes(broker, queue, bytes(40_000_000), b"last")
+    (got,) = get(api, queue, "ack_requeue_false", count=10)
+    assert (len(got["payload"]), got["payload_encoding"]) == (40_000_000, "string")
+    assert [each["payload"] for each in get(api, queue, "ack_requeue_false", count=10)] == ["last"]
+
+
+@pytest.mark.parametrize("encoding", ["auto", "base64"])
+def test_large_bodies_come_as_they_are(
+    api: httpx.Client, broker: RunningBroker, queue: str, encoding: str
+) -> None:
+    """They are encoded piece by piece, and pieces end anywhere in a character."""
+    text = 'é"\\\n\u20ac\U0001f407' * 50_000
+    binary = bytes(range(256)) * 2_000
+    cut = text.encode()[:-1]
+    publish_bytes(broker, queue, text.encode(), binary, cut)
+    got = get(api, queue, "ack_requeue_false", count=3, encoding=encoding)
+    for each, sent in zip(got, (text.encode(), binary, cut), strict=True):
+        is_text = encoding == "auto" and sent == text.encode()
+        assert each["payload_encoding"] == ("string" if is_text else "base64")
+        assert (each["payload"].encode() if is_text else base64.b64decode(each["payload"])) == sent

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import fcntl
 import json
 import os
 import random
@@ -29,9 +30,23 @@ from tests.needs import require
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def test_the_lock_of_an_older_broker_counts_and_then_goes(tmp_path: Path) -> None:
+    """It was within the log's directory, where backups and other tools met it."""
+    make_log(tmp_path, [3])
+    former = tmp_path / "log" / "lock"
+    former.write_text("4711\n")
+    with former.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        for _ in range(2):
+            with pytest.raises(LogError, match=rf"in use by another broker \(process 4711, lock {former}\)"):
+                EmbeddedLog.open(tmp_path, 1)
+    assert reopened(tmp_path) == expected(3)
+    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == ["layout.json", "metadata-0", "queues-0"]
+
+
 def test_two_brokers_cannot_open_one_directory(tmp_path: Path) -> None:
     log = EmbeddedLog.open(tmp_path, 1)
-    with pytest.raises(LogError, match=rf"in use by another broker \(process {os.getpid()}, lock .*/log/lock\)"):
+    with pytest.raises(LogError, match=rf"in use by another broker \(process {os.getpid()}, lock {tmp_path}/lock\)"):
         EmbeddedLog.open(tmp_path, 1)
     other = "from pathlib import Path; from engine.log.embedded import EmbeddedLog; import sys\n"
     other += "EmbeddedLog.open(Path(sys.argv[1]), 1)"

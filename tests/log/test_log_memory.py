@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from engine.log import blocks, memory
 from engine.log.memory import Faults, MemoryLog
 from tests.log.records import START_MS, contents, expected, record
 
@@ -30,7 +31,7 @@ class Clock:
         self.now = end
 
 
-def story(seed: int) -> tuple[list[tuple[str, int]], int, int, MemoryLog]:
+def story(seed: int, body_bytes: int | None = None) -> tuple[list[tuple[str, int]], int, int, MemoryLog]:
     """Append and commit for a while; what was heard, what was durable, what was appended, the log after the crash."""
     clock = Clock()
     log = MemoryLog(1, Faults(seed, STORM.commit_delay_seconds, STORM.failure_rate, STORM.torn_rate), clock.call_later)
@@ -39,7 +40,7 @@ def story(seed: int) -> tuple[list[tuple[str, int]], int, int, MemoryLog]:
     log.on_durable = lambda: heard.append(("durable", queue.durable_offset))
     log.on_failure = lambda error: heard.append(("failure", queue.durable_offset))
     for number in range(200):
-        queue.append(START_MS + number, record(number))
+        queue.append(START_MS + number, record(number, body_bytes=body_bytes))
         log.commit()
         clock.run(0.05)
     durable, appended = queue.durable_offset, queue.next_offset
@@ -87,3 +88,21 @@ def test_a_failed_commit_is_tried_again_until_it_lands() -> None:
     clock.run(200.0)
     assert failures
     assert contents(log.queues[0].read()) == expected(10)
+
+
+@pytest.mark.parametrize("hole", ["no checksum", "no place"])
+def test_a_hole_in_the_checks_of_a_block_shows_in_what_a_crash_leaves(
+    hole: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torn, stale and misdirected blocks are there: without their checks they are taken for what was written."""
+
+    def sound(seed: int) -> bool:
+        queue = story(seed, 2_000)[3].queues[0]
+        return contents(queue.read()) == [record(number, body_bytes=2_000) for number in range(queue.next_offset)]
+
+    assert all(map(sound, range(60)))
+    if hole == "no checksum":
+        monkeypatch.setattr(blocks, "crc32", lambda data, before=0: 7)
+    else:
+        monkeypatch.setattr(memory, "require_place", lambda *arguments: None)
+    assert not all(map(sound, range(60)))

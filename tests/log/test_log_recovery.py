@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from engine.log.base import CorruptLog
+from engine.log.blocks import encode_block
 from engine.log.embedded import EmbeddedLog
-from engine.log.index import ENTRY, HEADER, index_path, lengths_path
+from engine.log.index import ENTRY, HEADER, first_chain, index_path, lengths_path, next_chain
 from engine.log.reader import EmbeddedLogReader
 from engine.log.segments import read_header, segment_files
 from engine.log.verify import verify_chain
@@ -83,7 +84,7 @@ def test_a_whole_block_behind_the_index_is_kept(tmp_path: Path, caplog: pytest.L
         assert EmbeddedLogReader(tmp_path).queues[0].offset_at(START_MS + 5) == 6
         assert reopened(tmp_path) == expected(9)
         [segment] = verify_chain(directory)
-        assert (segment.blocks, segment.unproven_blocks) == (3, 3 - entries)
+        assert (segment.blocks, segment.unproven_blocks) == (3, 0)  # a block proves itself
 
 
 def damage_at(path: Path, position: int, with_bytes: bytes | None = None) -> None:
@@ -252,12 +253,23 @@ def test_segments_that_do_not_join_are_refused(tmp_path: Path) -> None:
 
 
 def test_history_rewritten_with_its_index_breaks_the_chain(tmp_path: Path) -> None:
-    """Whoever changes a segment and has its index made anew is betrayed by the next segment's."""
+    """A segment that is written anew, with its checks and its index, no longer leads to the chain of the next one."""
+    directory = make_log(tmp_path / "other", [11] * 20, segment_bytes=28_000)
+    forged = segment_files(directory)[0]
     directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
     first, second = segment_files(directory)[:2]
-    position = first.read_bytes().index(b"key.3")
-    damage_at(first, position, b"KEY.3")
+    blocks = [block.records for block in EmbeddedLogReader(tmp_path).queues[0].read() if block.file == first]
+    blocks[0][3] = blocks[0][3].replace(b"key.3", b"KEY.3")
+    with forged.open("rb") as file:
+        header = read_header(forged, file.fileno())
+    offset, chain, parts = 0, next_chain(first_chain("queues-0"), header.raw), [header.raw]
+    for records in blocks:
+        raw = encode_block(records, sum(map(len, records)), header.sync, offset, chain)
+        offset, chain = offset + len(records), next_chain(chain, raw)
+        parts.append(raw)
+    first.write_bytes(b"".join(parts))
     index_path(first).unlink()
+    assert contents(EmbeddedLogReader(tmp_path).queues[0].read(0, 4)) != expected(10)
     with pytest.raises(CorruptLog, match="hash chain") as refused:
         list(verify_chain(directory))
     assert refused.value.file == second

@@ -17,6 +17,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from engine.cli.main import run
 from engine.log import sealing
 from engine.log.embedded import EmbeddedLog
+from engine.log.index import index_path, lengths_path
 from engine.log.merkle import Tree, leaf_hash, proof, root_of
 from engine.log.prints import located
 from engine.log.reader import PartitionReader
@@ -26,6 +27,7 @@ from engine.log.seals import BadSeal, Keys, Seal, Stored, check_proof, fingerpri
 from engine.log.segments import segment_files
 from schemas.codec import Encoder
 from schemas.events import Actor, Published, Purged, Route
+from tests.log.older import to_format_1
 
 KEY = Ed25519PrivateKey.generate()
 KEYS = {fingerprint(KEY.public_key()): KEY.public_key()}
@@ -39,7 +41,7 @@ def short_stretches() -> Iterator[None]:
 
 
 def write(data: Path, numbers: list[int] | range) -> None:
-    log = EmbeddedLog.open(data, partitions=1, segment_bytes=48_000)
+    log = EmbeddedLog.open(data, partitions=1, segment_bytes=50_000)
     encoder = Encoder()
     for number in numbers:
         prefix = encoder.prefix(1_000 + number, Actor("ann", 7))
@@ -405,3 +407,49 @@ def test_a_proof_shows_the_body_of_a_message(
 
 def test_no_log(tmp_path: Path, keys: tuple[str, str]) -> None:
     assert run(["verify_seals", "--data", str(tmp_path), "--public-key", keys[1]]) == 65
+
+
+# -- a block that is gone, and prints that are not those of the seal ---------------------------------------------------
+
+
+def drop_a_block(data: Path) -> int:
+    """From the middle of a segment, and the index with it. The offset of its first record."""
+    path = segments(data)[1]
+    found = [block for block in PartitionReader(path.parent).read() if block.file == path]
+    block, behind = found[3], found[4]
+    content = path.read_bytes()
+    path.write_bytes(content[: block.position] + content[behind.position :])
+    for sidecar in (index_path(path), lengths_path(path)):
+        sidecar.unlink(missing_ok=True)
+    return block.first_offset
+
+
+@pytest.mark.parametrize("format_1", [False, True])
+def test_a_dropped_block_whose_index_is_gone_is_located(tmp_path: Path, format_1: bool) -> None:
+    """In format 1 nothing but the prints can tell; in format 2 the block behind says that it belongs elsewhere."""
+    data = tmp_path / "data"
+    write(data, range(3_000))
+    if format_1:
+        to_format_1(data / "log" / "queues-0")
+    seal(data)
+    assert harms(data) == []
+    offset = drop_a_block(data)
+    found = next(each for each in harms(data) if each.partition == "queues-0")
+    assert found.offset == offset
+    says = f"50 records were dropped at offset {offset}" if format_1 else f"that of offset {offset} belongs here"
+    assert says in found.what
+
+
+def test_prints_that_are_not_those_of_the_seal_are_noticed(data: Path) -> None:
+    path = sorted((data / "log" / "queues-0").glob("_*.prints"))[1]
+    content = path.read_bytes()
+    for number in (0, 7, len(content) - 1):
+        path.write_bytes(content[:number] + bytes([content[number] ^ 8]) + content[number + 1 :])
+        [harm] = harms(data)
+        assert (harm.partition, harm.offset) == ("queues-0", 501)
+        assert harm.what.endswith("the prints of the seal, by which a change is located, are others")
+    path.unlink()
+    [harm] = harms(data)
+    assert harm.what.endswith("are gone")
+    path.write_bytes(content)
+    assert harms(data) == []

@@ -33,11 +33,12 @@ def test_a_segment_is_a_plain_avro_container_file(tmp_path: Path) -> None:
     assert path.name == "0" * 20 + ".avro"
     with path.open("rb") as file:
         avro = fastavro.reader(file, return_record_name=True)
-        assert avro.codec == "null"
+        assert avro.codec == "deflate"
         assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
         assert avro.metadata["rewindmq.partition"] == "queues-0"
         assert avro.metadata["rewindmq.base_offset"] == "0"
-        assert avro.metadata["rewindmq.format"] == "1"
+        assert avro.metadata["rewindmq.format"] == "2"
+        assert avro.metadata["rewindmq.chain_before"] == hashlib.sha256(b"queues-0").hexdigest()
         envelopes = list(avro)
     assert len(envelopes) == 38
     for stored, ours in zip(envelopes, expected(38), strict=True):
@@ -146,7 +147,7 @@ def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest
     directory = make_log(tmp_path, [6])
     monkeypatch.setattr(reader, "older_schema", lambda schema: "older")
     monkeypatch.setattr("engine.log.writer.older_schema", lambda schema: "older")
-    with pytest.raises(LogError, match="another version of RewindMQ: no released schema"):
+    with pytest.raises(LogError, match="another version of RewindMQ, or its header is damaged: no rel"):
         EmbeddedLog.open(tmp_path, 1)
     monkeypatch.setattr(reader, "check_schema", lambda header, path: None)
     monkeypatch.setattr(reader, "upgraded", lambda old, fingerprint: old + b"+" + fingerprint.encode())

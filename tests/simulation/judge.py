@@ -9,7 +9,8 @@ What must hold, however often the broker was killed:
 - digests claimed live, by snapshots, checkpoints and RocksDB are those of the refold at the same offset;
 - the effects carried out in a life are, from its first on, the refold's: fewer only if it was killed with some to do,
   more only if it was killed before the log had them; the same for what each consumer received; bodies are right;
-- every dead letter is taken by each target queue at most once, and by a target that is always there exactly once.
+- every dead letter is taken by each target queue at most once, and by a target that is always there exactly once;
+- behind a broker's last word stands the next start, or it was killed while it stopped.
 """
 
 from collections import Counter, defaultdict
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 
 from engine.log.memory import MemoryLog, MemoryPartition
 from engine.log.placement import partition_of
+from projections.last_words import LastWords
 from projections.machine.effects import (
     DELAYED,
     DeadLetter,
@@ -67,6 +69,7 @@ class Account:
         self.given_up: set[tuple[int, int]] = set()
         self.taken: Counter[tuple[int, str, int, int]] = Counter()  # target queue id; source name, queue id, sequence
         self.holders: set[int] = set()
+        self.words = LastWords()
         self.expired_at: dict[str, int] = {}  # queues, by name
         self.late: set[int] = set()  # events that found their queue expired in the same turn
         self.ended: Counter[str] = Counter()
@@ -86,8 +89,11 @@ class Account:
                 now = self.machine.clock_ms
                 if any(at == now and f"no queue {name!r}" in effect.reason for name, at in self.expired_at.items()):
                     self.late.add(offset)
+        self.words.see(offset, event)
         if isinstance(event, BrokerStarted) and event.after_crash:
             self.crashed_at = offset
+            self.words.found.clear()
+        assert self.words.found == []
         if isinstance(event, ConsumerAttached):
             assert event.consumer not in self.holders, f"consumer id {event.consumer} was there before"
             self.holders.add(event.consumer)

@@ -251,6 +251,7 @@ class World:
             "projections.snapshots.os.fsync": lambda descriptor: None,
             "projections.rocks.open_database": lambda path: self.rocks[path],
             "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
+            "projections.rocks.WriteBatch": VirtualBatch,
             "projections.projector.WriteBatch": VirtualBatch,
             "projections.store.WriteBatch": VirtualBatch,
         }

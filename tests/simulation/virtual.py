@@ -63,6 +63,7 @@ class VirtualBatch:
     def __init__(self, raw_mode: bool) -> None:
         assert raw_mode
         self.changes: list[tuple[str, bytes, bytes]] = []
+        self.consumed = False
 
     def put(self, key: bytes, value: bytes) -> None:
         self.changes.append(("put", key, value))
@@ -82,6 +83,7 @@ class VirtualRocks:
         self._content: dict[bytes, bytes] = {}
         self._batches: list[VirtualBatch] = []  # since the last flush
         self.full = False  # the disk will not have any more
+        self.refusing = False  # a write has failed: nothing more is taken until it is opened again
 
     def get(self, key: bytes) -> bytes | None:
         return self._content.get(key)
@@ -92,17 +94,28 @@ class VirtualRocks:
         self.write(batch, options)
 
     def write(self, batch: VirtualBatch, options: object) -> None:
-        if self.full:
-            raise Exception("IO error: No space left on device (simulated)")  # rocksdict knows no narrower class
+        assert not batch.consumed, "this batch is already consumed"
+        batch.consumed = True
+        self._require_room()
         self._batches.append(batch)
         _apply(self._content, batch)
 
+    def _require_room(self) -> None:
+        self.refusing = self.refusing or self.full
+        if self.refusing:
+            raise Exception("IO error: No space left on device (simulated)")  # rocksdict knows no narrower class
+
     def flush(self, wait: bool) -> None:
+        self._require_room()
         self._flushed = dict(self._content)
         self._batches = []
 
     def close(self) -> None:
-        self.flush(True)
+        """One that refuses loses what was not flushed, as RocksDB loses its memtables."""
+        if not self.refusing:
+            self.flush(True)
+            return
+        self._content, self._batches, self.refusing = dict(self._flushed), [], False
 
     def crash(self, dice: random.Random) -> "VirtualRocks":
         """What the next one finds."""

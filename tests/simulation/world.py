@@ -22,7 +22,7 @@ from engine.broker import Broker, Config
 from engine.log.memory import Faults, MemoryLog, MemoryPartition
 from projections import rocks
 from projections.projector import Projector
-from projections.replay import recover
+from projections.replay import catch_up, recover
 from projections.snapshots import Snapshots, load
 from projections.store import StateStore
 from projections.verify import verify_partition
@@ -73,6 +73,7 @@ class World:
         self.broker: Any
         self._confirmed: dict[int, int] = {}  # by partition, in this life
         self._replaying = False
+        self._mending = False
         self._dead = False
         self._fuse: tuple[str, int] | None = None
 
@@ -238,6 +239,7 @@ class World:
         return (self._remembering() if self.real_rocks else self._virtual_rocks()) | {
             "engine.recovery.EmbeddedLog": self,  # its `open` below
             "engine.recovery.recover": self._recover,
+            "projections.mending.catch_up": self._mend,
             "engine.auth.Access.hash": lambda access, password: "simulated",
             "projections.projector.Projector.observe": self._observing(Projector.observe),
             "projections.projector.Projector.prepare": self._between("prepare", "prepared", Projector.prepare),
@@ -252,6 +254,8 @@ class World:
         return {
             "projections.rocks.open_database": lambda path: self.rocks,
             "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
+            "projections.rocks.has_room": lambda path: not self.rocks.full,
+            "projections.rocks.WriteBatch": VirtualBatch,
             "projections.projector.WriteBatch": VirtualBatch,
             "tests.simulation.virtual.VirtualRocks.close": self._unless_dead(VirtualRocks.close),
         }
@@ -271,6 +275,18 @@ class World:
     def open(self, directory: Path, partitions: int, segment_bytes: int) -> MemoryLog:
         """Stands in for `EmbeddedLog.open`."""
         return self.log
+
+    def _mend(self, log: Any, projector: Projector, end: int | None) -> int:
+        self._mending = True
+        try:
+            folded = catch_up(log, projector, end)
+        finally:
+            self._mending = False
+        index = next(index for index, partition in enumerate(self.log.queues) if partition is log)
+        machine = projector.machine
+        self.witness.claims.append(Claim("state mended", index, machine.next_offset, machine.digest()))
+        self.witness.counts["states mended"] += 1
+        return folded
 
     def _recover(self, log: Any, store: StateStore) -> Any:
         index = next(index for index, partition in enumerate(self.log.queues) if partition is log)
@@ -293,7 +309,8 @@ class World:
                 return
             self.passed("observe")
             index = int(projector.machine.partition.rsplit("-", 1)[1])
-            self.witness.saw(index, effects, self._replaying)
+            if not self._mending:  # those effects were seen before
+                self.witness.saw(index, effects, self._replaying)
             original(projector, effects, published)
             self.passed("observed")
 

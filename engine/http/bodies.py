@@ -1,0 +1,183 @@
+"""What a request's body may be, and how a large one is read: in a process of its own, for reading JSON cannot be
+interrupted, and a large document of it would hold everybody up.
+
+    up to PARSED_HERE bytes   read in the loop
+    above                     read in a process (engine/past_process.py); what comes back has at most MAX_VALUES values
+    definitions               come back in chunks, each a millisecond's work to unpack
+"""
+
+import codecs
+import json
+import math
+import pickle
+from collections.abc import Iterator
+from dataclasses import dataclass
+from email import policy
+from email.parser import BytesParser
+
+from engine.past_process import PastProcess
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+MAX_BODY_BYTES = 10_485_760  # RabbitMQ 3.13's max_http_body_size
+MAX_DEFINITIONS_BYTES = 20_000_000  # RabbitMQ 4.x has this for all
+MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (engine.amqp.tables), and a body holds one
+MAX_VALUES = 20_000  # of a body, or of an entry of definitions
+PARSED_HERE = 65_536
+VALUES_AT_ONCE = 2_000  # of a chunk of definitions
+OBJECTS_TO_TEXT = 5  # a document in memory takes so many times the bytes that it has as text
+BOM = codecs.BOM_UTF8  # some editors put it there
+
+body_process = PastProcess()
+
+
+class BadBody(Exception):
+    """The body is refused; the text says why, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class JsonBody:
+    """A body to be read over there: an object, or why not."""
+
+    raw: bytes
+    most_values: int
+
+    def answer(self) -> "dict[str, Json] | BadBody":
+        try:
+            return json_object(self.raw, self.most_values)
+        except BadBody as error:
+            return error
+
+
+@dataclass(frozen=True, slots=True)
+class Definitions:
+    """Definitions as they came back: `chunks` are (category, some of its entries, pickled), and `rest` is what is no
+    list of entries. `redirect`: of a form."""
+
+    rest: dict[str, Json]
+    chunks: list[tuple[str, bytes]]
+    redirect: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionsBody:
+    """A body of definitions, as JSON or as a form, to be read over there."""
+
+    raw: bytes
+    content_type: str
+
+    def answer(self) -> Definitions | BadBody:
+        try:
+            return definitions_from(self.raw, self.content_type)
+        except BadBody as error:
+            return error
+
+
+def json_object(raw: bytes, most_values: int | None = MAX_VALUES) -> dict[str, Json]:
+    """Nothing at all is an empty object. BadBody."""
+    try:
+        content = json.loads(raw) if raw.strip() else {}
+        marks = raw.count(b",") + raw.count(b"[") + raw.count(b"{")  # one for each value but the first; also in texts
+        if most_values is not None and marks >= most_values:
+            require_few(content, most_values, "the body")
+        require_sane(content, 0)
+    except (ValueError, RecursionError):
+        raise BadBody("not_json") from None
+    if not isinstance(content, dict):
+        raise BadBody("not_json")
+    return content
+
+
+def require_sane(value: Json, depth: int) -> None:
+    """What Python takes for JSON and nobody else does is refused before it can get into history: half a surrogate pair,
+    infinite numbers; and so is nesting that no AMQP table could hold. ValueError, BadBody."""
+    if depth > MAX_DEPTH:
+        raise BadBody(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("not finite")
+    elif isinstance(value, int):
+        if not -(2**63) <= value < 2**63:
+            raise BadBody(f"{value} does not fit in 64 bits")
+    elif isinstance(value, list):
+        for each in value:
+            require_sane(each, depth + 1)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            require_sane(name, depth + 1)
+            require_sane(each, depth + 1)
+
+
+def require_few(value: Json, most: int, what: str) -> None:
+    """BadBody when there are more values in it."""
+    if values_in(value) > most:
+        raise BadBody(f"{what} has more than {most} values")
+
+
+def values_in(value: Json) -> int:
+    """How many values, containers included."""
+    count, stack = 0, [value]
+    while stack:
+        each = stack.pop()
+        count += 1
+        if isinstance(each, list):
+            stack += each
+        elif isinstance(each, dict):
+            stack += each.values()
+    return count
+
+
+def definitions_from(raw: bytes, content_type: str) -> Definitions:
+    """BadBody."""
+    redirect = None
+    if content_type.lower().startswith("multipart/form-data"):
+        fields = form_fields(content_type, raw)
+        if "file" not in fields:
+            raise BadBody("the form has no field file")
+        raw, redirect = fields["file"].removeprefix(BOM), fields.get("redirect")
+    document = json_object(raw, None)
+    lists = {category: entries for category, entries in document.items() if isinstance(entries, list)}
+    rest: dict[str, Json] = {
+        category: [] if category in lists else value for category, value in document.items()
+    }  # fmt: skip
+    require_few(rest, MAX_VALUES, "the document's head")
+    chunks = [
+        (category, pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))
+        for category, entries in lists.items()
+        for chunk in chunks_of(category, entries)
+    ]
+    return Definitions(rest, chunks, redirect)
+
+
+def chunks_of(category: str, entries: list[Json]) -> Iterator[list[Json]]:
+    """Some entries at a time, of VALUES_AT_ONCE values or a single larger one."""
+    chunk: list[Json] = []
+    size = 0
+    for entry in entries:
+        values = values_in(entry)
+        if values > MAX_VALUES:
+            raise BadBody(f"an entry of {category} has more than {MAX_VALUES} values")
+        if chunk and size + values > VALUES_AT_ONCE:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(entry)
+        size += values
+    if chunk:
+        yield chunk
+
+
+def form_fields(content_type: str, body: bytes) -> dict[str, bytes]:
+    """multipart/form-data (RFC 7578), which is MIME. BadBody."""
+    parser = BytesParser(policy=policy.HTTP)
+    message = parser.parsebytes(b"content-type: " + content_type.encode("latin-1") + b"\r\n\r\n" + body)
+    if not message.is_multipart() or message.defects:
+        raise BadBody("the form is damaged")
+    found = {}
+    for part in message.iter_parts():
+        name, content = part.get_param("name", header="content-disposition"), part.get_payload(decode=True)
+        if isinstance(name, str) and isinstance(content, bytes):
+            found[name] = content
+    return found

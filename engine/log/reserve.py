@@ -1,0 +1,76 @@
+"""Room on the disk that the log keeps for itself: what is acked while the disk is full becomes durable all the same.
+
+    DIR/log/_reserve     RESERVE_BYTES of allocated blocks that hold nothing; smaller while the log lives on them
+
+    the disk is full -> `release` gives back as much as the next block needs, and the block is written
+    there is room    -> `refill` takes the same again; until then publishing is held back
+
+Rules
+- Released in small steps, because another process takes whatever is free.
+- The last START_BYTES are only for `commit_and_wait`, with which a broker starts and stops: one that died on a full
+  disk can start again, and consumers make room.
+- A file system that compresses or copies on write may promise nothing by allocated blocks; the log is then as if it had
+  no reserve.
+"""
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+RESERVE_BYTES = 16 * 1024 * 1024
+START_BYTES = 1024 * 1024
+STEP_BYTES = 32 * 1024  # beyond what is needed: for the sidecars, and for the file system's own blocks
+# Free beside the reserve before publishing goes on, so that it is not held back again at once.
+MARGIN_BYTES = 16 * 1024 * 1024
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Reserve:
+    """Used by the loop and by the commit thread."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory` is DIR/log. OSError when not even an empty file can be made."""
+        self.path = directory / "_reserve"
+        self.keep_bytes = 0  # what `release` leaves
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        self._changing = threading.Lock()
+        self.held_bytes = min(os.fstat(self._descriptor).st_size, RESERVE_BYTES)
+        if self.held_bytes == 0:
+            self._allocate()
+
+    @property
+    def whole(self) -> bool:
+        return self.held_bytes == RESERVE_BYTES
+
+    def release(self, error: OSError, needed_bytes: int) -> bool:
+        """A write of `needed_bytes` failed. True: there may be room now, it is worth another try."""
+        with self._changing:
+            if error.errno not in FULL or self.held_bytes <= self.keep_bytes:
+                return False
+            self.held_bytes = max(self.keep_bytes, self.held_bytes - needed_bytes - STEP_BYTES)
+            try:
+                os.ftruncate(self._descriptor, self.held_bytes)
+            except OSError:
+                return False
+            return True
+
+    def refill(self) -> bool:
+        """Whether the reserve is whole, after trying to make it so."""
+        with self._changing:
+            if not self.whole:
+                space = os.fstatvfs(self._descriptor)
+                if space.f_bavail * space.f_frsize >= RESERVE_BYTES - self.held_bytes + MARGIN_BYTES:
+                    self._allocate()
+            return self.whole
+
+    def _allocate(self) -> None:
+        try:
+            os.posix_fallocate(self._descriptor, 0, RESERVE_BYTES)
+        except OSError:  # some of it may be allocated: give that back
+            os.ftruncate(self._descriptor, self.held_bytes)
+            return
+        self.held_bytes = RESERVE_BYTES
+
+    def close(self) -> None:
+        os.close(self._descriptor)

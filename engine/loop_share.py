@@ -1,0 +1,106 @@
+"""The management API's share of the broker's loop: long work is done in slices, and a turn of the loop has one of them.
+
+    work = Work(share)                       # one for each request
+    for queue in queues:
+        items.append(item_of(queue))
+        if work.due:                         # this slice has had SLICE_SECONDS
+            await work.give_way()            # the others' slices, and everything else of the loop, come first
+
+However many requests there are, AMQP waits for one slice, and not for all of them. What stands in the line goes on in
+order, so no request waits for more than a slice of each other one.
+"""
+
+import asyncio
+import heapq
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from operator import itemgetter
+from typing import Any, TypeVar
+
+SLICE_SECONDS = 0.004
+SORTED_AT_ONCE = 2_000  # entries: a millisecond or two
+
+T = TypeVar("T")
+
+
+class LoopShare:
+    """A line of work. `clock`: seconds."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self._line: deque[tuple[Callable[[], object], bool]] = deque()
+        self._called = False
+
+    async def turn(self) -> None:
+        """Wait for a turn of the loop in which nothing else of the line is done."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def go_on() -> None:
+            if not future.done():
+                future.set_result(None)
+
+        self._stand_in_line(go_on, alone=True)
+        await future
+
+    def call(self, callback: Callable[[], object]) -> None:
+        """Call it in one of the next turns of the loop, in order: short work, of which a slice holds several."""
+        self._stand_in_line(callback, alone=False)
+
+    def _stand_in_line(self, callback: Callable[[], object], alone: bool) -> None:
+        self._line.append((callback, alone))
+        if not self._called:
+            self._called = True
+            asyncio.get_running_loop().call_soon(self._slice)
+
+    def _slice(self) -> None:
+        """What goes on after `turn` does so behind this, in the same turn of the loop: so it ends the slice."""
+        began = self.clock()
+        try:
+            while self._line:
+                callback, alone = self._line.popleft()
+                callback()
+                if alone or self.clock() - began >= SLICE_SECONDS:
+                    break
+        finally:
+            if self._line:
+                asyncio.get_running_loop().call_soon(self._slice)
+            else:
+                self._called = False
+
+
+class Work:
+    """The work of one request, which began in this turn of the loop."""
+
+    def __init__(self, share: LoopShare) -> None:
+        self.share = share
+        self._began = share.clock()
+
+    @property
+    def due(self) -> bool:
+        """The slice has lasted long enough."""
+        return self.share.clock() - self._began >= SLICE_SECONDS
+
+    async def give_way(self) -> None:
+        """Go on in the next slice."""
+        await self.share.turn()
+        self._began = self.share.clock()
+
+    async def over(self, items: Iterable[T]) -> AsyncIterator[T]:
+        """The items; between two of them others may have their turn."""
+        for item in items:
+            yield item
+            if self.due:
+                await self.give_way()
+
+    async def in_order(self, entries: list[tuple[Any, T]]) -> list[T]:
+        """What stands beside the keys, in the order of the keys; where they are equal, as it was."""
+        runs: list[list[tuple[Any, T]]] = []
+        for first in range(0, len(entries), SORTED_AT_ONCE):
+            runs.append(sorted(entries[first : first + SORTED_AT_ONCE], key=itemgetter(0)))
+            if self.due:
+                await self.give_way()
+        if len(runs) == 1:
+            return [each for _, each in runs[0]]
+        merged: Iterator[tuple[Any, T]] = heapq.merge(*runs, key=itemgetter(0))
+        return [each async for _, each in self.over(merged)]

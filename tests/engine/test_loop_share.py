@@ -1,0 +1,149 @@
+"""Long work in slices: how much of it a turn of the loop has, by a clock that the work itself moves."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+import pytest
+import uvloop
+
+from engine.http import pieces
+from engine.loop_share import SLICE_SECONDS, LoopShare, Work
+
+STEP = SLICE_SECONDS / 4  # what an item costs
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(scenario: Callable[[Clock, LoopShare, list[float]], Awaitable[None]]) -> list[float]:
+    """How long each turn of the loop took, as a bystander sees it."""
+    turns: list[float] = []
+
+    async def main() -> None:
+        clock = Clock()
+        share = LoopShare(clock)
+
+        async def bystander() -> None:
+            while True:
+                began = clock.now
+                await asyncio.sleep(0)
+                turns.append(clock.now - began)
+
+        watching = asyncio.create_task(bystander())
+        await asyncio.wait_for(scenario(clock, share, turns), 30)
+        watching.cancel()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+    return turns
+
+
+async def request(clock: Clock, share: LoopShare, items: int) -> int:
+    await share.turn()
+    work, done = Work(share), 0
+    async for _ in work.over(range(items)):
+        clock.now += STEP
+        done += 1
+    return done
+
+
+@pytest.mark.parametrize("requests", [1, 2, 50])
+def test_a_turn_has_one_slice_however_many_requests_there_are(requests: int) -> None:
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        assert await asyncio.gather(*(request(clock, share, 100) for _ in range(requests))) == [100] * requests
+
+    turns = run(scenario)
+    assert 0 < max(turns) < 2 * SLICE_SECONDS, "a slice and its last item, and not one for each request"
+
+
+def test_short_work_shares_a_slice() -> None:
+    called: list[int] = []
+
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        def short(number: int) -> None:
+            clock.now += STEP
+            called.append(number)
+
+        for number in range(1_000):
+            share.call(lambda number=number: short(number))  # type: ignore[misc]
+        while len(called) < 1_000:
+            await asyncio.sleep(0)
+
+    turns = run(scenario)
+    assert called == list(range(1_000))
+    assert 0 < max(turns) < 2 * SLICE_SECONDS
+    assert len([turn for turn in turns if turn]) <= 260, "four in a slice"
+
+
+def test_a_short_request_is_not_behind_all_of_a_long_one() -> None:
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        long = asyncio.create_task(request(clock, share, 10_000))
+        await asyncio.sleep(0)
+        assert await request(clock, share, 1) == 1
+        assert clock.now < 10 * SLICE_SECONDS
+        assert not long.done()
+        long.cancel()
+
+    run(scenario)
+
+
+def test_work_that_is_given_up_holds_up_nobody() -> None:
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        tasks = [asyncio.create_task(request(clock, share, 100)) for _ in range(10)]
+        await asyncio.sleep(0)
+        for task in tasks[:9]:
+            task.cancel()
+        assert await tasks[9] == 100
+
+    run(scenario)
+
+
+def test_a_defect_of_one_costs_the_others_nothing() -> None:
+    called: list[int] = []
+
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        share.call(broken)
+        share.call(lambda: called.append(1))
+        assert await request(clock, share, 10) == 10
+
+    run(scenario)
+    assert called == [1]
+
+
+def test_sorting_in_runs_is_sorting() -> None:
+    entries = [(random.Random(7).randrange(50) + n % 50, n) for n in range(9_000)]
+
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        found = await Work(share).in_order(entries)
+        assert found == [n for _, n in sorted(entries, key=lambda entry: entry[0])]
+        assert await Work(share).in_order([]) == []
+
+    run(scenario)
+
+
+def test_pieces_are_json() -> None:
+    import json
+
+    content: dict[str, object] = {
+        "a": 1, "empty": iter(()), "many": ({"n": n, "é": "\u20ac"} for n in range(20_000)), "text": '"\n\\',
+        "object": {"x": [1]},
+    }  # fmt: skip
+
+    async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
+        work = Work(share)
+        made = json.loads("".join([piece async for piece in pieces.members(work, content)]))
+        many = [{"n": n, "é": "\u20ac"} for n in range(20_000)]
+        assert made == {"a": 1, "empty": [], "many": many, "text": '"\n\\', "object": {"x": [1]}}
+        assert "".join([piece async for piece in pieces.members(work, {})]) == "{}"
+
+    run(scenario)

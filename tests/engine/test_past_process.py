@@ -1,0 +1,142 @@
+"""The processes that read the past: who waits for whom, and what is given up."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from engine import past_process as module
+from engine.past_process import PastProcess, ProcessEnded, TooManyQuestions
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Answered with `value` when the file is there."""
+
+    file: Path
+    value: str = ""
+
+    def answer(self) -> str:
+        import time
+
+        while not self.file.exists():
+            time.sleep(0.01)
+        return self.value
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Makes the file, and never ends."""
+
+    file: Path
+
+    def answer(self) -> str:
+        import time
+
+        self.file.touch()
+        time.sleep(600)
+        return ""
+
+
+def run(scenario: Any) -> None:
+    async def main() -> None:
+        process = PastProcess()
+        try:
+            async with asyncio.timeout(60):
+                await scenario(process)
+        finally:
+            process.close()
+
+    asyncio.run(main())
+
+
+def test_a_user_waits_for_no_other_users_questions(tmp_path: Path) -> None:
+    """One user asks all that a user may, and none of it is answered: another one's questions still are."""
+    never, there = tmp_path / "never", tmp_path / "there"
+    there.touch()
+
+    async def scenario(process: PastProcess) -> None:
+        greedy = [asyncio.create_task(process.ask(Wait(never), "greedy")) for _ in range(1 + module.MOST_WAITING)]
+        await asyncio.sleep(0)
+        for number in range(3):
+            assert await process.ask(Wait(there, f"a{number}"), "other") == f"a{number}"
+        assert not any(task.done() for task in greedy)
+        never.touch()
+        await asyncio.gather(*greedy)
+
+    run(scenario)
+
+
+def test_users_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROCESSES", 1)
+    there, order = tmp_path / "there", []
+
+    async def asked(process: PastProcess, user: str) -> None:
+        await process.ask(Wait(there), user)
+        order.append(user)
+
+    async def scenario(process: PastProcess) -> None:
+        users = "aaaabbc"
+        tasks = [asyncio.create_task(asked(process, user)) for user in users]
+        await asyncio.sleep(0.05)
+        there.touch()
+        await asyncio.gather(*tasks)
+        assert "".join(order) == "abcabaa"
+
+    run(scenario)
+
+
+def test_a_user_has_so_many_questions_waiting_and_no_more(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+
+    async def scenario(process: PastProcess) -> None:
+        tasks = [asyncio.create_task(process.ask(Wait(there), "u")) for _ in range(1 + module.MOST_WAITING)]
+        await asyncio.sleep(0)
+        with pytest.raises(TooManyQuestions, match="user 'u' has 8 questions about the past waiting"):
+            await process.ask(Wait(there), "u")
+        tasks[-1].cancel()
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(process.ask(Wait(there), "u")))
+        there.touch()
+        answers = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [isinstance(answer, asyncio.CancelledError) for answer in answers] == [False] * 8 + [True, False]
+        assert answers[-1] == ""
+
+    run(scenario)
+
+
+def test_a_question_that_is_given_up_frees_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROCESSES", 1)
+    there, begun = tmp_path / "there", tmp_path / "begun"
+    there.touch()
+
+    async def scenario(process: PastProcess) -> None:
+        endless = asyncio.create_task(process.ask(Begun(begun), "u"))
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+        waiting = asyncio.create_task(process.ask(Wait(there, "x"), "v"))
+        await asyncio.sleep(0)
+        endless.cancel()
+        assert await waiting == "x"
+        assert endless.cancelled()
+
+    run(scenario)
+
+
+def test_a_process_that_is_killed_costs_its_question_only(tmp_path: Path) -> None:
+    begun, there = tmp_path / "begun", tmp_path / "there"
+    there.touch()
+
+    async def scenario(process: PastProcess) -> None:
+        lost = asyncio.create_task(process.ask(Begun(begun), "u"))
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+        (running,) = process._asked
+        running.kill()
+        with pytest.raises(ProcessEnded):
+            await lost
+        assert await process.ask(Wait(there, "x"), "u") == "x"
+
+    run(scenario)

@@ -1,0 +1,32 @@
+"""Logs as earlier versions wrote them: segments of format 1, whose blocks have no check."""
+
+from pathlib import Path
+
+from engine.log.index import index_path, lengths_path
+from engine.log.reader import PartitionReader
+from engine.log.segments import MAGIC, encode_long, read_header, segment_files
+
+
+def to_format_1(directory: Path) -> None:
+    """Write a partition anew, block by block, as format 1. The index is left to whoever opens it."""
+    blocks = list(PartitionReader(directory).read())
+    for path in segment_files(directory):
+        with path.open("rb") as file:
+            header = read_header(path, file.fileno())
+        metadata = {
+            b"avro.schema": header.schema.encode(),
+            b"avro.codec": b"null",
+            b"rewindmq.format": b"1",
+            b"rewindmq.partition": header.partition.encode(),
+            b"rewindmq.base_offset": str(header.base_offset).encode(),
+        }
+        parts = [MAGIC, encode_long(len(metadata))]
+        parts += [encode_long(len(part)) + part for item in metadata.items() for part in item]
+        parts += [b"\0", header.sync]
+        for block in blocks:
+            if block.file == path:
+                size = sum(map(len, block.records))
+                parts += [encode_long(len(block.records)), encode_long(size), *block.records, header.sync]
+        path.write_bytes(b"".join(parts))
+        index_path(path).unlink()
+        lengths_path(path).unlink()
