@@ -15,7 +15,7 @@ Where things are
     partition.py     one queue partition: append, fold, effects, confirms     metadata.py        the metadata log, live
     routing.py       exchange and routing key -> partitions and queues        declarations.py    what may be declared
     dead_letters.py  letters on their way; deaths.py: their headers           auth.py            who may do what
-    exchanges.py     exchanges, bindings, where a publish goes
+    exchanges.py     exchanges, bindings, where a publish goes                certainty.py        what is missing
     administration.py  policies, vhosts, parameters; policies.py: what they say    users.py       users, permissions
     definitions.py   all of that as a document; importing.py: taking one      limits.py          of vhosts and users
     turns.py         turns and durability                                     passwords.py       hashes, ours and theirs
@@ -32,6 +32,7 @@ from typing import Protocol
 
 from engine import declarations, limits
 from engine.auth import ITSELF, Access
+from engine.certainty import Certainty
 from engine.clock_watch import ClockWatch
 from engine.config import Config
 from engine.counters import all_counters
@@ -138,13 +139,15 @@ class Broker(Exchanges):
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.doors: Doors | None = None  # the AMQP server's, once it listens
         self.routing_version = 1
+        self.certainty = Certainty(keeper.read_to_end, lambda: self.routing_version)
         self.access = Access(self.topology)
         self.router = Router(self.topology, self._locate)
         self.firehose = Firehose(config, self.router, self.sessions, self._routes_changed)
-        self.forwarder = Forwarder(self.router, clock, self.counters)
+        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty)
         self._epoch = -1
         self._ids = 0
         self.turns = Turns(metadata, partitions, self.forwarder, clock)
+        self.forwarder.on_ready = self.turns.end
         self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
         self.turns.readers = self.readings.landed
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
@@ -261,6 +264,11 @@ class Broker(Exchanges):
         await partition.catch_up()
         self.check_open(session)  # else its end is in the log by now: nothing may follow that
 
+    async def read_to_end(self, session: Session) -> None:
+        """What any node had made by now is known here. ConnectionForced: the session is gone meanwhile."""
+        await self.certainty.wait()
+        self.check_open(session)
+
     def check_open(self, session: Session) -> None:
         """What has to wait may outlive its connection."""
         if session.session_id not in self.sessions:
@@ -354,6 +362,8 @@ class Broker(Exchanges):
         name = strip_cr_lf(name)
         self.access.check(session.user, session.vhost, "configure", "queue", name)
         await self.partition_for(session.vhost, name).catch_up()
+        if self.queue(session.vhost, name) is None:
+            await self.read_to_end(session)
         if self.queue(session.vhost, name) is None:
             return 0
         partition, queue = await self._usable(session, name)
@@ -547,6 +557,12 @@ class Broker(Exchanges):
     def folds_what_is_durable(self) -> bool:
         """What was folded is durable already: the log is read back (Kafka), so an answer need not wait any longer."""
         return self.keeper.reads_back
+
+    @property
+    def atomic_commits(self) -> bool:
+        """What a tx.commit does to a queue is there as a whole or not at all, whenever this broker dies. On Kafka its
+        records are appended one after the other, and Kafka may have taken some of them only."""
+        return not self.keeper.reads_back
 
     @property
     def blocked(self) -> str | None:

@@ -14,6 +14,8 @@ Rules of this file
 - Only the owner of a partition forwards its letters. Who takes over begins with what the outboxes still hold.
 - At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
+- On a log that is read back another node may have just made the exchange or the binding: a letter is dropped for want
+  of them only when this node has read to the end of the log (certainty.py).
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
 - A message that was delayed (delays.py) comes as a letter of reason `delayed`, which is no death: at-most-once, the
   exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
@@ -22,10 +24,12 @@ Rules of this file
 - Everything is idempotent: a letter that is forwarded again after a crash is dropped by the fold of its target (B-07).
 """
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
 
+from engine.certainty import Certainty
 from engine.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
 from engine.deaths import Buried, bury, without_blind_copies
 from engine.delays import due
@@ -43,16 +47,16 @@ ROUND = 1_000  # letters forwarded in one turn of the loop
 NO_PROPERTIES = b"\0\0"
 RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
 RETRY_LAST_MS = 60_000
-TAKEN, UNKNOWN, TRY_AGAIN = range(3)  # what became of sending a letter
+TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # what became of sending a letter
 
 
 class Letter:
     """A dead letter to forward. `message` None: the projector has it. `taken_by`: targets that already have it.
-    `logged_below`: the death is in the source's log below this mark."""
+    `logged_below`: the death is in the source's log below this mark. `heard`: as certainty.py has it."""
 
     def __init__(
         self, message_id: int, reason: str, sequence: int, exchange: str, routing_key: str | None, at_least_once: bool,
-        message: Published | None, logged_below: int,
+        message: Published | None, logged_below: int, heard: int,
     ) -> None:  # fmt: skip
         self.message_id = message_id
         self.reason = reason
@@ -62,6 +66,7 @@ class Letter:
         self.at_least_once = at_least_once
         self.message = message
         self.logged_below = logged_below
+        self.heard = heard
         self.taken_by: dict[str, None] = {}
         self.sent: list[tuple[Partition, int]] = []  # where, and under which mark
         self.asked: list[tuple[Partition, int, list[str]]] = []  # at-least-once: where, mark, and who has to take it
@@ -85,6 +90,7 @@ class Source:
         self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
         self.known_sequence = 0  # the highest that came in
         self.scheduled = False
+        self.unsure = False  # whether its first letter has nowhere to go
         self.retry_at_ms: int | None = None
         self.retry_delay_ms = RETRY_FIRST_MS
 
@@ -95,10 +101,15 @@ class Source:
 
 
 class Forwarder:
-    def __init__(self, router: Router, clock: Callable[[], int], counters: dict[str, int]) -> None:
+    def __init__(
+        self, router: Router, clock: Callable[[], int], counters: dict[str, int], certainty: Certainty
+    ) -> None:
         self._router = router
         self._clock = clock
         self._counters = counters
+        self._certainty = certainty
+        self.on_ready: Callable[[], None] = lambda: None  # set by the broker: letters that waited can be forwarded
+        self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
         self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
         self._ready: deque[Source] = deque()
         self._waiting: dict[Source, None] = {}  # those with a `retry_at_ms`, each once
@@ -111,7 +122,7 @@ class Forwarder:
             self._count(effect.reason, effect.queue, effect.at_least_once)
         self._add(partition, effect.queue, Letter(
             effect.message_id, effect.reason, effect.sequence, effect.exchange, effect.routing_key,
-            effect.at_least_once, message, partition.undone_below,
+            effect.at_least_once, message, partition.undone_below, self._certainty.begun,
         ))  # fmt: skip
 
     def recover(self, partition: Partition, queue: Queue) -> None:
@@ -119,7 +130,7 @@ class Forwarder:
         for entry in queue.outbox.values():
             self._add(partition, queue, Letter(
                 entry.message_id, entry.reason, entry.sequence, entry.exchange, entry.routing_key, entry.at_least_once,
-                None, 0,
+                None, 0, self._certainty.begun,
             ))  # fmt: skip
 
     def drop(self, partition: Partition) -> None:
@@ -150,7 +161,7 @@ class Forwarder:
             self._schedule(source)
 
     def _schedule(self, source: Source) -> None:
-        if not source.scheduled and source.retry_at_ms is None and source.may_send:
+        if not source.scheduled and not source.unsure and source.retry_at_ms is None and source.may_send:
             source.scheduled = True
             self._ready.append(source)
 
@@ -193,6 +204,9 @@ class Forwarder:
                 outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
                 if outcome == UNKNOWN:
                     break  # `settle` comes back to it
+                if outcome == UNSURE:
+                    self._make_sure(source)
+                    break
                 if outcome == TRY_AGAIN:
                     source.retry_at_ms = self._clock() + source.retry_delay_ms
                     source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
@@ -207,6 +221,20 @@ class Forwarder:
             self._tell(source)  # where nothing was sent, no group commit will
         return budget
 
+    def _make_sure(self, source: Source) -> None:
+        """Its first letter goes nowhere, as far as is known: its letters wait until more is."""
+        source.unsure = True
+
+        async def look() -> None:
+            await self._certainty.wait()
+            source.unsure = False
+            self._schedule(source)
+            self.on_ready()
+
+        task = asyncio.ensure_future(look())
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
     def _outcome(self, source: Source, letter: Letter) -> int:
         """Send the letter to every target that has not got it, unless that was done: TAKEN, UNKNOWN or TRY_AGAIN."""
         if letter.message is None:
@@ -219,7 +247,9 @@ class Forwarder:
                 logger.error("dead letter %d of %s is forwarded later: %s", letter.message_id, source.queue.name, error)
                 return TRY_AGAIN
         if not letter.asked and not self._send(source, letter):
-            return TRY_AGAIN if letter.at_least_once else TAKEN
+            if letter.at_least_once:
+                return TRY_AGAIN
+            return TAKEN if self._certainty.covers(letter.heard) else UNSURE
         while letter.asked:
             partition, mark, targets = letter.asked[0]
             refusing = partition.refusals(mark)

@@ -41,6 +41,10 @@ class Exchanges(Administration, ABC):
     async def _usable(self, session: Session, name: str) -> tuple[Partition, Queue]:
         """The queue, if it exists and is not another connection's exclusive one."""
 
+    @abstractmethod
+    async def read_to_end(self, session: Session) -> None:
+        """What another node has made up to now is known here, too, and the session is still there."""
+
     # -- publishing (hot) ---------------------------------------------------------------------------------------------
 
     def route(
@@ -126,6 +130,8 @@ class Exchanges(Administration, ABC):
         if name.startswith("amq."):
             raise AccessRefused(f"deletion of system {resource('exchange', name, vhost)} not allowed")
         self.access.check(session.user, vhost, "configure", "exchange", name)
+        if if_unused or (vhost, name) not in self.topology.exchanges:
+            await self.read_to_end(session)
         if (vhost, name) not in self.topology.exchanges:
             return
         if if_unused and any(self.router.is_live(bound) for bound in self.topology.bindings_from(vhost, name)):
@@ -166,13 +172,25 @@ class Exchanges(Administration, ABC):
         """No error when there is no such binding."""
         source, destination = strip_cr_lf(source), strip_cr_lf(destination)
         self._check_binding(session, source, destination_type, destination, routing_key)
+        ends = (session.vhost, source, destination_type, destination, routing_key, _sorted(arguments))
+        if not await self._found_unbound(session, *ends):
+            await self.read_to_end(session)
+            await self._found_unbound(session, *ends)
+
+    async def _found_unbound(
+        self, session: Session, vhost: str, source: str, destination_type: str, destination: str, routing_key: str,
+        arguments: tuple[Argument, ...],
+    ) -> bool:  # fmt: skip
+        """The binding was there, as far as this node has read."""
         queue_id = NOT_RECORDED
-        if destination_type == "queue" and self.queue(session.vhost, destination) is not None:
+        if destination_type == "queue" and self.queue(vhost, destination) is not None:
             queue_id = (await self._usable(session, destination))[1].queue_id
+        found = False
         for each in dict.fromkeys((queue_id, NOT_RECORDED)):
-            await self.metadata.unbind(session.actor, Bound(
-                session.vhost, source, destination_type, destination, routing_key, _sorted(arguments), each
-            ))  # fmt: skip
+            bound = Bound(vhost, source, destination_type, destination, routing_key, arguments, each)
+            found = found or self.topology.is_bound(bound)
+            await self.metadata.unbind(session.actor, bound)
+        return found
 
     def _check_binding(
         self, session: Session, source: str, destination_type: str, destination: str, routing_key: str

@@ -1,7 +1,7 @@
 """How a broker's life is kept in the log: alone on an embedded log (recovery.py), or as one of many nodes (node.py)."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -38,6 +38,10 @@ class Keeper(Protocol):
 
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up: begin another."""
+
+    @property
+    def read_to_end(self) -> Callable[[], Awaitable[None]] | None:
+        """Wait until all that is in the log now is folded; LogError when the log does not say. None: it always is."""
 
     def queue_gone(self, partition: "Partition", queue: Queue) -> None:
         """A queue is gone: its bindings have to go."""

@@ -249,6 +249,12 @@ class Node:
     def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
         raise AssertionError("Kafka gives the time")
 
+    async def read_to_end(self) -> None:
+        await self.log.read_to_end()
+        for partition in self._partitions:
+            if partition.in_doubt:
+                await partition.folded()
+
     def behind(self, partition: Partition) -> int:
         return max(0, self.log.ends().get(partition.name, 0) - partition.machine.next_offset)
 
@@ -361,6 +367,7 @@ class Node:
         self._stopped = True
         self.joined = False
         turns.stop()
+        self._broker.certainty.stop()
         if self._timer is not None:
             self._timer.cancel()
         for task in self._tasks:

@@ -76,11 +76,12 @@ class Consumer(Protocol):
 
 
 class Confirms(Protocol):
-    """Who waits for the durability of a publish (a channel in confirm mode)."""
+    """Who waits for the confirms of its publishes (a channel in confirm mode)."""
 
     def confirm(self, sequence: int, refused: bool) -> None:
-        """Publish number `sequence` of the channel is durable (`refused`: at least one queue would not take it).
-        Called in ascending order; frames are gathered and written at the end of the settle."""
+        """Publish number `sequence` of the channel is settled (`refused`: at least one queue would not take it). Those
+        that wait for the disk come in ascending order, those that do not may come before them; frames are gathered and
+        written at the end of the turn."""
 
 
 class Surroundings(Protocol):
@@ -242,6 +243,11 @@ class Partition(ABC):
     def await_durable(self, mark: int, confirms: Confirms, sequence: int) -> None:
         """`confirms.confirm(sequence, refused)` once what has this mark is durable. Call in ascending order."""
         self._waiting.append((mark, confirms, sequence))
+
+    @abstractmethod
+    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        """`confirms.confirm(sequence, refused)` once what has this mark is folded, and its effects are carried out: of
+        messages whose confirm need not wait for the disk."""
 
     def attach(self, consumer_id: int, consumer: Consumer) -> None:
         """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""

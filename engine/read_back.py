@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable
 
 from engine.log.shared import Arrived, SharedPartition
-from engine.partition import Partition
+from engine.partition import Confirms, Partition
 from projections.machine.effects import Effect, Refuse
 from projections.machine.machine import Machine
 from projections.machine.state import CLOCK_SET_VERSION
@@ -240,6 +240,14 @@ class ReadBackPartition(Partition):
         if not self._kept_until:
             self.append(BROKER, Tick())
             self._kept_until = self._sent[-1][0]
+
+    @property
+    def in_doubt(self) -> bool:
+        """What arrives is kept, and folded only when what this node has appended is among it."""
+        return bool(self._kept_until)
+
+    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        self.await_durable(mark, confirms, sequence)  # which is the same here
 
     def read_back(self, arrived: Arrived) -> None:
         """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""

@@ -48,6 +48,7 @@ class Alone:
 
     joined = True
     reads_back = False
+    read_to_end = None
     read_back_seconds = 0.0
 
     def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:

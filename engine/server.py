@@ -32,6 +32,7 @@ UNSETTLED_HIGH = 67_108_864  # bytes received from all clients and not durable y
 UNSETTLED_MARK = 4_194_304  # how often durability is asked for
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
+LEAVING_SECONDS = 30.0  # how long a client that was told close-ok may take to close its socket, as with RabbitMQ
 STOPPING = "broker forced connection closure with reason 'shutdown'"  # RabbitMQ's words for a node that stops
 LOOK_SECONDS = 30.0  # how often overdue deliveries are looked for, at the least: RabbitMQ does so once a minute
 
@@ -75,6 +76,8 @@ class AmqpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         connection = self.connection
         assert connection is not None
+        if connection.finished:
+            return
         link = connection.link
         link.received_octets += len(data)
         link.received_count += 1
@@ -99,13 +102,28 @@ class AmqpProtocol(asyncio.Protocol):
             transport.write(data)
             if connection.output.congested:
                 self.choose_reading()
-        if connection.finished:
-            transport.close()  # once everything is written, for which a client that does not read has not for ever
-            self.set_timer(CLOSING_SECONDS, self.drop)
+        if connection.left:
+            self.leave_to_client(connection)
+        elif connection.finished:
+            self.end()
         elif connection.state == "closing":
             self.set_timer(CLOSING_SECONDS, self.drop)
         elif connection.grant_credit():
             self.broker.end_of_turn()
+
+    def end(self) -> None:
+        """Close the socket once everything is written. A client that does not read has `CLOSING_SECONDS` for it."""
+        if self.transport is not None:
+            self.transport.close()
+            self.set_timer(CLOSING_SECONDS, self.drop)
+
+    def leave_to_client(self, connection: Connection) -> None:
+        """Close-ok is on its way. A client that meets the end of the stream before it has closed the socket itself
+        takes that for a fault. So, as RabbitMQ does, the server waits for the client's end. What comes before that is
+        thrown away."""
+        self.choose_reading()
+        heartbeat = connection.heartbeat_seconds
+        self.set_timer(min(heartbeat, LEAVING_SECONDS) if heartbeat else LEAVING_SECONDS, self.drop)
 
     def pause_writing(self) -> None:
         assert self.connection is not None
@@ -137,6 +155,11 @@ class AmqpProtocol(asyncio.Protocol):
     def choose_reading(self) -> None:
         connection, transport = self.connection, self.transport
         if connection is None or transport is None or transport.is_closing():
+            return
+        if connection.left:
+            if not self.reading:
+                transport.resume_reading()
+                self.reading = True
             return
         unread = connection.output.congested and transport.get_write_buffer_size() > UNREAD_HIGH
         reading = not (self.holding or connection.throttled or unread or (connection.waiting and connection.rest))
@@ -252,6 +275,8 @@ class AmqpServer:
         """Close all connections with 320 CONNECTION_FORCED, wait for their close-ok for a moment, then drop them."""
         for protocol in list(self.protocols):
             if protocol.connection is not None:
+                if protocol.connection.left:
+                    protocol.end()
                 protocol.connection.force_close(reason)
         self.broker.end_of_turn()
         for _ in range(20):

@@ -9,7 +9,7 @@ machine has seen: history does not run backwards, but where an administrator set
 from collections.abc import Callable
 
 from engine.log.base import LogPartition
-from engine.partition import Partition
+from engine.partition import Confirms, Partition
 from projections.machine.effects import Effect, Refuse
 from projections.machine.machine import Machine
 from projections.store import Projector
@@ -24,6 +24,7 @@ class SoleWriterPartition(Partition):
     ) -> None:
         super().__init__(index, log, machine, projector, Encoder(), clock)
         self.log = log
+        self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
 
     @property
     def appended(self) -> int:
@@ -110,6 +111,16 @@ class SoleWriterPartition(Partition):
             if isinstance(effect, Refuse) and effect.message_id == offset
         )  # fmt: skip
         return offset
+
+    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        self._folded.append((mark, confirms, sequence))
+
+    def carry_out(self) -> None:
+        super().carry_out()
+        if self._folded:
+            folded, self._folded = self._folded, []
+            for offset, confirms, sequence in folded:
+                confirms.confirm(sequence, offset in self.refused)
 
     def settle(self) -> None:
         durable = self.log.durable_offset

@@ -9,17 +9,30 @@ Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ (
 raises AmqpError; the connection turns it into channel.close or connection.close.
 """
 
+from functools import partial
+
 from engine.amqp import methods
 from engine.amqp.confirms import Confirmations
 from engine.amqp.consumer import Consumer, content
 from engine.amqp.output import ChannelOutput
 from engine.amqp.overdue import Looks
 from engine.amqp.properties import Parsed, parse, with_reply_queue
-from engine.amqp.publishing import FAN_OUT, Placing, Publishing, PutOff, message, route_by_content
+from engine.amqp.publishing import (
+    ALWAYS,
+    FAN_OUT,
+    TRANSIENT,
+    Placing,
+    Publishing,
+    PutOff,
+    message,
+    prompt,
+    route_by_content,
+)
 from engine.amqp.publishing import decode as decode_publish
 from engine.amqp.settlement import Settlement, Verdict
 from engine.amqp.transactions import Transaction
 from engine.broker import Broker, ChannelStatus, Destination, Session
+from engine.certainty import REFUSALS
 from engine.config import MAX_MESSAGE_SIZE
 from engine.counters import Tally
 from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
@@ -43,6 +56,7 @@ class ConnectionState:
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[Consumer] = []  # consumers that want credit
         self.settling: list[Channel] = []  # channels whose settlements gather
+        self.heard = 0  # how many readings of the log had begun when the last bytes came (engine/certainty.py)
         self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
 
 
@@ -86,7 +100,7 @@ class Channel:
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
         """A complete basic.publish (hot). PutOff: `publish_later`, before anything else of this connection."""
         if publishing.version != self.broker.routing_version:
-            publishing.resolve(self.broker, self.session)
+            self.resolve(publishing, raw, body)
         parsed = self.parsed.get(raw)
         if parsed is None:
             parsed = self.parse_properties(raw)
@@ -113,7 +127,10 @@ class Channel:
             confirms = self.confirms
             sequence = confirms.published + 1
             confirms.published = sequence
-            partition.await_durable(offset, confirms, sequence)
+            if publishing.prompt and (publishing.prompt == ALWAYS or not parsed.persistent):
+                partition.await_folded(offset, confirms, sequence)
+            else:
+                partition.await_durable(offset, confirms, sequence)
 
     def publish_anywhere(self, publishing: Publishing, parsed: Parsed, body: bytes) -> None:
         """A publish to many queues, to several partitions, to none, one that is routed by its content or to carbon
@@ -121,11 +138,14 @@ class Channel:
         encrypted."""
         destinations = self.destinations(publishing, parsed)
         logged, encryption = body, None
+        if not destinations:
+            self.make_sure(publishing, parsed.raw, body)
         if destinations or publishing.traced:
             try:
                 logged, encryption = self.logged(parsed, body)
             except NoKeyYet as missing:
-                raise PutOff(missing.subject, publishing, parsed.raw, body) from None
+                make_key = partial(self.broker.subjects.make_key, missing.subject)
+                raise PutOff(make_key, publishing, parsed.raw, body) from None
         tally = self.tally
         tally.received += 1
         routed = tally.routed
@@ -147,7 +167,11 @@ class Channel:
         for destination in destinations:
             mark = self.publish_to(destination, parsed, logged, encryption, placing)
             if sequence:
-                destination.partition.await_durable(mark, self.confirms, sequence)
+                found = prompt(destination)
+                if found == ALWAYS or (found == TRANSIENT and not parsed.persistent):
+                    destination.partition.await_folded(mark, self.confirms, sequence)
+                else:
+                    destination.partition.await_durable(mark, self.confirms, sequence)
         if tally.routed - routed >= FAN_OUT:
             self.shared.fanned_out += tally.routed - routed
         if publishing.returned:
@@ -163,16 +187,32 @@ class Channel:
         )
 
     async def publish_later(self, put_off: PutOff) -> None:
-        """What was put off, once its subject has a key. ResourceError (506) when none can be made."""
+        """What was put off, once it need not wait any more. ResourceError (506) when its subject can't be given a
+        key."""
         while True:
-            await self.broker.subjects.make_key(put_off.subject)
+            await put_off.wait()
             if self.closing:  # with its connection: nothing may follow its end
                 return
             try:
-                self.publish(put_off.publishing, put_off.properties, put_off.body)
-            except PutOff:  # erased just now
+                self.take(put_off.publishing, put_off.properties, put_off.body)
+            except PutOff as again:  # there is something else to wait for; or its key was erased just now
+                put_off = again
                 continue
             return
+
+    def resolve(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
+        """As `Publishing.resolve`. PutOff: what it is refused for may be known only to another node."""
+        try:
+            publishing.resolve(self.broker, self.session)
+        except REFUSALS:
+            self.make_sure(publishing, properties, body)
+            raise
+
+    def make_sure(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
+        """There is nowhere for it to go. PutOff, unless that was so when it came."""
+        certainty = self.broker.certainty
+        if not certainty.covers(self.shared.heard):
+            raise PutOff(certainty.wait, publishing, properties, body)
 
     def destinations(self, publishing: Publishing, parsed: Parsed) -> tuple[Destination, ...]:
         if publishing.needs_content or parsed.sender_selected:

@@ -5,6 +5,7 @@ texts are RabbitMQ's: those about names and permissions come from the broker, th
 """
 
 import base64
+import logging
 import os
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -36,6 +37,8 @@ from projections.machine.queue import Queue
 
 Work = Coroutine[Any, Any, None]
 
+log = logging.getLogger("rewindmq.amqp")
+
 GATHERED = ("Basic.Ack", "Basic.Nack", "Basic.Reject")  # these keep their order themselves (settlement.py)
 
 
@@ -46,7 +49,12 @@ def handle(channel: Channel, method: Method) -> Work | None:
         raise CommandInvalid("unimplemented method")
     if method.name not in GATHERED:
         channel.settlement.flush()
-    return handler(channel, method)
+    if method.name not in NAMING:
+        return handler(channel, method)
+    broker = channel.broker
+    return broker.certainty.assured(
+        lambda: NAMING[method.name](channel, method), lambda: broker.read_to_end(channel.session)
+    )
 
 
 def reply(channel: Channel, name: str, **values: int | bool | str | bytes) -> None:
@@ -339,6 +347,12 @@ def tx_select(channel: Channel, method: Method) -> None:
     if channel.confirming:
         raise PreconditionFailed("cannot switch from confirm to tx mode")
     if channel.transaction is None:
+        if not channel.broker.atomic_commits:
+            log.warning(
+                "%s: channel %d is transactional: when this node dies during a commit, a part of it may be there, also"
+                " within a queue (an embedded log writes all or nothing of it to a queue)",
+                channel.session.peer, channel.number,
+            )  # fmt: skip
         channel.transaction = Transaction(channel)
         channel.status.transactional = True
         channel.ready = False
@@ -365,13 +379,17 @@ def generated(prefix: str) -> str:
     return prefix + "-" + base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
 
 
-HANDLERS: dict[str, Callable[[Channel, Method], Work | None]] = {
-    "Channel.Open": channel_open, "Channel.Flow": channel_flow, "Access.Request": access_request,
+# What names exchanges and queues: refused only by a node that has read to the end of the log. A refusal leaves nothing
+# done, so they may be begun once more.
+NAMING: dict[str, Callable[[Channel, Method], Work]] = {
     "Exchange.Declare": exchange_declare, "Exchange.Delete": exchange_delete, "Exchange.Bind": exchange_bind,
     "Exchange.Unbind": exchange_unbind, "Queue.Declare": queue_declare, "Queue.Delete": queue_delete,
-    "Queue.Purge": queue_purge, "Queue.Bind": queue_bind, "Queue.Unbind": queue_unbind, "Basic.Qos": basic_qos,
-    "Basic.Consume": basic_consume, "Basic.Cancel": basic_cancel, "Basic.Get": basic_get,
-    "Basic.Reject": basic_reject, "Basic.Nack": basic_nack, "Basic.RecoverAsync": basic_recover_async,
-    "Basic.Recover": basic_recover, "Confirm.Select": confirm_select, "Tx.Select": tx_select,
-    "Tx.Commit": tx_commit, "Tx.Rollback": tx_rollback, "Basic.Ack": basic_ack,
+    "Queue.Purge": queue_purge, "Queue.Bind": queue_bind, "Queue.Unbind": queue_unbind, "Basic.Consume": basic_consume,
+    "Basic.Get": basic_get,
+}  # fmt: skip
+HANDLERS: dict[str, Callable[[Channel, Method], Work | None]] = {
+    **NAMING, "Channel.Open": channel_open, "Channel.Flow": channel_flow, "Access.Request": access_request,
+    "Basic.Qos": basic_qos, "Basic.Cancel": basic_cancel, "Basic.Reject": basic_reject, "Basic.Nack": basic_nack,
+    "Basic.RecoverAsync": basic_recover_async, "Basic.Recover": basic_recover, "Confirm.Select": confirm_select,
+    "Tx.Select": tx_select, "Tx.Commit": tx_commit, "Tx.Rollback": tx_rollback, "Basic.Ack": basic_ack,
 }  # fmt: skip

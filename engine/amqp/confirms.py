@@ -1,7 +1,8 @@
-"""Publisher confirms of one channel: durable publishes in, as few basic.ack and basic.nack frames as possible out.
+"""Publisher confirms of one channel: settled publishes in, as few basic.ack and basic.nack frames as possible out.
 
     next_sequence   everything below is settled
-    ahead           settled beyond it: publishes that went to another partition, or nowhere
+    ahead           settled beyond it: publishes that went to another partition, or nowhere, or that need not wait for
+                    the disk as those before them do
 
 Refused publishes are nacked one by one, and before an ack that covers their number.
 
@@ -32,6 +33,7 @@ class Confirmations:
         self.untold = 0  # how many below next_sequence are to be acked with the next write, and the last of them
         self.untold_last = 0
         self.ahead: dict[int, bool] = {}  # settled beyond next_sequence -> told already (or among `refused`)
+        self.untold_ahead: list[int] = []  # of these, what may have to be told with the next write
         self.parts_left: dict[int, int] = {}  # publishes to several partitions: how many are not durable yet
         self.refused: list[int] = []  # to be nacked with the next write
         self.refused_in_part: set[int] = set()
@@ -66,6 +68,8 @@ class Confirmations:
                 self.catch_up()
         else:
             self.ahead[sequence] = refused
+            if not refused:
+                self.untold_ahead.append(sequence)
         if not self.waiting:
             self.waiting = True
             self.gathering.append(self)
@@ -98,8 +102,10 @@ class Confirmations:
             multiple = 1 if self.untold > 1 else 0
             parts.append(pack_settle(1, number, LENGTH, ACK, self.untold_last, multiple, FRAME_END))
             self.untold = 0
-        for sequence, told in self.ahead.items():
-            if not told:
-                self.ahead[sequence] = True
-                self.tally.confirmed += 1
-                parts.append(pack_settle(1, number, LENGTH, ACK, sequence, 0, FRAME_END))
+        if self.untold_ahead:
+            for sequence in self.untold_ahead:
+                if sequence in self.ahead:  # else those before it have come, and it was told with them
+                    self.ahead[sequence] = True
+                    self.tally.confirmed += 1
+                    parts.append(pack_settle(1, number, LENGTH, ACK, sequence, 0, FRAME_END))
+            self.untold_ahead.clear()

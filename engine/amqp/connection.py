@@ -5,6 +5,7 @@
 
     closing     connection.close was sent: everything but close and close-ok is ignored
     finished    nothing more will be said; the server closes the socket once the output is written
+    left        the client has closed, and was told close-ok: closing the socket is left to it, for a while
 
 An error closes the channel or the connection, by its class (engine/errors.py). Before `running` RabbitMQ mostly drops
 the socket without a word; here the client is told why, except that a failed login is told only to clients that ask
@@ -16,8 +17,8 @@ import logging
 from collections.abc import Callable
 
 from engine import limits
-from engine.amqp import channel_methods, methods, overdue, sasl, tables
-from engine.amqp.channel import Channel, ConnectionState
+from engine.amqp import channel_methods, handshake, methods, overdue
+from engine.amqp.channel import Channel
 from engine.amqp.erlang import describe
 from engine.amqp.frames import (
     BODY,
@@ -35,13 +36,10 @@ from engine.amqp.methods import Method, short_reply_text
 from engine.amqp.output import ChannelOutput, Output, do_nothing
 from engine.amqp.publishing import PutOff
 from engine.broker import Broker, Session
-from engine.config import RABBITMQ_VERSION, VERSION
 from engine.eager import begin
 from engine.errors import (
-    AccessRefused,
     AmqpError,
     ChannelError,
-    CommandInvalid,
     ConnectionForced,
     FrameError,
     InternalError,
@@ -55,14 +53,6 @@ from schemas.events import Credited
 
 log = logging.getLogger("rewindmq.amqp")
 
-PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
-START_OK = 10 << 16 | 11
-TUNE = 10 << 16 | 30
-CAPABILITIES = {
-    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
-    "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
-    "per_consumer_qos": True, "direct_reply_to": True,
-}  # fmt: skip
 # Heartbeats are looked after twice an interval; after this many looks without a byte the peer is dead (two missed).
 MISSED_LOOKS = 4
 
@@ -80,6 +70,7 @@ class Connection(FrameReader):
         self.output = Output()
         self.state = "header"
         self.finished = False
+        self.left = False
         self.error: AmqpError | None = None  # why it was closed from here
         self.session: Session | None = None
         self.user = ""
@@ -106,6 +97,8 @@ class Connection(FrameReader):
         self.received = True
         if self.discarding:
             return
+        if self.shared is not None and data:
+            self.shared.heard = self.broker.certainty.begun
         if self.waiting:
             self.rest += data
             self.on_throttle()
@@ -115,7 +108,7 @@ class Connection(FrameReader):
             if len(self.rest) < 8:
                 return
             data, self.rest = self.rest[8:], self.rest[:8]
-            if not self.protocol_header(self.rest):
+            if not handshake.protocol_header(self, self.rest):
                 return
             self.rest = b""
         try:
@@ -130,25 +123,6 @@ class Connection(FrameReader):
                 channel.end_of_read()
             shared.settling.clear()
             shared.fanned_out = 0
-
-    def protocol_header(self, header: bytes) -> bool:
-        """Another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): say which one is spoken here."""
-        if header not in (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"):
-            log.warning("%s: protocol header %r refused", self.peer, header)
-            self.output.write(PROTOCOL_HEADER)
-            self.finish()
-            return False
-        self.state = "starting"
-        properties = tables.encode({
-            "capabilities": CAPABILITIES, "cluster_name": self.broker.cluster_name, "product": "RabbitMQ",
-            "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
-            "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
-        })  # fmt: skip
-        self.say(
-            "Connection.Start", version_major=0, version_minor=9, server_properties=properties,
-            mechanisms=" ".join(sasl.offered(self.tls)), locales="en_US",
-        )  # fmt: skip
-        return True
 
     def frame(self, kind: int, number: int, payload: bytes) -> None:
         index = 0
@@ -454,85 +428,12 @@ class Connection(FrameReader):
             except PreconditionFailed as error:
                 self.refuse(number, 0, error)
 
-    # -- handshake and methods of channel 0 ---------------------------------------------------------------------------
-
-    def start_ok(self, method: Method) -> None:
-        self.client_properties = tables.mapping(method.raw("client_properties"))
-        capabilities = self.client_properties.get("capabilities")
-        if isinstance(capabilities, dict):
-            self.capabilities = capabilities
-        self.mechanism = method.text("mechanism")
-        if self.mechanism not in sasl.offered(self.tls):
-            raise CommandInvalid(f"unknown authentication mechanism '{self.mechanism}'")
-        login = sasl.decode(self.mechanism, method.raw("response"), self.tls)
-        self.wait_for(begin(self.log_in(login)), 0, START_OK)
-
-    async def log_in(self, login: sasl.Login) -> None:
-        access, refusal = self.broker.access, None
-        try:
-            if login.password is None:
-                self.user = access.identify(login.user)
-            else:
-                self.user = await access.authenticate(login.user, login.password)
-            if self.user in self.broker.config.loopback_users and not self.loopback:
-                raise AccessRefused(f"user '{self.user}' can only connect via localhost")
-        except AccessRefused as error:
-            refusal = error
-        if self.state != "starting":  # closed meanwhile
-            return
-        if refusal is not None:
-            self.login_refused(login.user, refusal)
-            return
-        config = self.broker.config
-        self.state = "tuning"
-        self.say(
-            "Connection.Tune", channel_max=config.channel_max, frame_max=config.frame_max,
-            heartbeat=config.heartbeat_seconds,
-        )  # fmt: skip
-
-    def login_refused(self, user: str, error: AccessRefused) -> None:
-        log.warning("%s: login of '%s' refused: %s", self.peer, user, error.text)
-        if self.capabilities.get("authentication_failure_close") is True:
-            told = f"Login was refused using authentication mechanism {self.mechanism}."
-            self.close(AccessRefused(told + " For details see the broker logfile."))
-        else:
-            self.finish()
-
-    def tune_ok(self, method: Method) -> None:
-        config = self.broker.config
-        frame_max, channel_max = method.number("frame_max"), method.number("channel_max")
-        try:
-            negotiated("frame_max", frame_max, FRAME_MIN_SIZE, config.frame_max)
-            negotiated("channel_max", channel_max, 1, config.channel_max)
-        except NotAllowed as error:
-            self.close(error, TUNE)
-            return
-        self.frame_max = self.max_payload = frame_max
-        self.max_content = min(frame_max, config.max_message_size)
-        self.channel_max = channel_max
-        self.heartbeat_seconds = method.number("heartbeat")
-        self.state = "opening"
-
-    def open(self, method: Method) -> None:
-        vhost = method.text("virtual_host")
-        limits.check_connection(self.broker.topology, self.broker.sessions.values(), self.user, vhost)
-        self.let_in()
-        session = self.broker.open_session(self.user, vhost, self.peer, self.client_properties)
-        session.close = self.force_close
-        session.link = link = self.link
-        link.auth_mechanism, link.heartbeat_seconds = self.mechanism, self.heartbeat_seconds
-        link.channel_max, link.frame_max = self.channel_max, self.frame_max
-        self.session = session
-        notify = self.capabilities.get("consumer_cancel_notify") is True
-        self.shared = ConnectionState(self.broker, session, notify)
-        self.state = "running"
-        self.say("Connection.OpenOk")
-        self.on_open()
-        log.info("%s: user '%s' connected to vhost '%s'", self.peer, self.user, session.vhost)
+    # -- methods of channel 0 (those of the handshake: handshake.py) ---------------------------------------------------
 
     def client_close(self, method: Method) -> None:
         self.end_session()
         self.say("Connection.CloseOk")
+        self.left = True
         self.finish()
 
     def close_ok(self, method: Method) -> None:
@@ -572,15 +473,6 @@ class Connection(FrameReader):
         self.on_throttle()
 
 
-def negotiated(field: str, value: int, least: int, most: int) -> None:
-    """NotAllowed (530) for a tune-ok outside of what was offered."""
-    detail = " (no limit)" if field == "channel_max" and value == 0 else ""
-    if value and value < least:
-        raise NotAllowed(f"negotiated {field} = {value}{detail} is lower than the minimum allowed value ({least})")
-    if most and (value == 0 or value > most):
-        raise NotAllowed(f"negotiated {field} = {value}{detail} is higher than the maximum allowed value ({most})")
-
-
 def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
     return methods.encode(
         number, name, reply_code=error.reply_code, reply_text=short_reply_text(error.reply_text),
@@ -590,9 +482,9 @@ def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
 
 # By state ("" : any) and method.
 HANDLERS: dict[tuple[str, str], Callable[[Connection, Method], None]] = {
-    ("starting", "Connection.StartOk"): Connection.start_ok,
-    ("tuning", "Connection.TuneOk"): Connection.tune_ok,
-    ("opening", "Connection.Open"): Connection.open,
+    ("starting", "Connection.StartOk"): handshake.start_ok,
+    ("tuning", "Connection.TuneOk"): handshake.tune_ok,
+    ("opening", "Connection.Open"): handshake.open_vhost,
     ("running", "Connection.UpdateSecret"): Connection.update_secret,
     ("closing", "Connection.CloseOk"): Connection.close_ok,
     ("", "Connection.Close"): Connection.client_close,

@@ -79,7 +79,7 @@ class FrameReader(ABC):
 
     @abstractmethod
     def put_off(self, channel: Channel, put_off: PutOff) -> None:
-        """A publish waits for the key of its subject (`waiting`), and what comes after it for that."""
+        """A publish waits (`waiting`), and what comes after it for that."""
 
     @abstractmethod
     def frame(self, kind: int, number: int, payload: bytes) -> None:

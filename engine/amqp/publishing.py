@@ -7,7 +7,7 @@ On a log that is read back, another node may have deleted the queue before the p
 returned then (`Placing`).
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from engine.amqp.erlang import erlang_binary
 from engine.amqp.properties import Parsed, carbon_copies
@@ -21,12 +21,32 @@ from schemas.events import Actor, Encryption, Published, Route
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
 
 
-class PutOff(Exception):
-    """A complete publish that has to wait for the key of its subject. Nothing was done."""
+NEVER, TRANSIENT, ALWAYS = range(3)
 
-    def __init__(self, subject: str, publishing: "Publishing", properties: bytes, body: bytes) -> None:
-        super().__init__(subject)
-        self.subject = subject
+
+def prompt(to: Destination) -> int:
+    """Which messages are confirmed when these queues have them, and need not wait for the disk. As RabbitMQ has it
+    (rabbit_amqqueue_process.erl `send_or_record_confirm/2`): transient ones in classic queues, all in classic queues
+    that are not durable. Quorum queues and streams promise to keep whatever they confirm."""
+    found = ALWAYS
+    for name in to.route.queues:
+        queue = to.partition.machine.queue(to.route.vhost, name)
+        if queue is None or queue.type != "classic":
+            return NEVER
+        if queue.durable:
+            found = TRANSIENT
+    return found
+
+
+class PutOff(Exception):
+    """A complete publish that has to wait: for the key of its subject, or because it seems to go nowhere and this node
+    has not read to the end of the log (engine/certainty.py). Nothing was done."""
+
+    def __init__(
+        self, wait: Callable[[], Awaitable[None]], publishing: "Publishing", properties: bytes, body: bytes
+    ) -> None:
+        super().__init__()
+        self.wait = wait
         self.publishing = publishing
         self.properties = properties
         self.body = body
@@ -69,6 +89,7 @@ class Publishing:
         self.partition: Partition | None = None
         self.route: Route | None = None
         self.queues = 0  # in that route
+        self.prompt = NEVER  # of that route
 
     def resolve(self, broker: Broker, session: Session) -> None:
         """NotFound, AccessRefused as `Broker.route`."""
@@ -87,6 +108,7 @@ class Publishing:
             self.partition = self.destinations[0].partition
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
+            self.prompt = prompt(self.destinations[0])
         self.version = broker.routing_version
 
 

@@ -9,7 +9,10 @@
 
 A transactional channel is never `ready`: what frames.py takes out of the stream in one piece knows no transactions, so
 the hot path has no question to ask. A commit is no atomic write across queues, as with RabbitMQ (S-099 for the texts;
-rabbit_channel.erl).
+rabbit_channel.erl). Within a queue it is one on an embedded log: all of it is appended in one turn, so it lies in one
+block of a group commit, which a crash keeps or cuts as a whole. On Kafka it is not: each event is a record, the
+producer makes batches of them as time goes by, and each batch is appended for itself. Clients are told so
+(`atomic_commits`).
 """
 
 import asyncio
@@ -69,9 +72,11 @@ class Transaction:
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
         channel = self.channel
         if publishing.version != channel.broker.routing_version:
-            publishing.resolve(channel.broker, channel.session)
+            channel.resolve(publishing, raw, body)
         parsed = channel.parsed.get(raw) or channel.parse_properties(raw)
         destinations = channel.destinations(publishing, parsed)
+        if not destinations:
+            channel.make_sure(publishing, raw, body)
         self.size += len(body)
         if self.size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")

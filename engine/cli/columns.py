@@ -94,6 +94,7 @@ CONNECTION: dict[str, Column] = fields(
 CHANNEL: dict[str, Column] = fields(
     "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count", "messages_unacknowledged",
     "messages_uncommitted", "acks_uncommitted", "prefetch_count", "global_prefetch_count", "messages_unconfirmed",
+    "atomic_commits",
 ) | {
     "pid": lambda item: f"<{item.get('name')}>", "connection": field("connection_details", "name"),
 }  # fmt: skip

@@ -4,7 +4,7 @@ from starlette.responses import Response
 
 from engine.definitions import user_item
 from engine.http.bodies import Json
-from engine.http.call import Call, bad_request, done, not_found, reply, short, text
+from engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
 from engine.http.listing import Item, listed
 from engine.limits import checked_user_limits
 from engine.passwords import rabbitmq_hash
@@ -78,7 +78,7 @@ def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, st
     found = {}
     for vhost, rights in given.items():
         if vhost not in topology.vhosts:
-            raise bad_request(f"vhost '{vhost}' of the permissions does not exist")
+            raise missing(f"vhost '{vhost}' of the permissions does not exist")
         if not isinstance(rights, dict):
             raise bad_request(f"the permissions in vhost '{vhost}' must be an object")
         configure, write, read = (text(rights, key, "") for key in ("configure", "write", "read"))
@@ -160,7 +160,7 @@ async def show_permissions(call: Call) -> Response:
 def vhost_and_user(call: Call) -> tuple[str, str]:
     vhost, user = call.segment("vhost"), call.segment("user")
     if vhost not in call.broker.topology.vhosts or user not in call.broker.topology.users:
-        raise bad_request("vhost_or_user_not_found")
+        raise missing("vhost_or_user_not_found")
     return vhost, user
 
 

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from engine.certainty import REFUSALS
 from engine.doors import Guest
 from engine.errors import AmqpError
 from engine.http import (
@@ -48,7 +49,7 @@ from engine.http import (
 )
 from engine.http.authentication import authenticate
 from engine.http.browsers import Guarded
-from engine.http.call import ApiError, Call, api_error, in_time, reply
+from engine.http.call import ApiError, Call, Missing, api_error, in_time, reply
 from engine.http.statistics import statistics
 
 if TYPE_CHECKING:
@@ -205,20 +206,32 @@ def make_app(broker: "Broker") -> ASGIApp:
     """The application."""
     statistics(broker)  # counts begin here
 
+    async def read_to_end() -> None:
+        async with in_time():
+            await broker.certainty.wait()
+
     def endpoint(handler: Handler) -> Callable[[Request], Awaitable[ASGIApp]]:
         async def respond(request: Request) -> ASGIApp:
             held: Call | None = None
             response: ASGIApp
-            try:
+
+            async def attempt() -> ASGIApp:
+                nonlocal held
                 user, tags = await authenticate(broker, request)
                 require_room(request)
                 await broker.http_share.turn()
-                held = call = Call(request, broker, user, tags)
+                if held is None:
+                    held = Call(request, broker, user, tags)
+                held.user, held.tags = user, tags
+                return await handler(held)
+
+            try:
+                assured = broker.certainty.assured(attempt, read_to_end, is_negative)
                 if handler in PATIENT:
-                    response = await handler(call)
+                    response = await assured
                 else:
                     async with in_time():
-                        response = await handler(call)
+                        response = await assured
             except ApiError as error:
                 response = refuse(error)
             except AmqpError as error:
@@ -283,6 +296,11 @@ class Sent:
             await self.response(scope, receive, send)
         finally:
             self.call.release()
+
+
+def is_negative(error: Exception) -> bool:
+    """Nothing was done, for want of something that another node may have made."""
+    return isinstance(error, (REFUSALS, Missing)) or (isinstance(error, ApiError) and error.status == 401)
 
 
 class Undecoded:

@@ -53,15 +53,24 @@ class ApiError(Exception):
         self.reason = reason
 
     def __reduce__(self) -> "tuple[type[ApiError], tuple[int, str, str]]":
-        return ApiError, (self.status, self.error, self.reason)
+        return type(self), (self.status, self.error, self.reason)
+
+
+class Missing(ApiError):
+    """There is no such thing: said only when this node has read to the end of the log (app.py)."""
 
 
 def bad_request(reason: str) -> ApiError:
     return ApiError(400, "bad_request", reason)
 
 
+def missing(reason: str) -> ApiError:
+    """What the request names does not exist, in the words that RabbitMQ has for a bad request."""
+    return Missing(400, "bad_request", reason)
+
+
 def not_found(reason: str = "Not Found", error: str = "Object Not Found") -> ApiError:
-    return ApiError(404, error, reason)
+    return Missing(404, error, reason)
 
 
 def not_authorised(reason: str) -> ApiError:
@@ -105,6 +114,7 @@ class Call:
         self.tags = tags
         self.work = Work(broker.http_share)
         self.held_bytes = 0
+        self._raw: bytes | None = None
 
     # -- what is named ----------------------------------------------------------------------------------------------
     def segment(self, name: str) -> str:
@@ -194,6 +204,8 @@ class Call:
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
         """413 when there is more, 503 when the broker has no memory for it."""
+        if self._raw is not None:  # a second attempt (certainty.py)
+            return self._raw
         raw = bytearray()
         length = self.request.headers.get("content-length", "0")
         if length.isdigit() and len(length) < 19 and int(length) > most_bytes:
@@ -203,7 +215,8 @@ class Call:
             if len(raw) > most_bytes:
                 raise too_large(most_bytes)
             self.hold(len(chunk))
-        return bytes(raw)
+        self._raw = bytes(raw)
+        return self._raw
 
     async def body(self, *required: str, most_values: int = MAX_VALUES) -> dict[str, Json]:
         """The body as a JSON object. An empty body is an empty object."""

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import binascii
+from functools import partial
 from typing import TYPE_CHECKING
 
 from starlette.responses import Response
@@ -19,7 +20,7 @@ from engine.http.properties import properties_from
 from schemas.events import ExchangeDeclared
 
 if TYPE_CHECKING:
-    from engine.broker import Broker, Session
+    from engine.broker import Broker, Destination, Session
 
 
 async def list_all(call: Call) -> Response:
@@ -147,13 +148,21 @@ async def send(
         )
     publishing = Publishing(exchange, routing_key, mandatory=True)
     publishing.needs_content = broker.needs_content(session.vhost, exchange)
-    destinations = route_by_content(publishing, parsed, broker, session)
+
+    async def routed() -> "tuple[Destination, ...]":
+        return route_by_content(publishing, parsed, broker, session)
+
+    read_to_end = partial(broker.read_to_end, session)
+    destinations = await broker.certainty.assured(routed, read_to_end)
+    if not destinations:
+        await read_to_end()
+        destinations = await routed()
     logged, encryption = body, None
     traced = session.vhost in broker.firehose.vhosts
     if parsed.subject is not None and (destinations or traced):
         logged, encryption = await broker.subjects.seal(parsed.subject, body)
         broker.check_open(session)
-        destinations = route_by_content(publishing, parsed, broker, session)  # as it is after the wait
+        destinations = await routed()  # as it is after the wait
     if traced:
         queues = [queue for destination in destinations for queue in destination.route.queues]
         broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)

@@ -20,10 +20,11 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
 
 from engine.log.base import LogError
-from engine.log.kafka_clients import TIMEOUT_SECONDS, KafkaClients, text_of
+from engine.log.kafka_clients import ANSWER_MS, TIMEOUT_SECONDS, KafkaClients, text_of
 from engine.log.kafka_following import KafkaFollowing
 from engine.log.kafka_owners import KafkaOwners
 from engine.log.kafka_patience import PATIENCE_SECONDS, Patience, Probe
@@ -162,6 +163,20 @@ class KafkaLog:
             if not partition.sent(key, value):
                 return
             self.backlog.popleft()
+
+    async def read_to_end(self) -> None:
+        assert self._following is not None
+        await self._following.reached(await self._ends_now())
+
+    async def _ends_now(self) -> dict[str, int]:
+        """Everything below can be read now. NoAnswer, LogError."""
+        wanted = {TopicPartition(each.topic, each.number): each.name for each in self._all.values()}
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
+        try:
+            return {wanted[at]: (await asyncio.wrap_future(found)).offset for at, found in asked.items()}
+        except KafkaException as error:
+            raise LogError(f"Kafka: where the partitions end: {text_of(error)}") from error
 
     def ends(self) -> Mapping[str, int]:
         return {} if self._following is None else self._following.ends

@@ -67,6 +67,7 @@ _PATIENCE_SECONDS: dict[int, float] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
+    KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more than the brokers that have come up so far
     **dict.fromkeys((
         KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.BROKER_NOT_AVAILABLE,

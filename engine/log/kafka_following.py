@@ -58,6 +58,8 @@ class KafkaFollowing:
         self._names = {(each.topic, each.number): each.name for each in partitions}
         self._places = {each.name: TopicPartition(each.topic, each.number) for each in partitions}
         self.ends: dict[str, int] = {}
+        self._given = {each.name: offset for each, offset in partitions.items()}  # what is below has arrived
+        self._reaching: list[tuple[Mapping[str, int], asyncio.Future[None]]] = []  # up to where, and who waits for it
         self._next = {each.name: offset for each, offset in partitions.items()}  # what is below has been taken
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
@@ -69,7 +71,8 @@ class KafkaFollowing:
         self._while_ends = 0.0
         self._came = 0  # records in this while
         self._stopping = False
-        self._consumer = clients.consumer({"error_cb": self._error}, logs=True)
+        # The end of a partition is told by an error of its own: what stands there may be no record (`reached`).
+        self._consumer = clients.consumer({"error_cb": self._error, "enable.partition.eof": True}, logs=True)
         self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
 
     def start(self) -> None:
@@ -108,13 +111,13 @@ class KafkaFollowing:
                 self._ask()
             return
         messages = [first, *self._consumer.consume(BATCH_RECORDS - 1, 0)]
-        batches = self._taken(messages)
+        batches, positions = self._taken(messages)
         busy = len(messages) >= BUSY_RECORDS
         if busy:
             self._looked = time.monotonic()
             self._idle.clear()
         try:
-            self._loop.call_soon_threadsafe(self._in_loop, batches, busy)
+            self._loop.call_soon_threadsafe(self._in_loop, batches, positions, busy)
         except RuntimeError:  # the loop is closed
             self._stopping = True
 
@@ -136,15 +139,39 @@ class KafkaFollowing:
 
     # In the loop.
 
-    def _in_loop(self, batches: list[Arrived], busy: bool) -> None:
+    def _in_loop(self, batches: list[Arrived], positions: dict[str, int], busy: bool) -> None:
         if busy:
             self._while_ends, self._came = 0.0, BUSY_RECORDS
             self._loop.call_soon(self._look)
-        if batches and not self._stopping:
+        if not self._stopping:
+            self._give(batches, positions)
+
+    def _give(self, batches: list[Arrived], positions: dict[str, int]) -> None:
+        if batches:
             self._arrived(batches)
+        for name, position in positions.items():
+            self._given[name] = max(self._given[name], position)
+        if self._reaching:
+            self._tell_readers()
+
+    async def reached(self, ends: Mapping[str, int]) -> None:
+        """Wait until everything below these offsets has arrived. In the loop."""
+        reached: asyncio.Future[None] = self._loop.create_future()
+        self._reaching.append((ends, reached))
+        self._tell_readers()
+        await reached
+
+    def _tell_readers(self) -> None:
+        for reading in list(self._reaching):
+            ends, reached = reading
+            if all(self._given[name] >= end for name, end in ends.items()):
+                self._reaching.remove(reading)
+                if not reached.done():
+                    reached.set_result(None)
 
     def _look(self) -> None:
         batches: list[Arrived] = []
+        positions: dict[str, int] = {}
         now = self._looked = time.monotonic()
         with self._reading, self._ending():
             if self._stopping:
@@ -152,20 +179,21 @@ class KafkaFollowing:
             messages = self._consumer.consume(BATCH_RECORDS, 0)
             self._behind = len(messages) == BATCH_RECORDS
             self._came += len(messages)
-            batches = self._taken(messages)
+            batches, positions = self._taken(messages)
         if now > self._while_ends:
             if self._came < BUSY_RECORDS:
                 self._idle.set()
             self._while_ends, self._came = now + _WHILE_SECONDS, 0
         if not self._idle.is_set():
             self._loop.call_later(0 if self._behind else _LOOK_SECONDS, self._look)
-        if batches:
-            self._arrived(batches)
+        if positions:
+            self._give(batches, positions)
 
     # In either.
 
-    def _taken(self, messages: Sequence[Message]) -> list[Arrived]:
-        """Sorted by partition."""
+    def _taken(self, messages: Sequence[Message]) -> tuple[list[Arrived], dict[str, int]]:
+        """Sorted by partition, and the offsets up to which all has been taken."""
+        positions: dict[str, int] = {}
         batches: dict[str, Arrived] = {}
         batch = Arrived("", [], [], [])
         topic: str | None = None
@@ -173,7 +201,10 @@ class KafkaFollowing:
         for message in messages:
             error = message.error()
             if error is not None:
-                self._told(error)
+                if error.code() == KafkaError._PARTITION_EOF:  # behind what came before it, and perhaps behind markers
+                    positions[self._names[message.topic(), message.partition()]] = message.offset() or 0
+                else:
+                    self._told(error)
                 continue
             if message.partition() != number or message.topic() != topic:
                 topic, number = message.topic(), message.partition()
@@ -192,7 +223,9 @@ class KafkaFollowing:
             self.away = False
             self._read(taken)
             self._look_ahead(taken)
-        return taken
+        for batch in taken:
+            positions[batch.partition] = max(positions.get(batch.partition, 0), batch.offsets[-1] + 1)
+        return taken, positions
 
     def _look_ahead(self, batches: list[Arrived]) -> None:
         """Kafka says with all that it gives where the partition ends."""

@@ -25,7 +25,6 @@ from engine.log.kafka_clients import (
     KafkaClients,
     asked,
     code_of,
-    text_of,
 )
 
 DEFAULT_PARTITIONS = 2
@@ -97,8 +96,6 @@ class KafkaTopics:
 
     def _make(self, missing: list[str], partitions: int, replicas: int) -> None:
         """`partitions`: of the queues' topic."""
-        admin = self._clients.admin()
-        wanted = []
         for name in missing:
             config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
             config["min.insync.replicas"] = "2" if replicas >= 3 else "1"
@@ -106,13 +103,15 @@ class KafkaTopics:
             if name == self.nodes:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
             count = {self.queues: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
-            wanted.append(NewTopic(name, count, replicas, config=config))
-        for name, future in admin.create_topics(wanted, operation_timeout=TIMEOUT_SECONDS).items():
-            try:
-                future.result(TIMEOUT_SECONDS)
-            except KafkaException as error:
-                if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
-                    raise LogError(f"Kafka: the topic {name} cannot be created: {text_of(error)}") from error
+            make = partial(self._create, NewTopic(name, count, replicas, config=config))
+            asked(f"the topic {name} cannot be created", make)  # again while a controller is elected
+
+    def _create(self, topic: NewTopic) -> None:
+        try:
+            self._clients.admin().create_topics([topic])[topic.topic].result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
 
     def check(self, partitions: int | None) -> tuple[int, int]:
         """How many bytes a record may have, and how many queue partitions there are. LogError when the topics are not

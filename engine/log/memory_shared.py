@@ -16,6 +16,7 @@ Faults, as Kafka has them:
 The log's clock is its own, whatever the nodes' clocks do. As Kafka's it may be set back.
 """
 
+import asyncio
 import random
 from bisect import bisect_left
 from collections import deque
@@ -247,6 +248,7 @@ class MemorySharedLog:
         self._cut_times = 0
         self._in_trouble = False
         self._out_of_group = False
+        self._reading: list[tuple[dict[str, int], asyncio.Future[None]]] = []  # up to where, and who waits for it
 
     @property
     def partitions(self) -> list[MemorySharedPartition]:
@@ -268,6 +270,25 @@ class MemorySharedLog:
 
     def flush(self) -> None:
         """What was appended is on its way already."""
+
+    async def read_to_end(self) -> None:
+        await asyncio.sleep(self._lag * self.shared.faults.arrival_seconds / 2)
+        if self.is_cut or self.closed:
+            raise LogError("the log in memory does not say where it ends: the node is cut off")
+        ends = {each.name: each.history.offsets[-1] + 1 for each in self.partitions if each.history.offsets}
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reading.append((ends, arrived))
+        self._tell_readers()
+        await arrived
+
+    def _tell_readers(self) -> None:
+        positions = {partition.name: partition.position or 0 for partition in self.partitions}
+        for reading in list(self._reading):
+            ends, arrived = reading
+            if all(positions[name] >= end for name, end in ends.items()):
+                self._reading.remove(reading)
+                if not arrived.done():
+                    arrived.set_result(None)
 
     def ends(self) -> Mapping[str, int]:
         return {partition.name: partition.next_offset for partition in self.shared.partitions}
@@ -364,6 +385,7 @@ class MemorySharedLog:
             self.fetch()
         if batches:
             self.on_arrival(batches)
+        self._tell_readers()
 
     # -- duties -------------------------------------------------------------------------------------------------------
 

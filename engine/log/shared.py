@@ -8,6 +8,7 @@ there is no protocol between them.
     log.follow({name: offset, ...})    from there on everything is read back, one's own records too
     partition.append(key, value)       fire: the order of one node's appends to one partition is kept, nothing is lost
                                        while the process lives, however long the log is away
+    await log.read_to_end()            everything that is in the log now has arrived
     log.flush()                        the turn is over: what was appended need not wait for company any longer
 
 Values are Avro single objects (`schemas.single_object`), one event each; keys are `vhost/queue` (UTF-8), or empty for
@@ -106,6 +107,10 @@ class SharedLog(Protocol):
         other nodes (Kafka's consumer group)."""
 
     def flush(self) -> None: ...
+
+    async def read_to_end(self) -> None:
+        """Wait until everything has arrived (`on_arrival`) that was in the log when this was called, of all
+        partitions. LogError when the log does not say how far that is."""
 
     def ends(self) -> Mapping[str, int]:
         """How far each partition is, by name, as the log said when it last gave something to read. Never waits."""

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from engine.broker import CREDIT_WINDOW, Destination
+from engine.certainty import Certainty
 from engine.config import Config
 from engine.errors import AccessRefused, NotAllowed, NotFound
 from engine.keys import NO_KEYS, KeyStore
@@ -21,6 +22,7 @@ from schemas.events import Acked, Actor, Credited, Nacked, Published, Route
 
 class DoubleQueue:
     stream = quorum = False
+    type, durable = "classic", True
     profile = RABBITMQ_3_13
 
     def __init__(self, name: str) -> None:
@@ -41,6 +43,7 @@ class DoublePartition:
         self.broker, self.index, self.next_offset = broker, index, 0
         self.machine = SimpleNamespace(queue=lambda vhost, name: broker.queues.get(name))
         self.waiting: list[tuple[Any, int, bool]] = []
+        self.folded: list[tuple[Any, int]] = []
 
     def append(self, actor: Actor, event: Any) -> int:
         self.broker.events.append(event)
@@ -75,7 +78,15 @@ class DoublePartition:
         self.broker.refuse_next -= 1
         self.waiting.append((confirms, sequence, refused))
 
+    def await_folded(self, offset: int, confirms: Any, sequence: int) -> None:
+        self.folded.append((confirms, sequence))
+
     def carry_out(self) -> None:
+        folded, self.folded = self.folded, []
+        for confirms, sequence in folded:
+            refused = self.broker.refuse_next > 0
+            self.broker.refuse_next -= 1
+            confirms.confirm(sequence, refused)
         for queue in self.broker.queues.values():
             if self.broker.partition_of(queue.name) is self:
                 self.deliver(queue)
@@ -110,6 +121,7 @@ class DoubleBroker:
     """`prompt`: everything is durable at the end of the turn."""
 
     folds_what_is_durable = False
+    atomic_commits = True
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
         self.config = Config(data=None, **config)  # type: ignore[arg-type]
@@ -125,6 +137,7 @@ class DoubleBroker:
         self.fetching: list[tuple[DoubleQueue, DoubleConsumer]] = []
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate)
+        self.certainty = Certainty(None, lambda: self.routing_version)
         self.topology = SimpleNamespace(
             users={"guest": SimpleNamespace(tags=())}, user_limits={}, vhost_limits=lambda vhost: {}
         )

@@ -28,6 +28,7 @@ def test_the_whole_handshake() -> None:
     assert start.server_properties["product"] == "RabbitMQ"  # kombu and others choose what to do by these two
     assert start.server_properties["version"] == "3.13.7"
     assert start.server_properties["information"].startswith("RewindMQ ")
+    assert start.server_properties["rewindmq_atomic_commits"] is True
     assert start.server_properties["capabilities"] == {
         "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True,
         "consumer_cancel_notify": True, "connection.blocked": True, "consumer_priorities": True,

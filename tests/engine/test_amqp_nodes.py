@@ -1,14 +1,17 @@
 """AMQP over two nodes that fold only what they read back, on a shared log in memory."""
 
 import asyncio
+import logging
 from pathlib import Path
 
+import httpx
 import pytest
 
 from engine.amqp.connection import Connection
 from engine.broker import Broker
 from engine.counters import counts
-from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, properties, publish
+from engine.http.app import make_app
+from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, properties, publish
 from tests.engine.test_read_back import Nodes, run, settled
 
 
@@ -149,5 +152,31 @@ def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(
         assert here.partition_for("/", "q").quarantined == {"Published": 1}
         client.connection.lost()
         other.connection.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_who_selects_transactions_on_a_shared_log_is_told_that_a_commit_is_not_atomic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        greeted = Connection(broker, "client:2", True)
+        greeted.receive(HEADER)
+        (start,) = decoded(b"".join(greeted.take_output()))
+        assert start.server_properties["rewindmq_atomic_commits"] is False
+        greeted.lost()
+        client = await opened(broker)
+        with caplog.at_level(logging.WARNING, "rewindmq.amqp"):
+            await client.said(2 * method(2, "Tx.Select"))
+        (told,) = caplog.messages
+        assert told.startswith("client:1: channel 2 is transactional: when this node dies during a commit")
+        transport = httpx.ASGITransport(app=make_app(broker))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+            shown = (await api.get("/channels")).json()
+        assert [(each["transactional"], each["atomic_commits"]) for each in shown] == [
+            (False, False), (True, False), (False, False)
+        ]  # fmt: skip
+        client.connection.lost()
 
     run(test, tmp_path, monkeypatch)

@@ -15,6 +15,8 @@ from schemas.events import Published
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
 
+DURABLE = properties(delivery_mode=2)  # a message whose confirm waits for the disk
+
 
 @pytest.fixture
 def wire() -> Wire:
@@ -197,28 +199,28 @@ def slow() -> Wire:
 
 
 def test_one_ack_for_a_group_commit(slow: Wire) -> None:
-    assert slow.send(*(publish(1, "", "a", b"x") for _ in range(100))) == []
+    assert slow.send(*(publish(1, "", "a", b"x", raw=DURABLE) for _ in range(100))) == []
     slow.broker.land()
     assert confirms(slow) == [("Ack", 100, True)]
-    slow.send(publish(1, "", "a", b"x"))
+    slow.send(publish(1, "", "a", b"x", raw=DURABLE))
     slow.broker.land()
     assert confirms(slow) == [("Ack", 101, False)]
 
 
 def test_refused_publishes_are_nacked_s009_s010(slow: Wire) -> None:
     slow.broker.refuse_next = 2
-    slow.send(*(publish(1, "", "a", b"x") for _ in range(5)))
+    slow.send(*(publish(1, "", "a", b"x", raw=DURABLE) for _ in range(5)))
     slow.broker.land()
     assert confirms(slow) == [("Nack", 1, False), ("Nack", 2, False), ("Ack", 5, True)]
     slow.broker.refuse_next = 1
-    slow.send(publish(1, "", "a", b"x"))
+    slow.send(publish(1, "", "a", b"x", raw=DURABLE))
     slow.broker.land()
     assert confirms(slow) == [("Nack", 6, False)]
 
 
 def test_partitions_land_apart(slow: Wire) -> None:
     """What is durable is told at once, even while a lower number waits."""
-    slow.send(*(publish(1, "", name, b"x") for name in "abab"))
+    slow.send(*(publish(1, "", name, b"x", raw=DURABLE) for name in "abab"))
     a, b = (slow.broker.partition_of(name) for name in "ab")
     for tag in (2, 4):
         slow.connection.channels[1].confirms.confirm(tag, False)
@@ -231,7 +233,7 @@ def test_partitions_land_apart(slow: Wire) -> None:
 
 
 def test_a_publish_to_two_partitions_waits_for_both_s010(slow: Wire) -> None:
-    slow.send(publish(1, "amq.topic", "k", b"x"), publish(1, "amq.topic", "k", b"y"))
+    slow.send(publish(1, "amq.topic", "k", b"x", raw=DURABLE), publish(1, "amq.topic", "k", b"y", raw=DURABLE))
     confirm = slow.connection.channels[1].confirms.confirm
     confirm(1, False)
     confirm(2, True)
@@ -242,8 +244,8 @@ def test_a_publish_to_two_partitions_waits_for_both_s010(slow: Wire) -> None:
 
 
 def test_unroutable_is_confirmed_at_once(slow: Wire) -> None:
-    slow.send(publish(1, "", "a", b"x"))
-    said = slow.send(publish(1, "", "nowhere", b"x"))
+    slow.send(publish(1, "", "a", b"x", raw=DURABLE))
+    said = slow.send(publish(1, "", "nowhere", b"x", raw=DURABLE))
     assert [(each.name, each.fields) for each in said] == [("Basic.Ack", {"delivery_tag": 2, "multiple": False})]
 
 

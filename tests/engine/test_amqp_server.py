@@ -105,6 +105,61 @@ def test_another_protocol_is_answered_and_closed() -> None:
     run(scenario)
 
 
+def test_closing_the_socket_is_left_to_the_client_that_closed_the_connection() -> None:
+    """One that meets the end of the stream before it has closed its own end reports a fault (Go's does)."""
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Connection.Close", reply_code=200), publish(1, "", "q", b"x"))
+            assert (await socket.next()).name == "Connection.CloseOk"
+            assert broker.calls[-1][0] == "close_session"
+            await socket.send(b"anything" * 100_000, method(1, "Queue.Declare", queue="q"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(socket.reader.read(1), 0.3)
+            assert len(server.connections()) == 1
+        await eventually(lambda: server.connections() == [])
+        assert broker.events == []
+        assert not [call for call in broker.calls if call[0] == "declare_queue"]
+
+    run(scenario)
+
+
+def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine.server, "LEAVING_SECONDS", 0.05)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Connection.Close", reply_code=200))
+            assert (await socket.next()).name == "Connection.CloseOk"
+            with contextlib.suppress(ConnectionError):
+                assert await socket.reader.read() == b""
+            await eventually(lambda: server.connections() == [])
+
+    run(scenario)
+
+
+def test_a_stop_waits_for_no_client_that_has_closed() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Connection.Close", reply_code=200))
+            assert (await socket.next()).name == "Connection.CloseOk"
+            await server.stop()
+            assert await socket.reader.read() == b""
+
+    run(scenario)
+
+
+def test_a_client_that_was_closed_is_closed_when_it_has_said_so() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Tx.Select"))
+            assert (await socket.next()).name == "Connection.Close"
+            await socket.send(method(0, "Connection.CloseOk"))
+            assert await socket.reader.read() == b""
+
+    run(scenario)
+
+
 def test_handshake_must_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine.server, "HANDSHAKE_SECONDS", 0.05)
 
@@ -133,7 +188,7 @@ def test_who_does_not_answer_a_close_is_dropped(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_closes_but_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.server, "CLOSING_SECONDS", 0.1)
+    monkeypatch.setattr(engine.server, "LEAVING_SECONDS", 0.1)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server, limit=1024) as deaf:

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from engine.log.base import LogError, NoAnswer
 from engine.log.kafka import KafkaLog
 from engine.log.kafka_patience import PATIENCE_SECONDS
 from engine.log.kafka_reading import KafkaLogReader
+from engine.log.kafka_topics import KafkaTopics
 from tests.kafka.cluster import FAST, KafkaCluster
 from tests.kafka.fixtures import require_kafka
 from tests.kafka.following import Following
@@ -88,6 +90,35 @@ def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> 
     following, count = asyncio.run(run())
     all_are_there_in_order(following, count)
     troubles_were_told_and_taken_back(following)
+
+
+def test_a_start_waits_for_a_controller(kafka3: KafkaCluster, prefix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two of three nodes die before the topics are made, and come back: nobody can make one in between."""
+    make = KafkaTopics._make
+    back: list[threading.Thread] = []
+
+    def while_nobody_is_elected(self: KafkaTopics, *what: Any) -> None:
+        for node in (1, 2):
+            kafka3.kill(node)
+
+        def come_back() -> None:
+            time.sleep(7)  # longer than one request waits for its answer
+            for node in (1, 2):
+                kafka3.start_node(node, wait=False)
+
+        back.append(threading.Thread(target=come_back))
+        back[0].start()
+        make(self, *what)
+
+    monkeypatch.setattr(KafkaTopics, "_make", while_nobody_is_elected)
+    try:
+        log = KafkaLog.open(kafka3.bootstrap, prefix, 2, 3)
+        assert [len(replicas.replicas) for replicas in log.placement()] == [3, 3]
+        log.close()
+    finally:
+        back[0].join()
+        kafka3.wait()
+        kafka3.wait_in_sync()
 
 
 def test_a_leader_stands_still_until_another_leads(kafka3: KafkaCluster, prefix: str) -> None:

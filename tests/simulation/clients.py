@@ -7,6 +7,8 @@ out of a history and the rest still means something.
 import random
 from collections.abc import Callable
 
+from engine.amqp.publishing import ALWAYS, prompt
+from engine.amqp.publishing import TRANSIENT as TRANSIENT_ONES
 from engine.amqp.settlement import ranges
 from engine.broker import Partition, Session
 from engine.errors import AmqpError
@@ -65,7 +67,8 @@ class Answer:
     def confirm(self, sequence: int, refused: bool) -> None:
         self.world.passed("confirm")
         assert self.place not in self.publish.answers, "confirmed twice"
-        self.world.confirmed(*self.publish.places[self.place])
+        if self.place not in self.publish.prompt:
+            self.world.confirmed(*self.publish.places[self.place])
         self.publish.answers[self.place] = refused
 
 
@@ -218,7 +221,12 @@ class Clients:
             ))  # fmt: skip
             answer = Answer(self.world, publish, len(publish.places))
             publish.places.append((to.partition.index, offset))
-            to.partition.await_durable(offset, answer, 0)
+            found = prompt(to)
+            if found == ALWAYS or (found == TRANSIENT_ONES and not persistent):
+                publish.prompt.add(answer.place)
+                to.partition.await_folded(offset, answer, 0)
+            else:
+                to.partition.await_durable(offset, answer, 0)
 
     def settle(self) -> str:
         found = [taker for taker in self.takers if taker.outstanding]

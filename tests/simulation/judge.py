@@ -1,7 +1,8 @@
 """The judgement over a simulated history: its log is folded afresh, and everything that anybody saw is held against it.
 
 What must hold, however often the broker was killed:
-- the log holds every publish that was confirmed, and refuses those, and only those, whose publisher was told so;
+- the log holds every publish that was confirmed (but for what a crash took of those whose confirm did not wait for the
+  disk), and refuses those, and only those, whose publisher was told so;
 - each message is in one place at a time: every effect finds it where it says, comes from there once, and what is left
   in the end is what the machine says is left (conservation, kept by counting and not by the machine's counters);
 - nothing is delivered after its time, nothing dies before it; a message comes again only after a requeue and flagged;
@@ -305,6 +306,9 @@ def check_publishes(accounts: list[Account], witness: Witness) -> None:
                 assert publish.life < final_life, f"{publish.body!r} was never answered"
                 continue
             found = accounts[index].published.get(offset)
+            if place in publish.prompt and (found is None or found.body != publish.body):
+                assert witness.lives[publish.life].crashed, f"{publish.body!r} did not wait for the disk, and is lost"
+                continue
             assert found is not None, f"{publish.body!r} was confirmed at {index}/{offset}, and is lost"
             assert found.body == publish.body, f"{publish.body!r} was confirmed at {index}/{offset}: {found.body!r}"
             refused = offset in accounts[index].refused

@@ -54,6 +54,7 @@ class Publish:
     life: int
     places: list[tuple[int, int]] = field(default_factory=list)  # partition, offset
     answers: dict[int, bool] = field(default_factory=dict)  # by place: was it refused?
+    prompt: set[int] = field(default_factory=set)  # places whose confirm does not wait for the disk
 
 
 @dataclass(frozen=True)

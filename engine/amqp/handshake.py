@@ -1,0 +1,156 @@
+"""How an AMQP connection begins: protocol header, login, what is negotiated, and the vhost.
+
+Each function here is a step of the diagram in connection.py. A login and a vhost are refused only when this node has
+read to the end of the log (engine/certainty.py).
+"""
+
+import logging
+from typing import TYPE_CHECKING
+
+from engine import limits
+from engine.amqp import sasl, tables
+from engine.amqp.channel import ConnectionState
+from engine.amqp.frames import FRAME_MIN_SIZE
+from engine.amqp.methods import Method
+from engine.config import RABBITMQ_VERSION, VERSION
+from engine.eager import begin
+from engine.errors import AccessRefused, CommandInvalid, NotAllowed
+
+if TYPE_CHECKING:
+    from engine.amqp.connection import Connection
+
+log = logging.getLogger("rewindmq.amqp")
+
+PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+START_OK = 10 << 16 | 11
+TUNE = 10 << 16 | 30
+OPEN = 10 << 16 | 40
+CAPABILITIES = {
+    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
+    "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
+    "per_consumer_qos": True, "direct_reply_to": True,
+}  # fmt: skip
+
+
+def protocol_header(connection: "Connection", header: bytes) -> bool:
+    """Another protocol than AMQP 0-9-1 (or 0-9, which is the same on the wire): say which one is spoken here."""
+    if header not in (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09"):
+        log.warning("%s: protocol header %r refused", connection.peer, header)
+        connection.output.write(PROTOCOL_HEADER)
+        connection.finish()
+        return False
+    connection.state = "starting"
+    properties = tables.encode({
+        "capabilities": CAPABILITIES, "cluster_name": connection.broker.cluster_name, "product": "RabbitMQ",
+        "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
+        "rewindmq_atomic_commits": connection.broker.atomic_commits,
+        "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
+    })  # fmt: skip
+    connection.say(
+        "Connection.Start", version_major=0, version_minor=9, server_properties=properties,
+        mechanisms=" ".join(sasl.offered(connection.tls)), locales="en_US",
+    )  # fmt: skip
+    return True
+
+
+def start_ok(connection: "Connection", method: Method) -> None:
+    connection.client_properties = tables.mapping(method.raw("client_properties"))
+    capabilities = connection.client_properties.get("capabilities")
+    if isinstance(capabilities, dict):
+        connection.capabilities = capabilities
+    connection.mechanism = method.text("mechanism")
+    if connection.mechanism not in sasl.offered(connection.tls):
+        raise CommandInvalid(f"unknown authentication mechanism '{connection.mechanism}'")
+    login = sasl.decode(connection.mechanism, method.raw("response"), connection.tls)
+    connection.wait_for(begin(log_in(connection, login)), 0, START_OK)
+
+
+async def log_in(connection: "Connection", login: sasl.Login) -> None:
+    refusal = None
+    try:
+        await connection.broker.certainty.assured(lambda: identify(connection, login), connection.broker.certainty.wait)
+    except AccessRefused as error:
+        refusal = error
+    if connection.state != "starting":  # closed meanwhile
+        return
+    if refusal is not None:
+        login_refused(connection, login.user, refusal)
+        return
+    config = connection.broker.config
+    connection.state = "tuning"
+    connection.say(
+        "Connection.Tune", channel_max=config.channel_max, frame_max=config.frame_max,
+        heartbeat=config.heartbeat_seconds,
+    )  # fmt: skip
+
+
+async def identify(connection: "Connection", login: sasl.Login) -> None:
+    """AccessRefused, also for a user who may log in from this machine only."""
+    access = connection.broker.access
+    if login.password is None:
+        connection.user = access.identify(login.user)
+    else:
+        connection.user = await access.authenticate(login.user, login.password)
+    if connection.user in connection.broker.config.loopback_users and not connection.loopback:
+        raise AccessRefused(f"user '{connection.user}' can only connect via localhost")
+
+
+def login_refused(connection: "Connection", user: str, error: AccessRefused) -> None:
+    log.warning("%s: login of '%s' refused: %s", connection.peer, user, error.text)
+    if connection.capabilities.get("authentication_failure_close") is True:
+        told = f"Login was refused using authentication mechanism {connection.mechanism}."
+        connection.close(AccessRefused(told + " For details see the broker logfile."))
+    else:
+        connection.finish()
+
+
+def tune_ok(connection: "Connection", method: Method) -> None:
+    config = connection.broker.config
+    frame_max, channel_max = method.number("frame_max"), method.number("channel_max")
+    try:
+        negotiated("frame_max", frame_max, FRAME_MIN_SIZE, config.frame_max)
+        negotiated("channel_max", channel_max, 1, config.channel_max)
+    except NotAllowed as error:
+        connection.close(error, TUNE)
+        return
+    connection.frame_max = connection.max_payload = frame_max
+    connection.max_content = min(frame_max, config.max_message_size)
+    connection.channel_max = channel_max
+    connection.heartbeat_seconds = method.number("heartbeat")
+    connection.state = "opening"
+
+
+def open_vhost(connection: "Connection", method: Method) -> None:
+    vhost = method.text("virtual_host")
+    certainty = connection.broker.certainty
+    opening = certainty.assured(lambda: enter(connection, vhost), certainty.wait)
+    connection.wait_for(begin(opening), 0, OPEN)
+
+
+async def enter(connection: "Connection", vhost: str) -> None:
+    """NotAllowed (530)."""
+    if connection.state != "opening":  # closed meanwhile
+        return
+    limits.check_connection(connection.broker.topology, connection.broker.sessions.values(), connection.user, vhost)
+    connection.let_in()
+    session = connection.broker.open_session(connection.user, vhost, connection.peer, connection.client_properties)
+    session.close = connection.force_close
+    session.link = link = connection.link
+    link.auth_mechanism, link.heartbeat_seconds = connection.mechanism, connection.heartbeat_seconds
+    link.channel_max, link.frame_max = connection.channel_max, connection.frame_max
+    connection.session = session
+    notify = connection.capabilities.get("consumer_cancel_notify") is True
+    connection.shared = ConnectionState(connection.broker, session, notify)
+    connection.state = "running"
+    connection.say("Connection.OpenOk")
+    connection.on_open()
+    log.info("%s: user '%s' connected to vhost '%s'", connection.peer, connection.user, session.vhost)
+
+
+def negotiated(field: str, value: int, least: int, most: int) -> None:
+    """NotAllowed (530) for a tune-ok outside of what was offered."""
+    detail = " (no limit)" if field == "channel_max" and value == 0 else ""
+    if value and value < least:
+        raise NotAllowed(f"negotiated {field} = {value}{detail} is lower than the minimum allowed value ({least})")
+    if most and (value == 0 or value > most):
+        raise NotAllowed(f"negotiated {field} = {value}{detail} is higher than the maximum allowed value ({most})")
