@@ -28,7 +28,6 @@ metadata log: unique in the whole history.
 
 import asyncio
 import secrets
-import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -36,6 +35,7 @@ from engine import declarations, limits
 from engine.alarms import Alarms
 from engine.auth import ITSELF, Access
 from engine.certainty import Certainty
+from engine.clock_watch import ClockWatch
 from engine.config import Config
 from engine.counters import all_counters
 from engine.dead_letters import Forwarder
@@ -56,6 +56,7 @@ from engine.flow import Flow
 from engine.keeping import Keeper
 from engine.keys import KeyStore
 from engine.log.placement import partition_of
+from engine.log_clock import ElapsedClock, LogClock, WallClock
 from engine.loop_share import LoopShare
 from engine.memory import MemoryAccount
 from engine.metadata import Metadata
@@ -124,15 +125,14 @@ class Broker(Exchanges):
     """Use `open`."""
 
     def __init__(
-        self, config: Config, metadata: Metadata, partitions: list[Partition], keeper: Keeper,
-        clock: Callable[[], int],
-    ) -> None:  # fmt: skip
+        self, config: Config, metadata: Metadata, partitions: list[Partition], keeper: Keeper, log_clock: LogClock
+    ) -> None:
         self.config = config
         self.keeper = keeper
         self.metadata = metadata
         self.topology = metadata.topology
         self.partitions = partitions
-        self.clock = clock
+        self.clock = clock = log_clock.now_ms
         self.sessions = {}
         self.counters = all_counters()
         machine_bytes = memory_of_machine()
@@ -158,14 +158,18 @@ class Broker(Exchanges):
         erased = self.topology.erased_keys
         self.subjects = Subjects(config.subject_header, KeyStore(config.keys_directory, erased), erased)
         metadata.changed = self._metadata_changed
+        self.clock_watch = ClockWatch(self, log_clock)
         for partition in partitions:
             partition.stand_in(self)
 
     @classmethod
-    def open(cls, config: Config, clock: Callable[[], int] | None = None) -> "Broker":
-        """Recover what the data directory holds, or begin it. Call in the loop that will run the broker. LogError,
-        CorruptLog, StoreError, UndecodableRecord: the text says what is wrong and where."""
-        return open_broker(cls, config, clock or wall_clock_ms)
+    def open(
+        cls, config: Config, clock: WallClock | None = None, elapsed_ns: ElapsedClock | None = None
+    ) -> "Broker":
+        """Recover what the data directory holds, or begin it. Call in the loop that will run the broker. Clocks as
+        `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where.
+        """
+        return open_broker(cls, config, LogClock.made_of(clock, elapsed_ns))
 
     def close(self) -> None:
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
@@ -173,6 +177,7 @@ class Broker(Exchanges):
             self.close_session(session)
         self.alarms.stop()
         self.readings.close()
+        self.clock_watch.stop()
         self.keeper.stop()
 
     # -- sessions -----------------------------------------------------------------------------------------------------
@@ -578,10 +583,6 @@ class Broker(Exchanges):
     def on_blocked(self) -> list[Callable[[], None]]:
         """Called when `blocked` changed."""
         return self.turns.on_blocked
-
-
-def wall_clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 def _check_not_gone(queue: Queue) -> None:

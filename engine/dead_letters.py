@@ -191,6 +191,12 @@ class Forwarder:
         times = [source.retry_at_ms for source in self._waiting if source.retry_at_ms is not None]
         return min(times, default=None)
 
+    def clock_was_set(self, by_ms: int) -> None:
+        """What is to be tried again is as far away as it was."""
+        for source in self._waiting:
+            if source.retry_at_ms is not None:
+                source.retry_at_ms += by_ms
+
     def wake(self) -> None:
         """Time passed: letters that are due are tried again."""
         now = self._clock()
@@ -315,7 +321,7 @@ class Forwarder:
     def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
         """As it is sent on, and its expiration: dead letters have none, what was delayed has its own. Properties that
         cannot be read (a service may have put anything into the log) are left behind: the message is worth more."""
-        route, now_s = message.route, source.partition.now_ms() // 1000
+        route, now_s = message.route, source.partition.log_ms() // 1000
         name = source.queue.name
         try:
             if letter.reason == DELAYED:

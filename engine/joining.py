@@ -15,6 +15,7 @@ from engine.log.base import LogError
 from engine.log.kafka import KafkaLog
 from engine.log.placement import astray, count_of
 from engine.log.shared import SharedLog
+from engine.log_clock import ElapsedClock, LogClock, WallClock
 from engine.metadata import ReadBackMetadata
 from engine.node import Node, state_belongs_to
 from engine.read_back import ReadBackPartition
@@ -30,9 +31,14 @@ AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: pr
 logger = logging.getLogger(__name__)
 
 
-async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[Exception], None]) -> Broker:
-    """A node that has joined. LogError when Kafka or the data directory won't do; StoreError as `Broker.open`."""
+async def open_node(
+    config: Config, wall_ms: WallClock | None, failed: Callable[[Exception], None],
+    elapsed_ns: ElapsedClock | None = None,
+) -> Broker:  # fmt: skip
+    """A node that has joined. Clocks as `LogClock.made_of`. LogError when Kafka or the data directory won't do;
+    StoreError as `Broker.open`."""
     assert config.kafka is not None
+    clock = LogClock.made_of(wall_ms, elapsed_ns)
     log = KafkaLog.open(
         config.kafka, config.kafka_prefix, config.partitions, config.kafka_replication, dict(config.kafka_settings)
     )
@@ -43,7 +49,7 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
         store = StateStore.open(config.data / "state")
         try:
             remove_leftovers(config.data)
-            metadata = ReadBackMetadata(log.metadata, clock)
+            metadata = ReadBackMetadata(log.metadata, clock.now_ms)
             offsets = {metadata.name: metadata.fold()}
             partitions = []
             for index, queue_log in enumerate(log.queues):
@@ -52,7 +58,7 @@ async def open_node(config: Config, clock: Callable[[], int], failed: Callable[[
                             recovery.replayed, recovery.stored_offset, recovery.quarantined.count)  # fmt: skip
                 offsets[queue_log.name] = recovery.machine.next_offset
                 partitions.append(ReadBackPartition(
-                    index, queue_log, recovery.machine, recovery.projector, clock, config.node
+                    index, queue_log, recovery.machine, recovery.projector, clock.now_ms, config.node
                 ))  # fmt: skip
             machines = [each.machine for each in partitions]
             for left_out in log.left_out:
@@ -102,7 +108,7 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
 
 async def start_node(
     config: Config, log: SharedLog, metadata: ReadBackMetadata, partitions: list[ReadBackPartition], store: StateStore,
-    offsets: dict[str, int], clock: Callable[[], int], failed: Callable[[Exception], None],
+    offsets: dict[str, int], clock: LogClock, failed: Callable[[Exception], None],
 ) -> Broker:  # fmt: skip
     """A node on what was folded up to `offsets`."""
     node = Node(config, log, metadata, partitions, store, failed)
@@ -117,4 +123,5 @@ async def start_node(
                 await first_user(metadata, broker.access)
     except TimeoutError:
         raise LogError(f"the log did not take the node in within {JOIN_SECONDS:.0f} seconds") from None
+    broker.clock_watch.start()
     return broker

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 from projections.machine.queue import Queue
 from projections.mending import mend
 from projections.store import StateStore
+from schemas.clock_events import ClockSet
+from schemas.events import Actor
 
 if TYPE_CHECKING:
     from engine.partition import Partition
@@ -52,6 +54,10 @@ class Keeper(Protocol):
     def written_state(self) -> StateStore | None:
         """The state store, now that all is written to it that is folded, for a copy of it; None where a copy is of no
         use without the log. StoreError when it can't be written."""
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        """Timestamps go on from another time, `first_ms` being that of the event itself; in every partition. Of a log
+        that gives the time itself: never asked. LogError: the disk does not take it, and nothing is changed."""
 
     def stop(self) -> None:
         """Everything durable, told and persisted. LogError when that can't be; what is confirmed is safe."""

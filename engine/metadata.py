@@ -17,6 +17,7 @@ from projections.quarantine import QuarantineReport
 from projections.replay import PartitionLog as ReadableLog
 from projections.replay import decoder_for
 from projections.topology import Topology
+from schemas.clock_events import ClockSet
 from schemas.codec import Encoder, UndecodableRecord
 from schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, NodeJoined, NodeLost, Unbound
 from schemas.single_object import FramedDecoder, FramedEncoder
@@ -34,7 +35,7 @@ class Metadata(ABC):
         self.name = log.name
         self.topology = Topology()
         self.quarantine = QuarantineReport()
-        self.clock_ms = 0  # the largest timestamp in the log
+        self.clock_ms = 0  # the largest timestamp in the log, since the clock was set
         self.changed: Callable[[int, Event], None] = _nobody_cares
         self._readable = log
         self._clock = clock
@@ -89,7 +90,7 @@ class Metadata(ABC):
 
     def _apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> bool:
         """False for an event that makes no sense, and so has changed nothing."""
-        self.clock_ms = max(self.clock_ms, timestamp_ms)
+        self.clock_ms = timestamp_ms if isinstance(event, ClockSet) else max(self.clock_ms, timestamp_ms)
         problem = self.topology.apply(offset, timestamp_ms, actor, event)
         if problem:
             self._quarantine(offset, type(event).__name__, problem)
@@ -141,8 +142,16 @@ class SoleWriterMetadata(Metadata):
     async def ask(self, actor: Actor, event: MetadataEvent) -> int:
         return self.append_now(actor, event)
 
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        """Timestamps go on from another time; that of the event itself is `first_ms`."""
+        if first_ms < self.clock_ms:
+            self._log.begin_time_anew()
+        self._append_at(first_ms, actor, event)
+
     def append_now(self, actor: Actor, event: MetadataEvent) -> int:
-        now = max(self.clock_ms, self._clock())
+        return self._append_at(max(self.clock_ms, self._clock()), actor, event)
+
+    def _append_at(self, now: int, actor: Actor, event: MetadataEvent) -> int:
         offset = self._log.append(now, self._encoder.encode(self._encoder.prefix(now, actor), event))
         self._fold(offset, now, actor, event)
         return offset

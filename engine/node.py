@@ -35,9 +35,11 @@ from projections.machine.machine import MACHINE_VERSION, NewerHistory
 from projections.machine.queue import Queue
 from projections.snapshots import Snapshots
 from projections.store import StateStore, StoreError
+from schemas.clock_events import ClockSet
 from schemas.codec import UndecodableRecord
 from schemas.events import (
     BROKER,
+    Actor,
     CheckpointAsked,
     MachineUpgraded,
     NodeAlive,
@@ -243,6 +245,9 @@ class Node:
         """Of the last heartbeat; or of the one that is still under way, when that is longer."""
         waits = self._loop.time() - self._beat_at if self._beating else 0.0
         return max(self._was_under_way, waits)
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        raise AssertionError("Kafka gives the time")
 
     async def read_to_end(self) -> None:
         await self.log.read_to_end()

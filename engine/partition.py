@@ -134,7 +134,7 @@ class Partition(ABC):
         self.served: dict[Queue, Served] = {}  # what was delivered of each
         self._surroundings: Surroundings | None = None
         self._clock = clock
-        self._now_ms = machine.clock_ms
+        self._now_ms = machine.log_ms
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
         self._prefix = b""
@@ -176,7 +176,11 @@ class Partition(ABC):
 
     @abstractmethod
     def now_ms(self) -> int:
-        """The partition's time: never behind what the machine has seen."""
+        """The clock of the partition's queues as it stands now: never behind what the machine has seen."""
+
+    def log_ms(self) -> int:
+        """Now, as timestamps in the log say it, and people."""
+        return self.now_ms() - self.machine.ahead_ms
 
     @abstractmethod
     def append(self, actor: Actor, event: Event) -> int:
@@ -209,7 +213,7 @@ class Partition(ABC):
 
     @abstractmethod
     def due_ms(self) -> int | None:
-        """When `tick` is to be called, by the broker's clock; None: this node need not."""
+        """When `tick` is to be called, in the broker's time (log_clock.py); None: this node need not."""
 
     def tick(self) -> None:
         """Something may be due: see that it happens."""

@@ -48,12 +48,14 @@ class PastMessage:
 
 @dataclass(frozen=True, slots=True)
 class PastQueue:
-    """`offset`: of the queue's partition, everything below it has happened. `clock_ms`: where the clock stands."""
+    """`offset`: of the queue's partition, everything below it has happened. `time_ms`: where the clock stands.
+    `ahead_ms`: what the clock of its expiries is ahead of that."""
 
     queue: Queue
     partition: str
     offset: int
-    clock_ms: int
+    time_ms: int
+    ahead_ms: int
     messages: list[PastMessage]
 
 
@@ -104,9 +106,9 @@ def queue_at(
             when, event = published[view.message_id]
             kept_bytes += len(event.body)
             if most_bytes is not None and kept_bytes > most_bytes and messages:
-                return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
+                return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
             messages.append(PastMessage(view, when, event))
-    return PastQueue(found, log.name, machine.next_offset, machine.clock_ms, messages)
+    return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
 
 
 def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from engine.broker import Broker, Config, wall_clock_ms
+from engine.broker import Broker, Config
 from engine.config import VERSION, bracketed
 from engine.definitions import load
 from engine.doors import bound, shares, take_descriptors
@@ -112,7 +112,7 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         config.data.mkdir(parents=True, exist_ok=True)
         close_to_others(config.data)
         if config.kafka is not None:
-            return await open_node(config, wall_clock_ms, failed)
+            return await open_node(config, None, failed)
         return Broker.open(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error

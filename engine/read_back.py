@@ -11,6 +11,10 @@ Rules of this file
 - A mark counts what this node appended. Time is the log's, told by each record; between records it is estimated from
   this node's clock and the difference that the last own records showed, rather too early than too late: a Tick that
   comes before its time would have to be sent again.
+- The queues' clock never goes back, so it would stand still when Kafka's goes back (a broker's clock was wrong). The
+  owner sees it by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. What was
+  published meanwhile has its expiry from there, and must not lose the time for which the partition had been idle; if
+  nothing was (the owner's Tick was first), the clock goes on from the owner's estimate.
 - Duties (ticks, dead letters, expiry) are for the owner. Two nodes may both think they are it for a moment: all that
   owners append is harmless when it comes twice.
 """
@@ -24,7 +28,9 @@ from engine.log.shared import Arrived, SharedPartition
 from engine.partition import Confirms, Partition
 from projections.machine.effects import Effect, Refuse
 from projections.machine.machine import Machine
+from projections.machine.state import CLOCK_SET_VERSION
 from projections.store import Projector
+from schemas.clock_events import ClockSet
 from schemas.codec import UndecodableRecord
 from schemas.events import (
     BROKER,
@@ -46,6 +52,7 @@ logger = logging.getLogger(__name__)
 Folded = Callable[[int, int, list[Effect]], None]
 Sent = tuple[bytes, Actor, Event, Folded | None]
 
+WENT_BACK_MS = 1_000  # brokers of one Kafka differ by less, when a partition moves from one to another
 RECORD_SECONDS = 2.0  # how long everybody waits for a record that the state store has lost
 KEPT_MOST = 67_108_864  # bytes; a backlog beyond it is folded as it comes
 NO_ROUTE = Route("", "", "", ())
@@ -73,7 +80,11 @@ class ReadBackPartition(Partition):
         self._offsets: deque[int] = deque()  # of own events that were folded since the last `settle`
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
         self._ticking = False
-        self._skew_ms = 0  # the log's clock less ours
+        self.log_difference_ms = 0  # time of records less this node's, as far as it can't be the time that they took
+        self._probe: tuple[int, int] | None = None  # own records from this mark on were sent at this time or later
+        self._setting_clock = False
+        self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
+        self._skew_ms = 0  # the queues' clock less this node's
         self._skew_known = False  # an own record has told
         self._kept: list[Arrived] = []  # while in doubt
         self._kept_bytes = 0
@@ -188,12 +199,38 @@ class ReadBackPartition(Partition):
     def _learn_skew(self, timestamp_ms: int, own: bool) -> None:
         """A record has arrived: the log's clock stood at `timestamp_ms` some time ago; if it is an `own` one, a moment
         ago."""
-        sample = timestamp_ms - self._clock()
+        sample = timestamp_ms + self.machine.ahead_ms - self._clock()
         if sample > self._skew_ms or (own and not self._skew_known):
             self._skew_ms = sample
         elif own:
             self._skew_ms += (sample - self._skew_ms) // 16
         self._skew_known = self._skew_known or own
+
+    def probe_clock(self) -> None:
+        """Compare the time of records with this node's by the next own record: it was sent after this, and Kafka had it
+        before it came back."""
+        if self._probe is None or self._settled == self._appended:
+            self._probe = (self._appended, self._clock())
+
+    def _compare_clocks(self, newest_ms: int, own_ms: int, only_time_passed: bool) -> None:
+        now_ms = self._clock()
+        if self._probe is not None and own_ms and self._settled > self._probe[0]:
+            self.log_difference_ms = min(0, own_ms - self._probe[1]) or max(0, own_ms - now_ms)
+            self._probe = None
+        elif newest_ms - now_ms > self.log_difference_ms:
+            self.log_difference_ms = newest_ms - now_ms
+        if own_ms and self.owned and not self._setting_clock and self._went_back(own_ms):
+            self._setting_clock = True
+            clock_ms = self.now_ms() if only_time_passed else self.machine.clock_ms
+            self._send(BROKER, ClockSet(clock_ms - own_ms, clock_ms - self.machine.ahead_ms), self._clock_was_set)
+
+    def _went_back(self, own_ms: int) -> bool:
+        machine = self.machine
+        is_behind = own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
+        return is_behind and machine.machine_version >= CLOCK_SET_VERSION
+
+    def _clock_was_set(self, mark: int, offset: int, effects: list[Effect]) -> None:
+        self._setting_clock = False
 
     # -- reading back -------------------------------------------------------------------------------------------------
 
@@ -227,7 +264,7 @@ class ReadBackPartition(Partition):
     def _fold(self, arrived: Arrived) -> None:
         machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
         apply, decode = machine.apply, self._decode
-        own_ms = 0
+        own_ms, event = 0, None
         for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
             folded: Folded | None = None
             if sent and sent[0][0] == value:
@@ -257,7 +294,12 @@ class ReadBackPartition(Partition):
                 apply(offset, timestamp_ms, actor, event, effects)
                 if type(event) in RARE:
                     self._rare(offset, event)
-        self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
+        if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
+            self._in_time_below = machine.next_offset
+        only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
+        self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
+        if not self._setting_clock:  # else it would learn from the time that is about to be put right
+            self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
         while self._waiters and self._waiters[0][0] <= self._settled:
             done = self._waiters.popleft()[1]
             if not done.done():

@@ -12,7 +12,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from engine.config import VERSION, Config
@@ -20,6 +19,7 @@ from engine.eager import at_once
 from engine.keeping import Members, mend_store, persist
 from engine.log.base import Log, LogError, LogPartition
 from engine.log.embedded import EmbeddedLog
+from engine.log_clock import LogClock
 from engine.metadata import SoleWriterMetadata, unbound
 from engine.partition import Partition
 from engine.sole_writer import SoleWriterPartition
@@ -29,8 +29,9 @@ from projections.machine.queue import Queue
 from projections.replay import recover
 from projections.snapshots import Snapshots
 from projections.store import StateStore
+from schemas.clock_events import ClockSet
 from schemas.codec import Decoder, UndecodableRecord
-from schemas.events import BROKER, BrokerStarted, Checkpointed, MachineUpgraded
+from schemas.events import BROKER, Actor, BrokerStarted, Checkpointed, MachineUpgraded
 
 if TYPE_CHECKING:
     from engine.broker import Broker
@@ -101,6 +102,14 @@ class Alone:
 
     def written_state(self) -> None:
         """The log is here, too, and a backup is of the log."""
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        """The metadata log decides: if a crash comes between, the next start brings the partitions to what it says."""
+        self._broker.turns.end()  # a refusal has to be known before the publish is confirmed
+        self.log.commit_and_wait()
+        self._metadata.set_clock(first_ms, actor, event)
+        for partition in self._partitions:
+            partition.set_clock(first_ms, actor, event)
 
     def _durable(self) -> None:
         """A group commit landed."""
@@ -192,20 +201,23 @@ class Alone:
                 break
 
 
-def open_broker(cls: "type[Broker]", config: Config, clock: Callable[[], int]) -> "Broker":
+def open_broker(cls: "type[Broker]", config: Config, clock: LogClock) -> "Broker":
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
     log = EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
     try:
-        metadata = SoleWriterMetadata(log.metadata, clock)
+        metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
         metadata.fold()
         store = StateStore.open(config.data / "state")
         try:
             partitions = [_recovered(index, log, store, clock) for index in range(len(log.queues))]
             alone = Alone(config, log, metadata, store)
+            ahead_ms = metadata.topology.ahead_ms
+            gap_ms = clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in partitions)))
             broker = cls(config, metadata, list(partitions), alone, clock)
             alone.attend(broker, partitions)
             _take_over(broker, alone, partitions)
+            broker.clock_watch.start(gap_ms)
         except BaseException:
             store.close()
             raise
@@ -215,7 +227,7 @@ def open_broker(cls: "type[Broker]", config: Config, clock: Callable[[], int]) -
     return broker
 
 
-def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[[], int]) -> SoleWriterPartition:
+def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: LogClock) -> SoleWriterPartition:
     partition_log = log.queues[index]
     recovery = recover(partition_log, store)
     if recovery.replayed or recovery.quarantined.count:
@@ -225,7 +237,7 @@ def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: Callable[
         )  # fmt: skip
     for behind in recovery.behind:
         logger.warning("%s: %s", partition_log.name, behind)
-    return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock)
+    return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock.now_ms)
 
 
 def _ended_cleanly(log: LogPartition) -> bool:
@@ -244,6 +256,11 @@ def _ended_cleanly(log: LogPartition) -> bool:
 
 def _take_over(broker: "Broker", alone: Alone, partitions: list[SoleWriterPartition]) -> None:
     first = alone.log.metadata.next_offset == 0
+    ahead_ms = broker.topology.ahead_ms
+    for partition in partitions:
+        if partition.machine.ahead_ms != ahead_ms:  # a crash came between the logs, when the clock was set
+            before_ms = partition.machine.log_ms
+            partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
     alone.begin_epoch()
     if first and broker.config.load_definitions is None:
         at_once(first_user(broker.metadata, broker.access))

@@ -144,7 +144,7 @@ class Wish:
         if at is None:
             at = At(offset=self._undone(log_of(reader, self.vhost, self.queue)))
         log, machine, queue = queue_then(self.history, reader, self.vhost, self.queue, at, self.incarnation)
-        offset, clock_ms = machine.next_offset, machine.clock_ms
+        offset, clock_ms, time_ms = machine.next_offset, machine.clock_ms, machine.log_ms  # before the fold goes on
         there = [
             Wanted(
                 view.message_id, view.size, view.delivery_count, view.redelivered,
@@ -160,7 +160,7 @@ class Wish:
         )  # fmt: skip
         bindings = bindings_then(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
         return Plan(
-            self.vhost, self.queue, queue.queue_id, log.name, offset, clock_ms, declared, wanted,
+            self.vhost, self.queue, queue.queue_id, log.name, offset, time_ms, declared, wanted,
             dict(Counter(became[each.message_id] for each in there)), bindings,
         )  # fmt: skip
 

@@ -2,8 +2,8 @@
 
     append(event) -> log (in memory) -> machine           settle() when the group commit has landed
 
-A mark is the event's offset. The partition's time is the broker's clock, in ms, but never behind what the machine has
-seen: history does not run backwards when the clock of the machine room does.
+A mark is the event's offset. The partition's time is the broker's (log_clock.py), in ms, but never behind what the
+machine has seen: history does not run backwards, but where an administrator sets the clock (`set_clock`).
 """
 
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from engine.partition import Confirms, Partition
 from projections.machine.effects import Effect, Refuse
 from projections.machine.machine import Machine
 from projections.store import Projector
+from schemas.clock_events import ClockSet
 from schemas.codec import Encoder
 from schemas.events import BROKER, Actor, Checkpointed, Event, Published
 
@@ -49,7 +50,16 @@ class SoleWriterPartition(Partition):
         now = self._clock()
         if now > self._now_ms:
             self._now_ms = now
-        return self._now_ms
+        return self._now_ms + self.machine.ahead_ms
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        """Timestamps go on from another time; that of the event itself is `first_ms`."""
+        if first_ms < self._now_ms:
+            self.log.begin_time_anew()
+        self._now_ms = first_ms
+        self._renew_prefix(first_ms, actor)
+        offset = self.log.append(first_ms, self.encoder.encode(self._prefix, event))
+        self.machine.apply(offset, first_ms, actor, event, self.effects)
 
     def append(self, actor: Actor, event: Event) -> int:
         now = self._clock()
@@ -90,7 +100,8 @@ class SoleWriterPartition(Partition):
         """It always is."""
 
     def due_ms(self) -> int | None:
-        return self.machine.deadline_ms()
+        deadline = self.machine.deadline_ms()
+        return None if deadline is None else deadline - self.machine.ahead_ms
 
     def forward(self, message: Published) -> int:
         before = len(self.effects)

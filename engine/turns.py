@@ -190,6 +190,14 @@ class Turns:
         delay_ms = max(1, due - now, min(self._rang_ms + TICK_EVERY_MS - now, TICK_EVERY_MS))
         self._timer = self._loop.call_later(delay_ms / 1000, self.time_passed)
 
+    def clock_was_set(self, by_ms: int) -> None:
+        """The broker's time jumped, and no time passed."""
+        self.forwarder.clock_was_set(by_ms)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._rang_ms = self.clock()
+
     def time_passed(self) -> None:
         """The timer rang: tick where something is due."""
         self._timer = None

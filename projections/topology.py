@@ -33,6 +33,7 @@ from typing import Any
 from projections.machine.settings import definition
 from projections.patterns import in_history, problem_in_history
 from projections.queue_arguments import QUEUE_ARGUMENTS
+from schemas.clock_events import ClockSet, ClockStepped
 from schemas.events import (
     Actor,
     Bound,
@@ -171,6 +172,8 @@ class Topology:
     had_permissions: bool  # somebody once, so the first user was made
     deleted_vhosts: dict[str, None]  # and not made anew
     machine_version: int  # the broker's, or the lowest one of the nodes that are alive; it only rises
+    ahead_ms: int  # the clock of the queues is so far ahead of the time in the log (ClockSet)
+    clock_stepped: ClockStepped | None  # the last, since the clock was set
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -193,6 +196,8 @@ class Topology:
         self.had_permissions = False
         self.deleted_vhosts = {}
         self.machine_version = 1
+        self.ahead_ms = 0
+        self.clock_stepped = None
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
         self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
@@ -441,6 +446,13 @@ class Topology:
         self.marks.pop(event.name, None)
         self.marked.pop(event.name, None)
 
+    def on_clock_stepped(self, offset: int, event: ClockStepped) -> None:
+        self.clock_stepped = event
+
+    def on_clock_set(self, offset: int, event: ClockSet) -> None:
+        self.ahead_ms = event.ahead_ms
+        self.clock_stepped = None
+
     def _create_vhost(self, event: VhostCreated) -> None:
         self.vhosts[event.vhost] = event
         self.deleted_vhosts.pop(event.vhost, None)
@@ -530,6 +542,8 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
     SubjectErased: Topology.on_subject_erased,
     MarkSet: Topology.on_mark_set,
     MarkDeleted: Topology.on_mark_deleted,
+    ClockStepped: Topology.on_clock_stepped,
+    ClockSet: Topology.on_clock_set,
 }
 
 

@@ -21,7 +21,7 @@ from projections.machine.machine import Machine
 from projections.machine.queue import Queue
 from projections.projector import STAMP_MS
 from projections.quarantine import QuarantineReport
-from projections.replay import PartitionLog, blocks_of, decoder_for, events_of, last_words_before, replay
+from projections.replay import PartitionLog, blocks_of, decoder_for, events_of, fold, last_words_before, replay
 from projections.store import StateStore, StoreError
 from schemas.codec import Encoder
 from schemas.events import BROKER, Published

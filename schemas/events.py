@@ -3,16 +3,14 @@
 Rules of this file
 - An event says what was **asked** (or that time passed). What came of it (delivered, dropped, expired, dead-lettered)
   is never an event: the queue machine derives it, each time the same (DESIGN section 1).
-- Times are milliseconds since the Unix epoch, sizes are bytes, durations end in `_ms`.
-- A message's id is the offset of its `Published` event in its partition.
-- Fields are only ever added, at the end of a record and with a default (see `schemas/README.md`). Two places must stay
-  as they are, because readers rely on them to leave bodies alone: `event` is the last field of the envelope, and
-  `body` is the last field of `Published`.
+- Times are milliseconds since 1970, sizes bytes, durations end in `_ms`. A message's id is the offset of its Published.
+- Fields are only ever added, at the end of a record and with a default (see `schemas/README.md`). `event` stays the
+  last field of the envelope and `body` that of `Published`, because readers rely on it to leave bodies alone.
 
     Envelope { timestamp, actor { user, session }, event: one of the classes below }
 
-Events of a queue partition are in the first part, events of the metadata log in the second; `BrokerStarted`,
-`NodeLost` and `MachineUpgraded` stand in both kinds of log.
+Events of a queue partition come first, then those of the metadata log. `BrokerStarted`, `NodeLost`, `MachineUpgraded`
+and those of `clock_events.py` stand in both.
 
 A broker's life is an epoch: the offset in the metadata log of the event with which it began, `BrokerStarted` (a log of
 one broker) or `NodeJoined` (a log that nodes share). Its session and consumer ids are (epoch << 24) | count, so that an
@@ -20,6 +18,8 @@ id names its epoch: `id >> EPOCH_SHIFT`.
 """
 
 from dataclasses import dataclass
+
+from schemas.clock_events import ClockEvent, ClockSet, ClockStepped
 
 EPOCH_SHIFT = 24  # of session and consumer ids
 
@@ -577,14 +577,14 @@ class NodeAlive:
 QueueEvent = (
     Published | Acked | Nacked | Credited | Fetched | QueueDeclared | QueueDeleted | PolicyApplied | ConsumerAttached
     | ConsumerCancelled | Purged | Tick | SessionClosed | DeadLettersForwarded | Checkpointed | BrokerStarted
-    | MachineUpgraded | GlobalPrefetchSet | NodeLost | CheckpointAsked | LeaseRenewed | PastRead
+    | MachineUpgraded | GlobalPrefetchSet | NodeLost | CheckpointAsked | LeaseRenewed | PastRead | ClockEvent
 )  # fmt: skip
 MetadataEvent = (
     BrokerStarted | MachineUpgraded | VhostCreated | VhostDeleted | UserSet | UserDeleted | PermissionsSet
     | PermissionsCleared | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | PolicySet | PolicyCleared
     | OperatorPolicySet | OperatorPolicyCleared | NodeJoined | NodeLost | TopicPermissionsSet | TopicPermissionsCleared
     | ParameterSet | ParameterCleared | GlobalParameterSet | GlobalParameterCleared | UserLimitsSet | SubjectErased
-    | MarkSet | MarkDeleted
+    | MarkSet | MarkDeleted | ClockEvent
 )  # fmt: skip
 Event = QueueEvent | MetadataEvent | NodeAlive
 
@@ -596,5 +596,5 @@ EVENT_TYPES: tuple[type[Event], ...] = (
     ExchangeDeleted, Bound, Unbound, PolicySet, PolicyCleared, OperatorPolicySet, OperatorPolicyCleared,
     GlobalPrefetchSet, NodeJoined, NodeLost, NodeAlive, CheckpointAsked, LeaseRenewed, PastRead, TopicPermissionsSet,
     TopicPermissionsCleared, ParameterSet, ParameterCleared, GlobalParameterSet, GlobalParameterCleared, UserLimitsSet,
-    SubjectErased, MarkSet, MarkDeleted,
+    SubjectErased, MarkSet, MarkDeleted, ClockStepped, ClockSet,
 )  # fmt: skip

@@ -29,6 +29,8 @@ from projections.machine.effects import (
     Requeue,
 )  # fmt: skip
 from projections.machine.machine import Machine
+from projections.machine.state import CLOCK_SET_VERSION
+from schemas.clock_events import ClockSet
 from schemas.events import (
     EPOCH_SHIFT,
     Acked,
@@ -97,6 +99,7 @@ class AuditProduct:
         self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
         self.offset = 0
         self.now_ms = 0
+        self.ahead_ms = 0  # of the timestamps, since a ClockSet
         self.least_ms = 0
         self.events = 0
         self.claims = Claims()
@@ -118,6 +121,11 @@ class AuditProduct:
         apart = ("partition", "machine", "rows", "owed", "accounts", "post")
         found = {name: value for name, value in self.__dict__.items() if name not in apart}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
+
+    @property
+    def log_ms(self) -> int:
+        """Now, as timestamps say it."""
+        return self.now_ms - self.ahead_ms
 
     @classmethod
     def believing(cls, machine: Machine, beliefs: dict[str, Any]) -> "AuditProduct":
@@ -159,7 +167,7 @@ class AuditProduct:
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         self.offset = offset
         self.least_ms = self.now_ms  # what time alone brought happened at some moment after this
-        self.now_ms = max(self.now_ms, timestamp_ms)
+        self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
         self.events += 1
         before = self.machine.time_passed_at(offset)
         touched = self._carry(event, effects[:before])
@@ -177,10 +185,10 @@ class AuditProduct:
             self._settled(event, effects[before:])
         elif isinstance(event, Purged):
             self._purged(event, effects[before:])
-        elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked):
+        elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked | ClockSet):
             self._about_brokers(actor, event)
         elif isinstance(event, DeadLettersForwarded) and self.post is not None:
-            self.post.forwarded(offset, self.now_ms, event)
+            self.post.forwarded(offset, self.log_ms, event)
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -201,6 +209,8 @@ class AuditProduct:
         elif isinstance(event, NodeLost):
             self.prefetches.lost(event.epoch)
             self.lost[event.epoch] = None
+        elif isinstance(event, ClockSet):
+            self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET_VERSION else 0
         elif isinstance(event, CheckpointAsked):
             self.claims.was_asked(self.offset, self.machine)
         elif isinstance(event, BrokerStarted):
@@ -218,7 +228,7 @@ class AuditProduct:
             if account is not None:
                 touched[id(account)] = account
                 if self.post is not None:
-                    self.post.arrived(self.offset, self.now_ms, event, "/".join(key))
+                    self.post.arrived(self.offset, self.log_ms, event, "/".join(key))
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
         return touched
@@ -295,7 +305,7 @@ class AuditProduct:
                 self.quarantined += 1
                 continue
             if isinstance(effect, Release) and self.post is not None:
-                self.post.released(self.offset, self.now_ms, event, effect)
+                self.post.released(self.offset, self.log_ms, event, effect)
             key = (effect.queue.vhost, effect.queue.name)
             account = self.accounts.get(key)
             if account is None or account.queue is not effect.queue:
@@ -367,7 +377,7 @@ class AuditProduct:
     def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
         queue = account.queue
         if self.post is not None:
-            self.post.sent(self.offset, self.now_ms, letter)
+            self.post.sent(self.offset, self.log_ms, letter)
         self.owed.pop((queue.queue_id, letter.message_id), None)
         wanted = account.limits.dead_letter_exchange
         if letter.reason == DELAYED:

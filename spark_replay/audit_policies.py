@@ -53,8 +53,8 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
             "type": queue.type,
             "policy": _shown(queue.policy),
             "operator_policy": _shown(queue.operator_policy),
-            "clock_ms": product.now_ms,
-            "since_ms": product.now_ms if account is None else account.declared_ms,
+            "clock_ms": product.log_ms,
+            "since_ms": product.log_ms if account is None else account.declared_ms,
         }
         rows.append((IS_IN_FORCE, True, product.partition, product.offset, None, None, canonical_json(held)))
     return rows

@@ -130,10 +130,10 @@ def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):
         if queue is None or is_queue(queue, found.vhost, found.name):
-            row = queue_row(found, end, machine.clock_ms)
+            row = queue_row(found, end, machine.log_ms)
             yield _batch([{"queue": row, "message": None}])
             if messages:
-                yield from _message_batches(plan.place, end.partition, found)
+                yield from _message_batches(plan.place, end.partition, found, machine.ahead_ms)
 
 
 def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
@@ -176,21 +176,24 @@ def arguments_json(arguments: tuple[Argument, ...]) -> str:
     return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
 
 
-def _message_batches(place: Place, partition: str, queue: Queue) -> "Iterator[pa.RecordBatch]":
-    """The messages of a queue in order, with properties and bodies read back from the log, a page at a time."""
+def _message_batches(place: Place, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":
+    """The messages of a queue in order, with properties and bodies read back from the log, a page at a time.
+    `ahead_ms`: of the clock of expiries before timestamps."""
     page: list[MessageView] = []
     weight = 0
     for view in queue.messages():
         page.append(view)
         weight += view.size
         if len(page) >= _PAGE or weight >= _PAGE_BYTES:
-            yield _batch(_message_rows(place, partition, queue, page))
+            yield _batch(_message_rows(place, partition, queue, page, ahead_ms))
             page, weight = [], 0
     if page:
-        yield _batch(_message_rows(place, partition, queue, page))
+        yield _batch(_message_rows(place, partition, queue, page, ahead_ms))
 
 
-def _message_rows(place: Place, partition: str, queue: Queue, page: list[MessageView]) -> list[dict[str, Any]]:
+def _message_rows(
+    place: Place, partition: str, queue: Queue, page: list[MessageView], ahead_ms: int
+) -> list[dict[str, Any]]:
     published = read_messages(place, partition, [view.message_id for view in page])
     rows = []
     for view in page:
@@ -206,7 +209,7 @@ def _message_rows(place: Place, partition: str, queue: Queue, page: list[Message
             "size": view.size,
             "redelivered": view.redelivered,
             "delivery_count": view.delivery_count,
-            "expires": None if view.expires_ms is None else view.expires_ms * 1000,
+            "expires": None if view.expires_ms is None else (view.expires_ms - ahead_ms) * 1000,
             "consumer": view.consumer or None,
             "published": timestamp_ms * 1000,
             "user": actor.user,

@@ -117,7 +117,7 @@ class World:
             if candidate.concerns(queue.name):
                 event = PolicyApplied(queue.vhost, queue.name, queue.policy, queue.operator_policy)
                 at = self.machine.next_offset - 1
-                self.machine.apply(at, self.machine.clock_ms, BROKER, candidate.changed(event), self._effects)
+                self.machine.apply(at, self.machine.log_ms, BROKER, candidate.changed(event), self._effects)
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, settled: Sequence[int] = ()) -> None:
         """`settled`: what it settled in the recorded world."""
@@ -278,7 +278,7 @@ class Fates:
         """Messages that ended in one world only."""
         self.world.left_over()
         left_out = self.world.left_out
-        never: _Fate = (LEFT_OUT, self.machine.clock_ms, "")
+        never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
         for key, before in self._before.items():
             yield self._row(key, before, never if key[2] in left_out else _standing(self.world.machine, key))
         for queue in list(self.machine.queues()) if left_out else ():
@@ -313,7 +313,7 @@ def _key(effect: Refuse) -> _Key:
 def _standing(machine: Machine, key: _Key) -> _Fate:
     queue = machine.queue(key[0], key[1])
     unacked = queue is not None and _holder(queue, key[2]) is not None
-    return UNACKED if unacked else READY, machine.clock_ms, ""
+    return UNACKED if unacked else READY, machine.log_ms, ""
 
 
 def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ import click
 
 from engine.cli import (
     access,
+    clock,
     connections,
     copying,
     definitions,
@@ -40,6 +41,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
         *history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
+        *clock.COMMANDS,
     ),
     "Policies": policies.COMMANDS, "Connections": connections.COMMANDS,
     "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,

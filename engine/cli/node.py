@@ -151,13 +151,18 @@ def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Val
         "pid": int(str(node["os_pid"])), "uptime": cast(int, node["uptime"]) // 1000,
         "product_name": overview["product_name"], "product_version": overview["product_version"],
         "rabbitmq_version": overview["rabbitmq_version"], "node": overview["node"],
-        "data_directory": node["db_dir"], "alarms": alarms(overview),
+        "data_directory": node["db_dir"], "clock": node["clock"], "alarms": alarms(overview),
         "memory": {"total": {"rss": node["mem_used"]}}, "vm_memory_limit": node["mem_limit"],
         "disk_free": node["disk_free"], "disk_free_limit": node["disk_free_limit"], "file_descriptors": {
             "total_used": node["fd_used"], "total_limit": node["fd_total"], "sockets_used": node["sockets_used"],
         },
         "totals": overview["object_totals"], "listeners": overview["listeners"],
     }  # fmt: skip
+
+
+def clock_line(clock: Json) -> str:
+    difference_ms = cast(int, clock["difference_ms"])
+    return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
 
 
 def alarms(overview: dict[str, object]) -> list[str]:
@@ -184,6 +189,8 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
         f"Node data directory: {node['db_dir']}",
         *(f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
           for each in log), "",
+        "Clock", "",
+        clock_line(cast(Json, node["clock"])), "",
         "Alarms", "",
         *(alarms(overview) or ["(none)"]), "",
         "Memory", "",

@@ -24,6 +24,7 @@ from engine.http import (
     access,
     bindings,
     clients,
+    clock,
     definitions,
     doors,
     erasures,
@@ -135,6 +136,8 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/global-parameters/{name}": {
         "GET": parameters.show_global, "PUT": parameters.put_global, "DELETE": parameters.delete_global,
     },
+    "/clock": {"GET": clock.show},
+    "/clock/repair": {"POST": clock.repair},
     "/marks": {"GET": marks.list_all},
     "/marks/{name}": {"GET": marks.show, "PUT": marks.put, "DELETE": marks.delete},
     "/queues": {"GET": queues.list_all},

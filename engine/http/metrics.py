@@ -428,6 +428,10 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
         for partition in broker.partitions:
             metric.add(value(keeper, partition), {"partition": partition.name})
         yield metric
+    clocks = Metric("rewindmq_log_clock_difference_ms", "gauge", "Time in the log less this machine's wall clock")
+    for partition in broker.partitions:
+        clocks.add(broker.clock_watch.difference_ms(partition), {"partition": partition.name})
+    yield clocks
     nodes = len(broker.topology.nodes) if keeper.reads_back else 1
     yield single("rewindmq_nodes", "Nodes that share the log and are alive", nodes)
     if keeper.reads_back:

@@ -19,6 +19,7 @@ from engine.config import RABBITMQ_VERSION, VERSION
 from engine.exchange_types import EXCHANGE_TYPES
 from engine.http.call import Call, bad_request, not_found, reply, text
 from engine.http.clients import visible_sessions
+from engine.http.clock import clock_item
 from engine.http.listing import Item, listed, queues_by_name, single
 from engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
 from engine.logs import LEVELS, set_level
@@ -220,6 +221,7 @@ def node_item(broker: "Broker") -> Item:
         "fd_total": most, "sockets_total": most, "partitions": [], "cluster_links": [],
         "processors": os.cpu_count() or 1, "db_dir": str(config.data), "log_files": ["<stderr>"], "config_files": [],
         "rates_mode": "basic", "exchange_types": exchange_types(), "enabled_plugins": list(PLUGINS),
+        "clock": clock_item(broker),
         "auth_mechanisms": [
             {"name": name, "description": description, "enabled": True} for name, description in MECHANISMS.items()
         ],

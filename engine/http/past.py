@@ -171,7 +171,7 @@ class Cut:
 def past_item(past: PastQueue, truncate: int) -> Item:
     """`past` as it was read with a `Cut`."""
     queue = past.queue
-    messages = [message_item(message, message.published, truncate) for message in past.messages]
+    messages = [message_item(message, message.published, truncate, past.ahead_ms) for message in past.messages]
     return {
         "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
         "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,
@@ -181,20 +181,21 @@ def past_item(past: PastQueue, truncate: int) -> Item:
         "message_bytes_unacknowledged": queue.message_bytes_unacked, "consumers": queue.consumer_count(),
         "outcomes": dict(queue.counters),
         "at": {
-            "partition": past.partition, "offset": past.offset, "time": format_time(past.clock_ms),
-            "time_ms": past.clock_ms,
+            "partition": past.partition, "offset": past.offset, "time": format_time(past.time_ms),
+            "time_ms": past.time_ms,
         },
         "message_details": messages,
     }  # fmt: skip
 
 
-def message_item(message: PastMessage, published: Published, truncate: int) -> Item:
+def message_item(message: PastMessage, published: Published, truncate: int, ahead_ms: int) -> Item:
     view = message.view
+    expires = None if view.expires_ms is None else format_time(view.expires_ms - ahead_ms)
     payload, encoding = shown(published.body, "auto", truncate)
     return {
         "message_id": view.message_id, "position": view.position, "state": view.state, "payload_bytes": view.size,
         "redelivered": view.redelivered, "delivery_count": view.delivery_count,
-        "expires": format_time(view.expires_ms) if view.expires_ms is not None else None, "consumer": view.consumer,
+        "expires": expires, "consumer": view.consumer,
         "published": format_time(message.published_ms), "exchange": published.route.exchange,
         "routing_key": published.route.routing_key, "properties": properties_of(published.properties),
         "payload": payload, "payload_encoding": encoding,

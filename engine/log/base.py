@@ -67,14 +67,18 @@ class LogPartition(Protocol):
     durable_offset: int  # everything below is durable
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
-        """Add a record to the group that is gathering; its offset."""
+        """Add a record to the group that is gathering; its offset. Timestamps do not go back."""
+
+    def begin_time_anew(self) -> None:
+        """What is appended from here on may have lower timestamps than what was before (the clock was set)."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """Blocks from the one that holds `offset`, in order, up to `end` (exclusive; None: what is durable now).
         The first and the last block may hold records outside the range. Raises CorruptLog."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it."""
+        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it. A
+        time that came twice, because the clock was set back between, is meant as it came last."""
 
 
 class Log(Protocol):

@@ -28,6 +28,7 @@ class Group:
         self.records: list[bytes] = []
         self.size = 0
         self.max_timestamp_ms = 0
+        self.begins_anew = False  # in time: it goes into a segment of its own
 
 
 class EmbeddedPartition:
@@ -58,6 +59,10 @@ class EmbeddedPartition:
         self.next_offset = offset + 1
         return offset
 
+    def begin_time_anew(self) -> None:
+        self.seal()
+        self._group.begins_anew = True
+
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         """As the contract says; what is durable when the reading begins is its end."""
         end = self.durable_offset if end is None else min(end, self.durable_offset)
@@ -79,7 +84,7 @@ class EmbeddedPartition:
         while self._sealed:
             group = self._sealed[0]
             try:
-                self._writer.write(group.records, group.max_timestamp_ms)
+                self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew)
             except OSError as error:
                 if self._reserve.release(error, group.size):
                     continue

@@ -20,7 +20,8 @@
   broker is started without the file.
 - A chain computed anew from a segment of format 1 proves nothing about the time before: such entries carry the flag
   REBUILT. A block of format 2 proves itself (blocks.py).
-- `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards.
+- `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
+  whose header says that time begins anew with it (the clock was set) begins at 0.
 - Their names begin with an underscore, so that Spark and its kin leave them out when they are given the directory.
 - Why lengths are kept: walking over 150-byte records takes 1.9 µs each in pure Python, cutting by lengths 0.13 µs.
 """

@@ -60,6 +60,10 @@ class MemoryPartition:
         self.next_offset = offset + 1
         return offset
 
+    def begin_time_anew(self) -> None:
+        self.write()
+        self._newest_ms = 0
+
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
         end = self.durable_offset if end is None else min(end, self.durable_offset)
         first = max(0, bisect_right(self.blocks, offset, key=lambda block: block.first_offset) - 1)
@@ -70,11 +74,20 @@ class MemoryPartition:
                 yield block
 
     def offset_at(self, timestamp_ms: int) -> int:
-        for block in self.read():
-            if block.max_timestamp_ms > timestamp_ms:
-                for at, record in enumerate(block.records):
-                    if record_timestamp(record) > timestamp_ms:
-                        return block.first_offset + at
+        blocks = list(self.read())
+        newest = [block.max_timestamp_ms for block in blocks]
+        begins = [0, *(at for at in range(1, len(blocks)) if newest[at] < newest[at - 1])]  # anew
+        ends = [*begins[1:], len(blocks)]
+        for begin, end in zip(reversed(begins), reversed(ends), strict=True):
+            stretch = blocks[begin:end]
+            if not stretch or (begin and record_timestamp(stretch[0].records[0]) > timestamp_ms):
+                continue
+            for block in stretch:
+                if block.max_timestamp_ms > timestamp_ms:
+                    for at, record in enumerate(block.records):
+                        if record_timestamp(record) > timestamp_ms:
+                            return block.first_offset + at
+            return stretch[-1].first_offset + len(stretch[-1].records)
         return self.durable_offset
 
     def write(self) -> bool:

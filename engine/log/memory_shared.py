@@ -13,12 +13,12 @@ Faults, as Kafka has them:
   of any size;
 - offsets have gaps (`gap_rate`: control records), and anybody can put in what he likes (`HistoryPartition.put`);
 - duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while.
-The log's clock never runs backwards in a partition, whatever the nodes' clocks do.
+The log's clock is its own, whatever the nodes' clocks do. As Kafka's it may be set back.
 """
 
 import asyncio
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class HistoryPartition:
         """The record is in the log now: its offset."""
         offset = self.next_offset
         self.offsets.append(offset)
-        self.timestamps_ms.append(max(self._history.clock(), self.timestamps_ms[-1] if self.timestamps_ms else 0))
+        self.timestamps_ms.append(self._history.clock())
         self.keys.append(key)
         self.values.append(value)
         self.next_offset = offset + 1 + self._history.gap()
@@ -86,7 +86,8 @@ class HistoryPartition:
             )  # fmt: skip
 
     def offset_at(self, timestamp_ms: int) -> int:
-        at = bisect_right(self.timestamps_ms, timestamp_ms)
+        later = (at for at, time_ms in enumerate(self.timestamps_ms) if time_ms > timestamp_ms)
+        at = next(later, len(self.timestamps_ms))  # as Kafka looks it up: the first, also where time went back
         return self.offsets[at] if at < len(self.offsets) else self.next_offset
 
 

@@ -58,7 +58,7 @@ _BYTES_AT_ONCE = 1 << 20
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where a block ends: the next one begins at byte `position` with record `offset`. `max_timestamp_ms` is the
-    largest so far."""
+    largest so far, since time began anew."""
 
     offset: int
     position: int
@@ -134,7 +134,8 @@ class SegmentReader:
     def beginning(self, before: Place) -> Place:
         """Where the first block begins, behind the partition's `before`."""
         chain = next_chain(before.chain, self.header.raw)
-        return Place(self.header.base_offset, len(self.header.raw), chain, before.max_timestamp_ms)
+        newest = 0 if self.header.begins_anew else before.max_timestamp_ms
+        return Place(self.header.base_offset, len(self.header.raw), chain, newest)
 
     def indexed_end(self) -> Place | None:
         """Where the segment ends, if its index says so to the last byte."""
@@ -198,6 +199,17 @@ class SegmentReader:
         except (BadIndex, BadBlock):
             return False
         return next_chain(before, raw) == entry.chain
+
+    def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
+        """Whether the first record is of this time or an earlier one. False: there is none. Raises CorruptLog."""
+        try:
+            if self.index.count and self.index.entry(0).max_timestamp_ms <= timestamp_ms:
+                return True
+        except BadIndex:
+            pass
+        for block in self.stored(0, beginning):
+            return record_timestamp(block.records[0]) <= timestamp_ms
+        return False
 
     @property
     def place(self) -> Place:
@@ -366,9 +378,26 @@ class PartitionReader:
             yield from self.read(offset, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """As `LogPartition.offset_at`."""
+        """As `LogPartition.offset_at`. Where the clock was set, a segment begins; the last such stretch is meant that
+        begins at the time or before it."""
         files = self._files()
-        for number in range(len(files)):
+        end = len(files)
+        for number in reversed(range(len(files))):
+            segment = self._open(files, number)
+            try:
+                if number > 0 and not segment.header.begins_anew:
+                    continue
+                if number > 0 and not segment.begins_by(timestamp_ms, self._beginning(files, number, segment, None)):
+                    end = number
+                    continue
+            finally:
+                segment.close()
+            return self._offset_between(files, number, end, timestamp_ms)
+        raise AssertionError("the first segment is always taken")
+
+    def _offset_between(self, files: list[Path], first: int, end: int, timestamp_ms: int) -> int:
+        """`offset_at` in the segments from `first` up to `end`, in which timestamps never go back."""
+        for number in range(first, end):
             segment = self._open(files, number)
             try:
                 indexed = segment.indexed_end()
@@ -382,7 +411,7 @@ class PartitionReader:
                                 return block.entry.first_offset + at
             finally:
                 segment.close()
-        return self._end(files).offset
+        return self._end(files[:end], end == len(files)).offset
 
     def segments(self) -> list[Segment]:
         files = self._files()

@@ -39,6 +39,7 @@ from engine.log.base import CorruptLog
 from schemas.walk import Program, compile_schema
 
 SUFFIX = ".avro"
+BEGINS_ANEW = b"rewindmq.time"
 FORMATS = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
 SYNC_BYTES = 16
 MAGIC = b"Obj\x01"
@@ -56,6 +57,7 @@ class Header:
     sync: bytes
     raw: bytes
     chain_before: bytes | None = None
+    begins_anew: bool = False  # in time: the clock was set, and timestamps may be lower than in the segment before
 
     @property
     def checked(self) -> bool:
@@ -77,7 +79,9 @@ def segment_files(directory: Path) -> list[Path]:
     return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
 
 
-def encode_header(schema: str, partition: str, base_offset: int, chain_before: bytes) -> bytes:
+def encode_header(
+    schema: str, partition: str, base_offset: int, chain_before: bytes, begins_anew: bool = False
+) -> bytes:
     """Of a segment of format 2."""
     metadata = {
         b"avro.schema": schema.encode(),
@@ -87,6 +91,8 @@ def encode_header(schema: str, partition: str, base_offset: int, chain_before: b
         b"rewindmq.base_offset": str(base_offset).encode(),
         b"rewindmq.chain_before": chain_before.hex().encode(),
     }
+    if begins_anew:
+        metadata[BEGINS_ANEW] = b"anew"
     items = [encode_long(len(part)) + part for item in metadata.items() for part in item]
     return b"".join((MAGIC, encode_long(len(metadata)), *items, b"\x00", secrets.token_bytes(SYNC_BYTES)))
 
@@ -206,6 +212,7 @@ def _parse_header(data: bytes) -> Header:
         data[at:end],
         data[:end],
         chain_before,
+        BEGINS_ANEW in metadata,
     )
 
 

@@ -125,6 +125,7 @@ class PartitionWriter:
         self._sidecars: Sidecars | None = None
         self._sync = b""
         self._roll_next = False
+        self._begins_anew = False  # the last segment does, in time
         self.place = Place(0, 0, first_chain(directory.name), 0)
         self._before = self.place  # where the segment before the last one ends
         files = segment_files(directory)
@@ -142,11 +143,13 @@ class PartitionWriter:
             self.close()
             raise
 
-    def write(self, records: Sequence[bytes], max_timestamp_ms: int) -> None:
-        """Add one block, durably. OSError: nothing was added, and the same may be tried again."""
-        full = self.place.position >= self._segment_bytes and self.place.offset > self._before.offset
-        if full or self._roll_next:
-            self._roll()
+    def write(self, records: Sequence[bytes], max_timestamp_ms: int, begins_anew: bool = False) -> None:
+        """Add one block, durably; in a new segment if time `begins_anew` with it. OSError: nothing was added, and the
+        same may be tried again."""
+        is_empty = self.place.offset == self._before.offset
+        full = self.place.position >= self._segment_bytes and not is_empty
+        if full or self._roll_next or (begins_anew and not (is_empty and self._begins_anew)):
+            self._roll(begins_anew)
         lengths = array("I", map(len, records))
         place = self.place
         block = encode_block(records, sum(lengths), self._sync, place.offset, place.chain)
@@ -180,14 +183,16 @@ class PartitionWriter:
         except OSError as error:
             logger.warning("%s: could not cut back to byte %d: %s", self.directory, self.place.position, error)
 
-    def _roll(self) -> None:
+    def _roll(self, begins_anew: bool = False) -> None:
         """Begin a segment, in place of the last one if that is empty. OSError: the old one is still the last."""
+        begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
         before = self.place if self.place.offset > self._before.offset else self._before
         path = segment_path(self.directory, before.offset)
-        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain)
+        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain, begins_anew)
         descriptor = create(path, header)
+        newest = 0 if begins_anew else before.max_timestamp_ms
         try:
-            sidecars = Sidecars(path, before.offset, before.chain, before.max_timestamp_ms)
+            sidecars = Sidecars(path, before.offset, before.chain, newest)
         except OSError:
             os.close(descriptor)
             raise
@@ -197,8 +202,9 @@ class PartitionWriter:
         self._descriptor, self._sidecars = descriptor, sidecars
         self._sync = header[-SYNC_BYTES:]
         self._roll_next = False
+        self._begins_anew = begins_anew
         self._before = before
-        self.place = Place(before.offset, len(header), next_chain(before.chain, header), before.max_timestamp_ms)
+        self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
 
     def _recover(self, path: Path, last: bool) -> Place:
         """Check a segment against where the one before ended, repair its sidecars, cut a torn tail; where it ends."""
@@ -246,6 +252,7 @@ class PartitionWriter:
         """Get the last segment ready for writing."""
         self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._sync = segment.header.sync
+        self._begins_anew = segment.header.begins_anew
         self._roll_next = older_schema(segment.header.schema) is not None or not segment.header.checked
         if segment.torn is not None:
             position = segment.place.position

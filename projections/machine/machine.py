@@ -6,7 +6,8 @@
 
 Rules
 - No wall clock, randomness, I/O, logging, floats, hash values, or iteration over a set. The only clock is `clock_ms`,
-  the largest timestamp seen.
+  the largest timestamp seen. `ClockSet` puts a fixed amount (`ahead_ms`) between the two: timestamps may go on from
+  another time then, and deadlines come as if they had not. Whoever gives a time gives it as timestamps say it.
 - First time passes, then the event happens: when `clock_ms` moves past a deadline (expiry of a message at a head, queue
   lease), everything due is carried out first, earliest deadline first, before the event itself is applied. While a
   deadline is carried out, the clock stands at it.
@@ -61,6 +62,7 @@ from projections.machine.publishing import on_published
 from projections.machine.queue import NEVER, Queue
 from projections.machine.settlement import on_acked, on_nacked
 from projections.machine.state import (
+    CLOCK_SET_VERSION,
     MACHINE_VERSION,
     MESSAGES,
     NODE_LOST,
@@ -70,6 +72,7 @@ from projections.machine.state import (
     quarantine,
 )
 from projections.machine.storing import Dirty, DirtyQueue
+from schemas.clock_events import ClockSet, ClockStepped
 from schemas.events import (
     Acked,
     Actor,
@@ -101,7 +104,15 @@ __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 
 
 def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-    """Time has passed already; nothing else happens (Tick, Checkpointed, CheckpointAsked, PastRead)."""
+    """Time has passed already; nothing else happens (Tick, Checkpointed, CheckpointAsked, PastRead, ClockStepped)."""
+
+
+def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effects: list[Effect]) -> None:
+    """The clock goes on from where it is; the timestamps behind this event are of another time."""
+    if state.machine_version < CLOCK_SET_VERSION:
+        quarantine(state, event, f"the clock can be set from machine version {CLOCK_SET_VERSION} on", effects)
+    else:
+        state.ahead_ms = event.ahead_ms
 
 
 def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
@@ -138,6 +149,8 @@ HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]
     MachineUpgraded: on_upgraded,
     GlobalPrefetchSet: on_global_prefetch,
     NodeLost: on_node_lost,
+    ClockStepped: on_nothing,
+    ClockSet: on_clock_set,
 }
 
 
@@ -146,12 +159,14 @@ class Machine(State):
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
-        if timestamp_ms > self.clock_ms:
-            if timestamp_ms >= self.next_deadline_ms:
-                before = len(effects)
-                self._pass_deadlines(timestamp_ms, effects)
-                self.due_effects = (offset, len(effects) - before)
-            self.clock_ms = timestamp_ms
+        if timestamp_ms > self.clock_ms or self.ahead_ms:
+            clock_ms = timestamp_ms + self.ahead_ms
+            if clock_ms > self.clock_ms:
+                if clock_ms >= self.next_deadline_ms:
+                    before = len(effects)
+                    self._pass_deadlines(clock_ms, effects)
+                    self.due_effects = (offset, len(effects) - before)
+                self.clock_ms = clock_ms
         self.next_offset = offset + 1
         if self.lost_epochs and actor is not self.let_in:
             epoch = epoch_of(actor)
@@ -171,14 +186,15 @@ class Machine(State):
 
     def advance(self, timestamp_ms: int, effects: list[Effect]) -> None:
         """Let time pass, as a Tick at `timestamp_ms` would: for `state at T` and audits."""
-        if timestamp_ms > self.clock_ms:
-            if timestamp_ms >= self.next_deadline_ms:
-                self._pass_deadlines(timestamp_ms, effects)
-            self.clock_ms = timestamp_ms
+        clock_ms = timestamp_ms + self.ahead_ms
+        if clock_ms > self.clock_ms:
+            if clock_ms >= self.next_deadline_ms:
+                self._pass_deadlines(clock_ms, effects)
+            self.clock_ms = clock_ms
 
-    def _pass_deadlines(self, timestamp_ms: int, effects: list[Effect]) -> None:
+    def _pass_deadlines(self, until_ms: int, effects: list[Effect]) -> None:
         deadlines = self.deadlines  # grows meanwhile
-        while deadlines and deadlines[0][0] <= timestamp_ms:
+        while deadlines and deadlines[0][0] <= until_ms:
             time_ms, queue_id, kind = heapq.heappop(deadlines)
             if time_ms > self.clock_ms:
                 self.clock_ms = time_ms

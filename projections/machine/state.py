@@ -26,9 +26,10 @@ NODE_LOST = "node lost"
 STREAM = "stream"
 
 # What this code can fold. 2: LeaseRenewed; what a queue has of it is decided where it is declared (`Queue.version`).
-# 3: the consumers of a channel under one limit are served in turn (delivery.py); patterns of policies are PCRE2's
-# (topology.py).
+# 3: the consumers of a channel under one limit are served in turn (delivery.py); ClockSet; patterns of policies are
+# PCRE2's (topology.py).
 MACHINE_VERSION = 3
+CLOCK_SET_VERSION = 3
 
 DEADLINES_A_QUEUE = 8  # entries of the heap a queue, and so many more, before it is swept
 DEADLINES_MORE = 1000
@@ -49,7 +50,8 @@ class State:
     def __init__(self, partition: str) -> None:
         self.partition = partition  # e.g. "queues-0"
         self.next_offset = 0  # the offset that apply expects at least next; everything below has been applied
-        self.clock_ms = 0  # the largest event timestamp seen; 0 before the first
+        self.clock_ms = 0  # the largest event timestamp seen, and `ahead_ms`; 0 before the first
+        self.ahead_ms = 0  # the clock is so far ahead of the events' timestamps (ClockSet)
         self.machine_version = 1
 
         self.by_name: dict[tuple[str, str], Queue] = {}
@@ -68,6 +70,11 @@ class State:
 
         self.dirty_queues: list[Queue] = []
         self.gone: list[int] = []
+
+    @property
+    def log_ms(self) -> int:
+        """Where the clock stands, as the events' timestamps say it. What people read is in this time."""
+        return self.clock_ms - self.ahead_ms
 
     def lose_epoch(self, epoch: int) -> None:
         self.lost_epochs[epoch] = None

@@ -1,6 +1,7 @@
 """The machine's state as bytes: pieces for the projector and snapshots, their inverse, and digests.
 
-    head    JSON: clock, next offset, version, shared limits; epochs of lost nodes, if there are any
+    head    JSON: clock, next offset, version, shared limits; if there are any: what the clock is ahead of timestamps,
+            epochs of lost nodes
     meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | what its holders hold, as
             arrays of 64-bit numbers: ids and infos holder by holder, then ids and expiries of held messages with one
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | infos | expiries, 64-bit little-endian
@@ -87,6 +88,8 @@ def pack_head(state: State) -> bytes:
         "machine_version": state.machine_version,
         "limiters": _limiters(state),
     }
+    if state.ahead_ms:
+        fields["ahead_ms"] = state.ahead_ms
     if state.lost_epochs:
         fields["lost_epochs"] = list(state.lost_epochs)
     return _json(fields)
@@ -272,6 +275,7 @@ def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, byte
     fields = json.loads(head)
     state.next_offset = fields["next_offset"]
     state.clock_ms = fields["clock_ms"]
+    state.ahead_ms = fields.get("ahead_ms", 0)
     state.machine_version = fields["machine_version"]
     if state.machine_version > MACHINE_VERSION:
         raise NewerHistory(state.partition, state.next_offset, state.machine_version)

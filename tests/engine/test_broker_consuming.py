@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args, refusal
 
-from engine.broker import CREDIT_WINDOW, wall_clock_ms
+from engine.broker import CREDIT_WINDOW
 from engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
 from engine.log.base import LogError
+from engine.log_clock import wall_clock_ms
 from engine.turns import TICK_EVERY_MS
 from projections.machine.effects import Quarantine
 from projections.store import StoreError

@@ -41,7 +41,7 @@ def short_stretches() -> Iterator[None]:
 
 
 def write(data: Path, numbers: list[int] | range) -> None:
-    log = EmbeddedLog.open(data, partitions=1, segment_bytes=48_000)
+    log = EmbeddedLog.open(data, partitions=1, segment_bytes=50_000)
     encoder = Encoder()
     for number in numbers:
         prefix = encoder.prefix(1_000 + number, Actor("ann", 7))
@@ -126,7 +126,8 @@ def flip_a_bit(data: Path, at: int = -1_000) -> None:
 
 
 def flip_a_bit_of_a_schema(data: Path) -> None:
-    flip_a_bit(data, 1_000)
+    """In a word of its documentation, so that it stays JSON."""
+    flip_a_bit(data, segments(data)[1].read_bytes().index(b"Envelope"))
 
 
 def written_anew(numbers: list[int]) -> Callable[[Path], None]:

@@ -143,6 +143,12 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     "GlobalParameterCleared": (TIMESTAMP_MS, ADMIN, e.GlobalParameterCleared("cluster_name")),
     "UserLimitsSet": (TIMESTAMP_MS, ADMIN, e.UserLimitsSet("eve", '{"max-channels":10}')),
     "SubjectErased": (TIMESTAMP_MS, ADMIN, e.SubjectErased("passenger-7", ("k1", "k2"), "asked for it")),
+    "ClockStepped": (
+        TIMESTAMP_MS,
+        e.BROKER,
+        e.ClockStepped("rewindmq-1", "running", TIMESTAMP_MS + 18_000_000, TIMESTAMP_MS),
+    ),
+    "ClockSet": (TIMESTAMP_MS, ADMIN, e.ClockSet(-315_532_800_000, TIMESTAMP_MS + 315_532_800_000)),
     "MarkSet": (
         TIMESTAMP_MS,
         ADMIN,

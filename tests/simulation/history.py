@@ -34,16 +34,17 @@ def history_of(seed: int, steps: int) -> list[Step]:
 
 def run(
     seed: int, history: Sequence[Step], validate: bool, real_rocks: bool = False,
-    look: Callable[[MemoryLog], object] = lambda log: None,
+    look: Callable[[MemoryLog], object] = lambda log: None, worlds: type[World] = World,
+    people: type[Clients] = Clients,
 ) -> Witness:  # fmt: skip
     """AssertionError (or whatever the broker fails with) when something is wrong; its note tells the story. `look` is
     given the log when it was judged."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-"))
-    world = World(seed, directory, real_rocks)
+    world = worlds(seed, directory, real_rocks)
     try:
         with world.running():
             world.start()
-            clients = Clients(world)
+            clients = people(world)
             clients.prepare()
             for number, step in enumerate(history):
                 clients.do(step)

@@ -41,7 +41,9 @@ class SimulatedCrash(BaseException):
 
 
 class World:
-    """Use within `with world.running():`."""
+    """Use within `with world.running():`. `elapsed_ns`: None: the wall clock tells how much time passes, too."""
+
+    elapsed_ns: Any = None
 
     def __init__(self, seed: int, directory: Path, real_rocks: bool = False) -> None:
         self.dice = random.Random(f"world {seed}")
@@ -108,7 +110,7 @@ class World:
                 [[] for _ in range(PARTITIONS)], [[] for _ in range(PARTITIONS)],
             ))  # fmt: skip
             try:
-                self.broker = Direct(Broker.open(self.config, self.clock))
+                self.broker = Direct(Broker.open(self.config, self.clock, self.elapsed_ns))
                 self.loop.run(0)
                 return
             except SimulatedCrash:
