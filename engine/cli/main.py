@@ -34,7 +34,8 @@ from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from engine.cli.settings import Settings, common
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
-    "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS), "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
+    "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
+    "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
         *history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
     ),
