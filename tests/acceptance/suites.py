@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.acceptance import java
+from tests.acceptance import java, node
 from tests.acceptance.brokers import ANY, MANAGEMENT_PORT, Certificates, Ports, Start, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
 from tests.certificates import Authority
 
 PIKA = "1.4.4"
+FASTSTREAM = "0.7.4"
+DRAMATIQ = "2.2.0"
 Outcome = dict[str, bool]  # test -> whether it passed; skipped ones are left out
 Suite = Callable[[Start], Outcome]
 
@@ -121,6 +123,64 @@ def java_client(start: Start) -> Outcome:
         return java.run(start, own_certificates(Path(making)))
 
 
+AMQP_PORT = 5672  # the suites below know no other
+
+
+def at_the_usual_ports(run: Callable[[Path], Outcome]) -> Suite:
+    """A suite that has fixed localhost, 5672 and 15672. `run` is given a directory for what it makes."""
+
+    def suite(start: Start) -> Outcome:
+        for port in (AMQP_PORT, MANAGEMENT_PORT):
+            assert is_free(port), f"port {port} is taken, and this suite knows no other"
+        with tempfile.TemporaryDirectory() as making:
+            home = Path(making)
+            with start(own_certificates(home), Ports(AMQP_PORT, MANAGEMENT_PORT)):
+                return run(home)
+
+    return suite
+
+
+def rabbitmq_client(_: Path) -> Outcome:
+    command = ["sh", "-c", "exec node -r ts-node/register --test --test-concurrency=1 --test-reporter=tap test/*.ts"]
+    url = f"amqp://guest:guest@localhost:{AMQP_PORT}"
+    return node.run("cody-greene/node-rabbitmq-client", "v5.0.8", command, {"RABBITMQ_URL": url})
+
+
+def rascal(_: Path) -> Outcome:
+    return node.run("onebeyond/rascal", "v21.0.1", ["node", "-e", node.ZUNIT_TAP], {})
+
+
+def watermill(_: Path) -> Outcome:
+    home = go_module("github.com/ThreeDotsLabs/watermill-amqp")
+    ran = subprocess.run(
+        ["go", "test", "-mod=mod", "-count=1", "-short", "-timeout", "900s", "-v", "./..."], cwd=home,
+        env={**os.environ, "WATERMILL_TEST_AMQP_URI": f"amqp://guest:guest@localhost:{AMQP_PORT}/"},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    (home.parent / "watermill-amqp.output").write_text(ran.stdout + ran.stderr)
+    found = re.findall(r"^\s*--- (PASS|FAIL): (\S+)", ran.stdout, re.MULTILINE)
+    assert found, ran.stdout[-3000:] + ran.stderr[-3000:]
+    return {name: word == "PASS" for word, name in found}
+
+
+def faststream(_: Path) -> Outcome:
+    interpreter = python(
+        "faststream", f"faststream[rabbit]=={FASTSTREAM}", "pytest-asyncio", "dirty-equals", "fastapi", "httpx",
+        "typer", "pyyaml", "python-multipart", "pydantic-settings", "psutil", "watchfiles", "msgspec", "jsonschema",
+    )  # fmt: skip
+    home = repository("ag2ai/faststream", FASTSTREAM)
+    options = ["-o", "addopts=", "-m", "rabbit and connected", "tests/brokers/rabbit"]
+    return pytest(interpreter, home, options, {}, home.parent / "output")
+
+
+def dramatiq(_: Path) -> Outcome:
+    interpreter = python(
+        "dramatiq", f"dramatiq[rabbitmq,redis]=={DRAMATIQ}", "pytest-benchmark", "pylibmc", "gevent"
+    )
+    home = repository("Bogdanp/dramatiq", f"v{DRAMATIQ}")
+    return pytest(interpreter, home, ["-o", "addopts=", "tests/test_rabbitmq.py"], {}, home.parent / "output")
+
+
 def own_certificates(home: Path) -> Certificates:
     authority = Authority(home)
     server = authority.issue("server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
@@ -136,4 +196,9 @@ SUITES: dict[str, Suite] = {
     "pika-tls": pika("--use-tls"),
     "amqp091-go": go_client,
     "java": java_client,
+    "watermill-amqp": at_the_usual_ports(watermill),
+    "rabbitmq-client": at_the_usual_ports(rabbitmq_client),
+    "rascal": at_the_usual_ports(rascal),
+    "faststream": at_the_usual_ports(faststream),
+    "dramatiq": at_the_usual_ports(dramatiq),
 }
