@@ -267,6 +267,8 @@ def metrics_routes(broker: "Broker") -> list[Route]:
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
         user, tags = await authenticate(broker, request)
+        require_room(request)
+        await broker.http_share.turn()
         return Call(request, broker, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:
