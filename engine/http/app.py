@@ -221,10 +221,12 @@ def make_app(broker: "Broker") -> ASGIApp:
                 nonlocal held
                 user, tags = await authenticate(broker, request)
                 require_room(request)
+                account = broker.topology.users[user]
                 await broker.http_share.turn()
                 if held is None:
                     held = Call(request, broker, user, tags)
-                held.user, held.tags = user, tags
+                held.user, held.tags, held.account = user, tags, account
+                held.require_account()
                 return await handler(held)
 
             try:
