@@ -15,6 +15,7 @@ from pathlib import Path
 
 SIZE = re.compile(r"([0-9]+) ?(?:([kmgt])(ib?|b)?)?", re.IGNORECASE)
 POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
+BARE_LEAST = 1_000_000  # bytes; what is less needs a unit
 MEM_RELATIVE, ABSOLUTE = "mem_relative", "absolute"
 
 
@@ -62,13 +63,16 @@ def fraction_of(text: str, most: float) -> float:
 
 def memory_watermark(text: str) -> Limit:
     """`0.4` is a fraction of the memory, as every number up to 1; anything else is a size, and so is what follows
-    `absolute:`. ValueError."""
+    `absolute:`. ValueError, also for a few bytes without a unit: `40` may be meant as a percentage."""
     name, colon, value = text.partition(":")
     if colon and name == ABSOLUTE:
         return Limit(absolute=size_of(value))
     if re.fullmatch(r"[01]?\.[0-9]*|[01]", text.strip()):
         return Limit(fraction_of(text, 1.0))
-    return Limit(absolute=size_of(text))
+    size = size_of(text)
+    if size < BARE_LEAST and text.strip().isdigit():
+        raise ValueError(f"'{text}' is neither a fraction up to 1 nor a size: give 0.4, 2GB or absolute:BYTES")
+    return Limit(absolute=size)
 
 
 def disk_limit(text: str) -> Limit:
