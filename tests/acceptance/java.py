@@ -1,8 +1,9 @@
 """The functional and server tests of RabbitMQ's Java client, from its repository, with the client of Maven Central.
 
 They know one address, localhost:5672, and set policies and users by rabbitmqctl: here that is `rewindmq`, which has the
-same commands; alarms, which the tests raise in Erlang, it raises by setting the limits. Their own pom.xml would make the client, too, and needs RabbitMQ's code generator for it; so one is made
-of it that compiles the tests only. IO is by sockets: with Netty (5.29.0) an answer may come before the client is ready.
+same commands. The tests raise and clear alarms in Erlang: here a limit is set that does the same. Their own pom.xml
+would make the client, too, and needs RabbitMQ's code generator for it; so one is made of it that compiles the tests
+only. IO is by sockets: with Netty (5.29.0) an answer may come before the client is ready.
 """
 
 import shutil

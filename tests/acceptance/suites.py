@@ -156,7 +156,7 @@ def rascal(_: Path) -> Outcome:
 def watermill(_: Path) -> Outcome:
     home = go_module("github.com/ThreeDotsLabs/watermill-amqp")
     ran = subprocess.run(
-        ["go", "test", "-mod=mod", "-count=1", "-short", "-timeout", "900s", "-v", "./..."], cwd=home,
+        ["go", "test", "-mod=mod", "-count=1", "-timeout", "900s", "-v", "./..."], cwd=home,
         env={**os.environ, "WATERMILL_TEST_AMQP_URI": f"amqp://guest:guest@localhost:{AMQP_PORT}/"},
         capture_output=True, text=True,
     )  # fmt: skip
@@ -170,7 +170,8 @@ def faststream(_: Path) -> Outcome:
     interpreter = python(
         "faststream", f"faststream[rabbit,nats]=={FASTSTREAM}", "pytest-asyncio", "dirty-equals", "fastapi", "httpx",
         "typer", "pyyaml", "python-multipart", "pydantic-settings", "psutil", "watchfiles", "msgspec", "jsonschema",
-        "freezegun", "pytest-rerunfailures", "prometheus-client<0.30", "opentelemetry-sdk", "email-validator", "uvicorn",
+        "freezegun", "pytest-rerunfailures", "prometheus-client<0.30", "opentelemetry-sdk", "email-validator",
+        "uvicorn",
     )  # fmt: skip
     home = repository("ag2ai/faststream", FASTSTREAM)
     options = ["-o", "addopts=", "-m", "rabbit and connected"]
