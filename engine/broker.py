@@ -106,7 +106,7 @@ CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
 
 
-class Doors(Protocol):
+class Listeners(Protocol):
     """The AMQP listeners, for an operator who closes and opens them."""
 
     @property
@@ -138,9 +138,9 @@ class Broker(Exchanges):
         machine_bytes = memory_of_machine()
         self.memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)
         self.http_share = LoopShare()  # of the management API
-        self.admissions: tuple[Door, ...] = ()  # limits of connections, once there are listeners
+        self.doors: tuple[Door, ...] = ()  # limits of connections, once there are listeners
+        self.listeners: Listeners | None = None  # the AMQP server's, once it listens
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
-        self.doors: Doors | None = None  # the AMQP server's, once it listens
         self.routing_version = 1
         self.certainty = Certainty(keeper.read_to_end, lambda: self.routing_version)
         self.access = Access(self.topology)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IRWXO
-OURS = ("log", "state", "snapshots", "copying", "keys", "kafka")
+OURS = ("lock", "log", "state", "snapshots", "copying", "keys", "kafka")
 
 logger = logging.getLogger(__name__)
 

@@ -84,10 +84,10 @@ class PastProcess:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn in line:
-                line.remove(turn)
-            else:  # it had just come
+            if not turn.cancelled():  # it had just come
                 self._leave(user)
+            elif turn in line:
+                line.remove(turn)
             raise
 
     def _leave(self, user: str) -> None:
@@ -102,6 +102,8 @@ class PastProcess:
         """Give the free places to the users whose turn it is."""
         for user in list(self._waiting):
             line = self._waiting[user]
+            while line and line[0].cancelled():  # its asker was cancelled, and has not run since
+                line.popleft()
             if line and self._places and user not in self._under_way:
                 self._places -= 1
                 self._under_way.add(user)

@@ -84,7 +84,7 @@ async def _main(config: Config) -> None:
     try:
         _look_after_keys(broker)
         await _load_definitions(broker)
-        amqp_door, http_door = broker.admissions = shares(descriptors, len(broker.partitions))
+        amqp_door, http_door = broker.doors = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
         broker.alarms.start()
         await _listen(server, config)

@@ -251,7 +251,7 @@ class AmqpServer:
         self.broker.on_blocked.append(self.blocked_changed)
         self.broker.alarms.relieve = self.relieve
         self.broker.alarms.after_look = self.grant_credit
-        self.broker.doors = self
+        self.broker.listeners = self
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
@@ -264,7 +264,7 @@ class AmqpServer:
         self.listeners.append((host, made[0].port, context))
         return made[0].port
 
-    # -- doors --------------------------------------------------------------------------------------------------------
+    # -- listeners ----------------------------------------------------------------------------------------------------
 
     @property
     def open(self) -> bool:

@@ -126,7 +126,7 @@ class Transaction:
     async def logged(self, kept: Kept) -> tuple[bytes, Encryption | None]:
         """Its body as it gets into the log. Where that waits for a key nothing of the commit is logged yet."""
         subject = kept.parsed.subject
-        if subject is None or not kept.destinations:
+        if subject is None or not (kept.destinations or kept.publishing.traced):
             return kept.body, None
         return await self.channel.broker.subjects.seal(subject, kept.body)
 
@@ -135,6 +135,8 @@ class Transaction:
         destinations = kept.destinations
         if self.version != channel.broker.routing_version:
             destinations = still_there(destinations, channel.broker.router)
+        if kept.publishing.traced:
+            channel.trace(kept.publishing, kept.parsed, body, encryption, destinations)
         if not destinations:
             channel.unroutable(kept.publishing, kept.parsed.raw, kept.body)
             return

@@ -1,4 +1,4 @@
-"""rabbitmqctl's commands that operate a node: its doors, its log level, the cluster's name, and waiting for it."""
+"""rabbitmqctl's commands that operate a node: its listeners, its log level, the cluster's name, and waiting for it."""
 
 import os
 import time

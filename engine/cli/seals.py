@@ -134,7 +134,8 @@ def verify_seals(
     harms = [each.harm for each in found if each.harm is not None]
     if harms:
         more = f" (and {len(harms) - 1} more)" if len(harms) > 1 else ""
-        raise CliError(DIFFERENT, f"{harms[0]}{more}")
+        worst = next((harm for harm in harms if harm.records), harms[0])
+        raise CliError(DIFFERENT, f"{worst}{more}")
 
 
 @click.command("export_seals")

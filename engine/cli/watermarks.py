@@ -6,7 +6,7 @@ import click
 
 from engine.cli.exits import USAGE, CliError
 from engine.cli.settings import Settings, common
-from engine.watermarks import ABSOLUTE, MEM_RELATIVE, Limit, disk_limit, memory_watermark
+from engine.watermarks import ABSOLUTE, MEM_RELATIVE, Limit, disk_limit, fraction_of, memory_watermark
 
 
 def put_limit(settings: Settings, what: str, name: str, parse: Callable[[str], Limit], value: str, to: str) -> None:
@@ -25,13 +25,19 @@ def put_limit(settings: Settings, what: str, name: str, parse: Callable[[str], L
 @common
 def set_vm_memory_high_watermark(settings: Settings, limit: tuple[str, ...]) -> None:
     """Hold publishers back above this part of the memory (0.4), or above `absolute` SIZE (absolute 2GB)."""
+    parse: Callable[[str], Limit]
     if len(limit) == 2 and limit[0] == ABSOLUTE:
-        value, to = f"{ABSOLUTE}:{limit[1]}", f"{limit[1]} bytes"
+        parse, value, to = memory_watermark, f"{ABSOLUTE}:{limit[1]}", f"{limit[1]} bytes"
     elif len(limit) == 1:
-        value = to = limit[0]
+        parse, value, to = fraction_of_memory, limit[0], limit[0]
     else:
         raise CliError(USAGE, f"(argument validation): give FRACTION, or {ABSOLUTE} SIZE")
-    put_limit(settings, "memory threshold", "vm_memory_high_watermark", memory_watermark, value, to)
+    put_limit(settings, "memory threshold", "vm_memory_high_watermark", parse, value, to)
+
+
+def fraction_of_memory(text: str) -> Limit:
+    """ValueError. As rabbitmqctl: 40 is not taken for 40 bytes, which would hold back every publisher."""
+    return Limit(fraction_of(text, 1.0))
 
 
 @click.command("set_disk_free_limit")

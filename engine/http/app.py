@@ -26,13 +26,13 @@ from engine.http import (
     clients,
     clock,
     definitions,
-    doors,
     erasures,
     exchanges,
     features,
     getting,
     health,
     limits,
+    listeners,
     marks,
     metrics,
     overview,
@@ -67,10 +67,10 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/nodes/{node}": {"GET": overview.node},
     "/nodes/{node}/memory": {"GET": overview.memory},
     "/nodes/{node}/limits/{limit}": {"PUT": overview.set_limit},
-    "/nodes/{node}/listeners/suspend": {"POST": doors.suspend},
-    "/nodes/{node}/listeners/resume": {"POST": doors.resume},
-    "/nodes/{node}/app/stop": {"POST": doors.stop},
-    "/nodes/{node}/app/start": {"POST": doors.resume},
+    "/nodes/{node}/listeners/suspend": {"POST": listeners.suspend},
+    "/nodes/{node}/listeners/resume": {"POST": listeners.resume},
+    "/nodes/{node}/app/stop": {"POST": listeners.stop},
+    "/nodes/{node}/app/start": {"POST": listeners.resume},
     "/nodes/{node}/log-level": {"PUT": overview.set_log_level},
     "/cluster-name": {"GET": overview.cluster_name, "PUT": overview.set_cluster_name},
     "/feature-flags": {"GET": features.list_feature_flags},
@@ -221,10 +221,12 @@ def make_app(broker: "Broker") -> ASGIApp:
                 nonlocal held
                 user, tags = await authenticate(broker, request)
                 require_room(request)
+                account = broker.topology.users[user]
                 await broker.http_share.turn()
                 if held is None:
                     held = Call(request, broker, user, tags)
-                held.user, held.tags = user, tags
+                held.user, held.tags, held.account = user, tags, account
+                held.require_account()
                 return await handler(held)
 
             try:
@@ -267,6 +269,8 @@ def metrics_routes(broker: "Broker") -> list[Route]:
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
         user, tags = await authenticate(broker, request)
+        require_room(request)
+        await broker.http_share.turn()
         return Call(request, broker, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:

@@ -113,9 +113,16 @@ class Call:
         self.broker = broker
         self.user = user
         self.tags = tags
+        self.account = broker.topology.users.get(user)  # as it was when the user logged in
         self.work = Work(broker.http_share)
         self.held_bytes = 0
         self._raw: bytes | None = None
+
+    def require_account(self) -> None:
+        """After a wait: the user is there, and has the password and the tags of the login. ApiError (401)."""
+        then, now = self.account, self.broker.topology.users.get(self.user)
+        if then is None or now is None or (then.password_hash, then.tags) != (now.password_hash, now.tags):
+            raise ApiError(401, "not_authorized", "Login failed")
 
     # -- what is named ----------------------------------------------------------------------------------------------
     def segment(self, name: str) -> str:
@@ -217,6 +224,7 @@ class Call:
                 raise too_large(most_bytes)
             self.hold(len(chunk))
         self._raw = bytes(raw)
+        self.require_account()  # a client may take two minutes to send it
         return self._raw
 
     async def body(self, *required: str, most_values: int = MAX_VALUES) -> dict[str, Json]:

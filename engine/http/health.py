@@ -46,11 +46,11 @@ async def virtual_hosts(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """503 while the node turns clients away: an operator closed its doors (`stop_app`), or it was declared lost and has
-    not joined again."""
+    """503 while the node turns clients away: an operator closed its listeners (`stop_app`), or it was declared lost and
+    has not joined again."""
     if not call.broker.keeper.joined:
         return failed("the node was declared lost and joins again")
-    if call.broker.doors is not None and not call.broker.doors.open:
+    if call.broker.listeners is not None and not call.broker.listeners.open:
         return failed("the listeners for clients are suspended: 'rewindmq start_app' or 'resume_listeners' opens them")
     return ok()
 

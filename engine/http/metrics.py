@@ -444,7 +444,7 @@ def door_metrics(broker: "Broker") -> Iterator[Metric]:
     share = Metric("rewindmq_door_descriptors_limit", "gauge", "File descriptors that connections may take")
     used = Metric("rewindmq_door_connections", "gauge", "Open connections, by whether they have logged in")
     refused = Metric("rewindmq_door_refused_total", "counter", "Connections that were refused, by the limit met")
-    for door in broker.admissions:
+    for door in broker.doors:
         protocol = {"protocol": door.protocol}
         share.add(door.share, protocol)
         used.add(door.logged_in, protocol | {"logged_in": "true"}).add(door.unknown, protocol | {"logged_in": "false"})

@@ -125,8 +125,8 @@ def exchange_types() -> list[Item]:
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
     """(protocol, address, port) of those that take connections: an operator may have suspended those for AMQP."""
-    doors = broker.doors
-    suspended = doors is not None and not doors.open
+    listeners = broker.listeners
+    suspended = listeners is not None and not listeners.open
     return [each for each in broker.config.listeners if not (suspended and each[0].startswith("amqp"))]
 
 

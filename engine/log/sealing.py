@@ -43,11 +43,13 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Something that does not hold, and where: the first offset that is concerned."""
+    """Something that does not hold, and where: the first offset that is concerned. `records`: the history itself, and
+    not only what helps to locate a change of it."""
 
     partition: str
     offset: int | None
     what: str
+    records: bool = True
 
     def __str__(self) -> str:
         where = self.partition if self.offset is None else f"{self.partition} offset {self.offset}"
@@ -264,7 +266,7 @@ def examine(partition: Sealable, step: Step) -> Harm | None:
         return Harm(partition.name, seal.base_offset, what)
     if not known:
         what = f"{seal.offsets} are what was sealed; the prints of the seal, by which a change is located, are"
-        return Harm(partition.name, seal.base_offset, f"{what} {'others' if sealed else 'gone'}")
+        return Harm(partition.name, seal.base_offset, f"{what} {'others' if sealed else 'gone'}", records=False)
     return None
 
 

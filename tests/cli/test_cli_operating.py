@@ -1,4 +1,4 @@
-"""A node's doors, its log level, the cluster's name, and waiting for it."""
+"""A node's listeners, its log level, the cluster's name, and waiting for it."""
 
 import socket
 import time

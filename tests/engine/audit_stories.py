@@ -50,7 +50,7 @@ HIDDEN = "amq.delayed.wait"
 class Past:
     """The past's process, in this one."""
 
-    async def ask(self, wish: Any) -> Any:
+    async def ask(self, wish: Any, user: str) -> Any:
         return wish.answer()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from engine.cli.main import run as command_line
+from engine.config import Config, bracketed
 from engine.log.embedded import EmbeddedLog
 from engine.log.reader import EmbeddedLogReader
 from projections.machine.machine import MACHINE_VERSION
@@ -79,10 +80,12 @@ def running(tmp_path: Path) -> Iterator[Process]:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_ready_line_and_clean_stop(running: Process, number: signal.Signals) -> None:
     line = running.ready()
-    assert line == (
-        f"RewindMQ 0.1.0 is ready: amqp 127.0.0.1:{running.amqp_port}, http 127.0.0.1:{running.http_port},"
-        f" data {running.data}\n"
+    where = ", ".join(
+        f"{protocol} {bracketed(address)}:{port}"
+        for protocol, port in (("amqp", running.amqp_port), ("http", running.http_port))
+        for address in Config(running.data).addresses
     )
+    assert line == f"RewindMQ 0.1.0 is ready: {where}, data {running.data}\n"
     assert running.get("/whoami")["name"] == "guest"
     with socket.create_connection(("127.0.0.1", running.amqp_port)) as client:
         client.sendall(b"AMQP\x00\x00\x09\x01")

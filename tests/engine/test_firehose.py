@@ -98,6 +98,25 @@ def test_unroutable_publishes_and_gets_are_copied(channel: BlockingChannel, trac
     assert [(key, body) for key, _, body in delivered()] == [("deliver.fetched", b"kept")]
 
 
+def test_what_a_transaction_publishes_is_copied_at_its_commit(
+    broker: RunningBroker, channel: BlockingChannel, tracing: Callable[[bool], None]
+) -> None:
+    published = traced(channel, "publish.#")
+    tracing(True)
+    channel.queue_declare("committed", exclusive=True)
+    transaction = channel.connection.channel()
+    transaction.tx_select()
+    transaction.basic_publish("", "committed", b"rolled back")
+    transaction.tx_rollback()
+    transaction.basic_publish("", "committed", b"kept")
+    transaction.basic_publish("amq.direct", "nowhere", b"lost")
+    assert published() == []
+    transaction.tx_commit()
+    assert [(key, headers["routed_queues"], body) for key, headers, body in published()] == [
+        ("publish.", ["committed"], b"kept"), ("publish.amq.direct", [], b"lost"),
+    ]  # fmt: skip
+
+
 def test_a_publish_over_http_is_copied(
     broker: RunningBroker, channel: BlockingChannel, tracing: Callable[[bool], None]
 ) -> None:

@@ -125,6 +125,26 @@ def test_a_question_that_is_given_up_frees_its_place(tmp_path: Path, monkeypatch
     run(scenario)
 
 
+def test_all_that_a_user_asked_is_given_up_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As when a program ends that had asked many questions: each is cancelled, and none meets the end of another."""
+    monkeypatch.setattr(module, "PROCESSES", 1)
+    there, begun = tmp_path / "there", tmp_path / "begun"
+    there.touch()
+
+    async def scenario(process: PastProcess) -> None:
+        given_up = [asyncio.create_task(process.ask(Begun(begun), "u"))]
+        given_up += (asyncio.create_task(process.ask(Wait(there), "u")) for _ in range(module.MOST_WAITING))
+        while not begun.exists():
+            await asyncio.sleep(0.01)
+        for task in given_up:
+            task.cancel()
+        outcomes = await asyncio.gather(*given_up, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [asyncio.CancelledError] * len(given_up)
+        assert await process.ask(Wait(there, "x"), "u") == "x"
+
+    run(scenario)
+
+
 def test_a_process_that_is_killed_costs_its_question_only(tmp_path: Path) -> None:
     begun, there = tmp_path / "begun", tmp_path / "there"
     there.touch()

@@ -14,7 +14,7 @@ USER = "fuzz"
 LOGIN = base64.b64encode(f"{USER}:{USER}".encode()).decode()
 OPEN = ("/metrics", "/metrics/per-object", "/metrics/detailed", "/metrics/memory-breakdown", "/")
 SELDOM = ("/queues/{vhost}/{queue}/at", "/queues/{vhost}/{queue}/restore", "/state", "/auth/hash_password/{password}")
-NEVER = ("/nodes/{node}/listeners/suspend", "/nodes/{node}/app/stop")  # they close the doors, on purpose
+NEVER = ("/nodes/{node}/listeners/suspend", "/nodes/{node}/app/stop")  # they close the listeners, on purpose
 PATHS = [*(f"/api{path}" for path in ROUTES if path not in SELDOM + NEVER for _ in range(20)),
          *(f"/api{path}" for path in SELDOM), *(path for path in OPEN for _ in range(10))]  # fmt: skip
 METHODS = ("GET", "GET", "GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", "get", "BREW")

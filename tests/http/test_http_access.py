@@ -1,6 +1,7 @@
 """Who may ask what: authentication, users, tags, permissions, vhosts."""
 
 import base64
+import socket
 from collections.abc import Iterator
 
 import httpx
@@ -191,3 +192,27 @@ def test_topic_permissions(api: httpx.Client, user: str) -> None:
     assert api.put(path, json={"exchange": "x"}).json()["reason"] == "[{key_missing,write},{key_missing,read}]"
     assert api.delete(path).status_code == 204
     assert api.get(path).status_code == 404
+
+
+@pytest.mark.parametrize("change", ["deleted", "another password", "no tags"])
+def test_rights_that_end_while_a_body_is_sent(broker: RunningBroker, api: httpx.Client, change: str) -> None:
+    """A request that is held open does not keep the rights of its login."""
+    api.put("/users/thief", json={"password": "secret", "tags": "administrator"}).raise_for_status()
+    body = b'{"password": "x", "tags": "administrator"}'
+    login = base64.b64encode(b"thief:secret").decode()
+    head = (
+        f"PUT /api/users/heir HTTP/1.1\r\nhost: localhost\r\nauthorization: Basic {login}\r\n"
+        f"content-length: {len(body)}\r\nexpect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", broker.http_port), timeout=30) as connection:
+        connection.sendall(head.encode())
+        assert connection.recv(1000).startswith(b"HTTP/1.1 100 ")  # the handler waits for the body
+        if change == "deleted":
+            api.delete("/users/thief").raise_for_status()
+        else:
+            password, tags = ("other", "administrator") if change == "another password" else ("secret", "")
+            api.put("/users/thief", json={"password": password, "tags": tags}).raise_for_status()
+        connection.sendall(body)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 401 ")
+    assert api.get("/users/heir").status_code == 404
+    api.delete("/users/thief")

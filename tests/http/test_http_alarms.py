@@ -123,3 +123,10 @@ def test_limits_that_make_no_sense(limited: RunningBroker, ask: httpx.Client, li
     assert (done.returncode, done.stderr.count("\n")) == (64, 1)
     assert ask.put(f"/nodes/{NODE}/limits/x", json={"value": "1"}).status_code == 404
     assert ask.put(f"/nodes/nobody/limits/{limit}", json={"value": "1"}).status_code == 404
+
+
+@pytest.mark.parametrize("text", ["40", "7", "2GB"])
+def test_a_watermark_of_memory_is_a_fraction_unless_it_is_absolute(limited: RunningBroker, text: str) -> None:
+    done = run("set_vm_memory_high_watermark", text, REWINDMQ_URL=limited.http_url)
+    assert (done.returncode, done.stderr.count("\n")) == (64, 1)
+    assert run("set_vm_memory_high_watermark", "absolute", "2GB", REWINDMQ_URL=limited.http_url).returncode == 0

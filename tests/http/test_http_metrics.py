@@ -195,6 +195,17 @@ def test_a_port_of_its_own_has_nothing_else(start_broker: Callable[..., RunningB
     assert httpx.get(check, auth=("guest", "guest"), trust_env=False).json() == {"status": "ok", "port": port}
 
 
+def test_a_connection_that_asks_for_metrics_has_logged_in(start_broker: Callable[..., RunningBroker]) -> None:
+    """A scraper is no stranger: connections that have not logged in do not take its place."""
+    broker = start_broker(None)
+    with httpx.Client(base_url=broker.http_url, auth=GUEST, trust_env=False) as scraper:
+        found = [
+            sample.value for sample in families(scraper.get("/metrics").text)["rewindmq_door_connections"].samples
+            if sample.labels == {"protocol": "http", "logged_in": "true"}
+        ]  # fmt: skip
+    assert found == [1]
+
+
 def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: httpx.Client) -> None:
     """A user without permissions in a vhost, and anybody who has not logged in, learns no name of it."""
     api.put("/vhosts/private").raise_for_status()

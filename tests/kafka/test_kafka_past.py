@@ -170,7 +170,7 @@ def test_a_nodes_snapshots_save_the_fold_before_them(
     found = []
     for data in (south.data, None):
         past = queue_at(History(data, nodes.kafka.bootstrap, nodes.prefix), "/", "past", moment, 0, 10)
-        found.append((past.offset, past.clock_ms, repr(past.messages)))
+        found.append((past.offset, past.time_ms, repr(past.messages)))
         assert [message.published.body for message in past.messages] == [b"m3"]
     assert found[0] == found[1]
     (snapshot,) = (south.data / "snapshots" / f"queues-{HOME}").iterdir()

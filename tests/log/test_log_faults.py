@@ -41,7 +41,7 @@ def test_the_lock_of_an_older_broker_counts_and_then_goes(tmp_path: Path) -> Non
             with pytest.raises(LogError, match=rf"in use by another broker \(process 4711, lock {former}\)"):
                 EmbeddedLog.open(tmp_path, 1)
     assert reopened(tmp_path) == expected(3)
-    assert sorted(path.name for path in (tmp_path / "log").iterdir()) == ["layout.json", "metadata-0", "queues-0"]
+    assert not former.exists()
 
 
 def test_two_brokers_cannot_open_one_directory(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
-"""An operator closes and opens the doors of a node: the listeners for AMQP clients. The management API stays, since
-it opens the doors again.
+"""An operator closes and opens the listeners of a node for AMQP clients. The management API stays, since it opens them
+again.
 
     suspend, resume    no new connections are taken, until resume; open ones go on (rabbitmqctl suspend_listeners)
     stop, start        the same, and all connections are closed (rabbitmqctl stop_app); queues and messages stay
@@ -10,30 +10,30 @@ import os
 
 from starlette.responses import Response
 
-from engine.broker import Doors
+from engine.broker import Listeners
 from engine.http.call import ApiError, Call, not_found
 
 logger = logging.getLogger("rewindmq")
 
 
-def doors_of(call: Call) -> Doors:
+def listeners_of(call: Call) -> Listeners:
     """For administrators. 404 for another node: its own API has to be asked."""
     call.require()
-    if call.segment("node") != call.broker.config.node or call.broker.doors is None:
+    if call.segment("node") != call.broker.config.node or call.broker.listeners is None:
         raise not_found()
-    return call.broker.doors
+    return call.broker.listeners
 
 
 async def suspend(call: Call) -> Response:
-    doors_of(call).suspend()
+    listeners_of(call).suspend()
     logger.warning("user '%s' suspended the listeners: no new connections are taken", call.user)
     return Response(status_code=204)
 
 
 async def resume(call: Call) -> Response:
-    doors = doors_of(call)
+    listeners = listeners_of(call)
     try:
-        await doors.resume()
+        await listeners.resume()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise ApiError(503, "unavailable", f"the node cannot listen again: {reason}") from None
@@ -42,9 +42,9 @@ async def resume(call: Call) -> Response:
 
 
 async def stop(call: Call) -> Response:
-    doors = doors_of(call)
-    doors.suspend()
+    listeners = listeners_of(call)
+    listeners.suspend()
     logger.warning("user '%s' stopped the application: connections are closed, no new ones are taken", call.user)
-    await doors.close_connections()
+    await listeners.close_connections()
     await call.durable()
     return Response(status_code=204)
