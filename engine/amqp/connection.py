@@ -234,7 +234,9 @@ class Connection(HeldBack):
         asyncio.get_running_loop().call_soon(self.have_turn)
 
     def held_back(self) -> bool:
-        """Flow control, of connections that publish (engine/flow.py)."""
+        """An alarm (held_back.py), or flow control of connections that publish (engine/flow.py)."""
+        if self.throttled:
+            return True
         flow = self.broker.flow
         if flow is None or not flow.full or not any(channel.publishings for channel in self.channels.values()):
             return False

@@ -65,6 +65,7 @@ class FrameReader(ABC):
         self.max_content = 0  # larger bodies are not taken here
         self.discarding = False  # after a fatal error: whatever comes is ignored
         self.waiting = False  # for the answer to a method: what comes after it is kept until then
+        self.throttled = False  # publishing is held back: nothing is read or parsed until that ends
         self.repeat: Repeat | None = None
         self.shared: ConnectionState | None = None
         self.last: tuple[Publishing, bytes, int] | None = None  # the last publish: properties, body size
@@ -162,7 +163,7 @@ class FrameReader(ABC):
     def turn_is_over(self) -> bool:
         if self.shared is not None and self.shared.fanned_out >= FANNED_OUT:
             self.give_way()
-        return self.waiting
+        return self.waiting or self.throttled
 
     def whole_publish(self, channel: Channel, data: bytes, start: int, pos: int) -> int:
         """A basic.publish whose method frame lies at `start` and ends before `pos`: take it if its content is here, in

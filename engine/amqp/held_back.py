@@ -1,7 +1,8 @@
 """A connection whose publishes are held back: while an alarm is in effect, or the log or the state cannot be written.
 
     blocking    an alarm is in effect, and the client has not published since
-    blocked     it published, or a message of it has come in part: it was told, and is not read from any more
+    blocked     it published, or a message of it has come in part: it was told, and is not read from any more. What
+                has been read already waits, from the content of that publish on.
 
 As in RabbitMQ a connection that only consumes is not held back, and one that does both is held back as a whole.
 """
@@ -27,7 +28,6 @@ class HeldBack(FrameReader):
         self.link = Link(tls)
         self.capabilities: dict[str, object] = {}
         self.told_blocked = False
-        self.throttled = False  # the server does not read from it
         self.on_throttle: Callable[[], None] = do_nothing  # `throttled` changed
 
     @abstractmethod
@@ -67,6 +67,8 @@ class HeldBack(FrameReader):
             self.told_blocked = False
             self.say("Connection.Unblocked")
         self.on_throttle()
+        if self.rest:
+            self.give_way()
 
     @property
     def kept_bytes(self) -> int:

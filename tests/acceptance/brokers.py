@@ -83,11 +83,9 @@ def rabbitmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
     )
     if ports.http is not None:
         settings += f"management.tcp.port = {ports.http}\n"
-    if ports.amqp is not None:
-        settings += f"listeners.tcp.fixed = 127.0.0.1:{ports.amqp}\n"
-    broker = brokers.start([str(RABBITMQ)], Path("/"), home, settings)
+    broker = brokers.start([str(RABBITMQ)], Path("/"), home, settings, ports.amqp)
     try:
-        yield Address(ports.amqp or broker.port, port)
+        yield Address(broker.port, port)
     finally:
         broker.stop()
         shutil.rmtree(home, ignore_errors=True)

@@ -58,8 +58,8 @@ def repository(name: str, tag: str) -> Path:
     home = CACHE / name.rpartition("/")[2] / tag
     if not home.exists():
         home.parent.mkdir(parents=True, exist_ok=True)
-        command = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth", "1", "--branch", tag, f"https://github.com/{name}.git"]
-        subprocess.run([*command, str(home)], check=True)
+        command = ["git", "-c", "advice.detachedHead=false", "clone", "--quiet", "--depth", "1", "--branch", tag]
+        subprocess.run([*command, f"https://github.com/{name}.git", str(home)], check=True)
     return home
 
 

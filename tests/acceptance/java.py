@@ -1,8 +1,9 @@
-"""The functional tests of RabbitMQ's Java client, from its repository, with the client that is on Maven Central.
+"""The functional and server tests of RabbitMQ's Java client, from its repository, with the client of Maven Central.
 
 They know one address, localhost:5672, and set policies and users by rabbitmqctl: here that is `rewindmq`, which has the
-same commands. Their own pom.xml would make the client, too, and needs RabbitMQ's code generator for it; so one is made
-of it that compiles the tests only. IO is by sockets: with Netty (5.29.0) an answer may come before the client is ready.
+same commands. The tests raise and clear alarms in Erlang: here a limit is set that does the same. Their own pom.xml
+would make the client, too, and needs RabbitMQ's code generator for it; so one is made of it that compiles the tests
+only. IO is by sockets: with Netty (5.29.0) an answer may come before the client is ready.
 """
 
 import shutil
@@ -18,9 +19,19 @@ CLIENT = "5.29.0"
 TEST = "org.apache.maven.plugins:maven-surefire-plugin:3.5.5:test"
 MAVEN = "http://maven.apache.org/POM/4.0.0"
 PORT = 5672
+CONTROL = """#!/bin/sh
+case "$*" in
+*"rabbit_alarm:set_alarm({{resource_limit, memory"*) set -- set_vm_memory_high_watermark absolute 1 ;;
+*"rabbit_alarm:clear_alarm({resource_limit, memory"*) set -- set_vm_memory_high_watermark 0.9 ;;
+*"rabbit_alarm:set_alarm({{resource_limit, disk"*) set -- set_disk_free_limit 1000TB ;;
+*"rabbit_alarm:clear_alarm({resource_limit, disk"*) set -- set_disk_free_limit 50MB ;;
+esac
+exec %s --http-port %d "$@"
+"""
 
 
-def run(start: Start, certificates: Certificates) -> dict[str, bool]:
+def run(suite: str, start: Start, certificates: Certificates) -> dict[str, bool]:
+    """The outcome of each test of this class of their tests."""
     for port in (PORT, MANAGEMENT_PORT):
         assert is_free(port), f"port {port} is taken, and the Java client's suite knows no other"
     home = CACHE / "java" / CLIENT
@@ -31,15 +42,15 @@ def run(start: Start, certificates: Certificates) -> dict[str, bool]:
     shutil.rmtree(home / "target" / "surefire-reports", ignore_errors=True)
     control = home / "rabbitmqctl"
     command = Path(sys.executable).with_name("rewindmq")
-    control.write_text(f'#!/bin/sh\nexec {command} --http-port {MANAGEMENT_PORT} "$@"\n')
+    control.write_text(CONTROL % (command, MANAGEMENT_PORT))
     control.chmod(0o755)
     with start(certificates, Ports(PORT, MANAGEMENT_PORT)):
         ran = subprocess.run(
-            ["mvn", "--batch-mode", "test-compile", TEST, "-Dtest=FunctionalTestSuite", "-Dio.layer=socket",
+            ["mvn", "--batch-mode", "test-compile", TEST, f"-Dtest={suite}", "-Dio.layer=socket",
              f"-Drabbitmqctl.bin={control}", "-Dtest-broker.A.nodename=rewindmq@localhost"],
             cwd=home, capture_output=True, text=True,
         )  # fmt: skip
-    (home.parent / "output").write_text(ran.stdout + ran.stderr)
+    (home.parent / f"{suite}.output").write_text(ran.stdout + ran.stderr)
     reports = list((home / "target" / "surefire-reports").glob("TEST-*.xml"))
     assert reports, ran.stdout[-3000:] + ran.stderr[-3000:]
     return {

@@ -118,9 +118,12 @@ def go_client(start: Start) -> Outcome:
     return {name: word == "PASS" for word, name in found}
 
 
-def java_client(start: Start) -> Outcome:
-    with tempfile.TemporaryDirectory() as making:
-        return java.run(start, own_certificates(Path(making)))
+def java_client(suite: str) -> Suite:
+    def run(start: Start) -> Outcome:
+        with tempfile.TemporaryDirectory() as making:
+            return java.run(suite, start, own_certificates(Path(making)))
+
+    return run
 
 
 AMQP_PORT = 5672  # the suites below know no other
@@ -153,7 +156,7 @@ def rascal(_: Path) -> Outcome:
 def watermill(_: Path) -> Outcome:
     home = go_module("github.com/ThreeDotsLabs/watermill-amqp")
     ran = subprocess.run(
-        ["go", "test", "-mod=mod", "-count=1", "-short", "-timeout", "900s", "-v", "./..."], cwd=home,
+        ["go", "test", "-mod=mod", "-count=1", "-timeout", "900s", "-v", "./..."], cwd=home,
         env={**os.environ, "WATERMILL_TEST_AMQP_URI": f"amqp://guest:guest@localhost:{AMQP_PORT}/"},
         capture_output=True, text=True,
     )  # fmt: skip
@@ -165,11 +168,14 @@ def watermill(_: Path) -> Outcome:
 
 def faststream(_: Path) -> Outcome:
     interpreter = python(
-        "faststream", f"faststream[rabbit]=={FASTSTREAM}", "pytest-asyncio", "dirty-equals", "fastapi", "httpx",
+        "faststream", f"faststream[rabbit,nats]=={FASTSTREAM}", "pytest-asyncio", "dirty-equals", "fastapi", "httpx",
         "typer", "pyyaml", "python-multipart", "pydantic-settings", "psutil", "watchfiles", "msgspec", "jsonschema",
+        "freezegun", "pytest-rerunfailures", "prometheus-client<0.30", "opentelemetry-sdk", "email-validator",
+        "uvicorn",
     )  # fmt: skip
     home = repository("ag2ai/faststream", FASTSTREAM)
-    options = ["-o", "addopts=", "-m", "rabbit and connected", "tests/brokers/rabbit"]
+    options = ["-o", "addopts=", "-m", "rabbit and connected"]
+    options += [f"tests/{part}/rabbit" for part in ("brokers", "opentelemetry", "prometheus")]
     return pytest(interpreter, home, options, {}, home.parent / "output")
 
 
@@ -195,7 +201,8 @@ SUITES: dict[str, Suite] = {
     "pika": pika(),
     "pika-tls": pika("--use-tls"),
     "amqp091-go": go_client,
-    "java": java_client,
+    "java": java_client("FunctionalTestSuite"),
+    "java-server": java_client("ServerTestSuite"),
     "watermill-amqp": at_the_usual_ports(watermill),
     "rabbitmq-client": at_the_usual_ports(rabbitmq_client),
     "rascal": at_the_usual_ports(rascal),

@@ -83,11 +83,11 @@ def ours(profile: str, home: Path) -> Iterator[Broker]:
     assert "Traceback" not in said, said[-3000:]
 
 
-def start(command: list[str], root: Path, home: Path, settings: str = "") -> Broker:
+def start(command: list[str], root: Path, home: Path, settings: str = "", port: int | None = None) -> Broker:
     """RabbitMQ with its defaults and `settings` (rabbitmq.conf), listening on loopback, all its files in `home` (below
     `root`, as it sees it)."""
     inside = "/" / home.relative_to(root)
-    port, http_port, dist = (free_port(),) * 3
+    port = port or free_port()
     http_port, dist = port + 1000, port + 2000
     (home / "plugins").write_text(f"[{','.join(PLUGINS)}].\n")
     (home / "rabbitmq.conf").write_text(

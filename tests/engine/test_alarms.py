@@ -298,6 +298,27 @@ def test_a_connection_with_a_message_in_part_is_held_back_at_once_and_goes_on_la
     assert len(wire.broker.queues["q"].ready) == 1
 
 
+def test_what_came_with_the_publish_that_blocks_a_connection_waits_for_the_end_of_the_alarm() -> None:
+    async def run() -> None:
+        wire = Wire()
+        one, two = publish(1, "", "q", b"1"), publish(1, "", "q", b"2")
+        wire.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"0"))
+        queue = wire.broker.queues["q"]
+        wire.broker.blocked = "low on memory"
+        wire.connection.blocked_changed()
+        assert [each.name for each in wire.send(one + two + two[:9])] == ["Connection.Blocked"]
+        wire.connection.give_way()  # others have had their turn, too
+        await asyncio.sleep(0)
+        assert [message.body for _, message, _, _ in queue.ready] == [b"0"]
+        wire.broker.blocked = None
+        wire.connection.blocked_changed()
+        await asyncio.sleep(0)
+        assert [each.name for each in wire.send(two[9:])] == ["Connection.Unblocked"]
+        assert [message.body for _, message, _, _ in queue.ready] == [b"0", b"1", b"2", b"2"]
+
+    asyncio.run(run())
+
+
 def test_what_channels_remember_is_forgotten() -> None:
     wire = Wire()
     wire.send(method(1, "Queue.Declare", queue="q"))

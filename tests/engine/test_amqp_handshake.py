@@ -212,25 +212,31 @@ def test_heartbeats() -> None:
 
 
 def test_blocked_publishers_are_told_once_and_not_read() -> None:
-    broker = DoubleBroker()
-    wire, idle = Wire(broker), Wire(broker)
-    changes: list[bool] = []
-    wire.connection.on_throttle = lambda: changes.append(wire.connection.throttled)
-    wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Publish", routing_key="q"))
-    wire.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\x00" * 10 + b"\xce")
-    broker.blocked = "low on disk"
-    for connection in (wire.connection, idle.connection):
-        connection.blocked_changed()
-    said = wire.send(publish(1, "", "q", b"x"), publish(1, "", "q", b"y"))
-    assert [(each.name, each.fields) for each in said] == [("Connection.Blocked", {"reason": "low on disk"})]
-    assert changes == [True]
-    assert len(broker.queues["q"].ready) == 3  # what was under way is taken
-    broker.blocked = None
-    for connection in (wire.connection, idle.connection):
-        connection.blocked_changed()
-    assert [each.name for each in wire.read()] == ["Connection.Unblocked"]
-    assert changes == [True, False]
-    assert idle.read() == []
+    async def run() -> None:
+        broker = DoubleBroker()
+        wire, idle = Wire(broker), Wire(broker)
+        changes: list[bool] = []
+        wire.connection.on_throttle = lambda: changes.append(wire.connection.throttled)
+        wire.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Publish", routing_key="q"))
+        wire.send(b"\x02\x00\x01\x00\x00\x00\x0e\x00\x3c\x00\x00" + b"\x00" * 10 + b"\xce")
+        broker.blocked = "low on disk"
+        for connection in (wire.connection, idle.connection):
+            connection.blocked_changed()
+        said = wire.send(publish(1, "", "q", b"x"), publish(1, "", "q", b"y"))
+        assert [(each.name, each.fields) for each in said] == [("Connection.Blocked", {"reason": "low on disk"})]
+        assert changes == [True]
+        assert len(broker.queues["q"].ready) == 1  # what came before
+        broker.blocked = None
+        for connection in (wire.connection, idle.connection):
+            connection.blocked_changed()
+        assert [each.name for each in wire.read()] == ["Connection.Unblocked"]
+        assert changes[:2] == [True, False]
+        await asyncio.sleep(0)
+        assert len(broker.queues["q"].ready) == 3
+        assert True not in changes[1:]
+        assert idle.read() == []
+
+    asyncio.run(run())
 
 
 def waiting_login(ending: Callable[[Wire], None], password: str = "guest") -> Wire:
