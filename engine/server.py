@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import cast
 
 from engine.amqp.connection import Connection
+from engine.amqp.frames import HEARTBEAT_FRAME
 from engine.broker import Broker
 from engine.config import bracketed
 from engine.doors import Door, Guest, Listener, bound
@@ -99,7 +100,8 @@ class AmqpProtocol(asyncio.Protocol):
             return
         parts = connection.take_output()
         if parts:
-            self.wrote = True
+            if parts[0] is not HEARTBEAT_FRAME:  # or every second heartbeat would be left out
+                self.wrote = True
             data = b"".join(parts)
             connection.link.sent_octets += len(data)
             connection.link.sent_count += 1

@@ -4,7 +4,6 @@ NOW_AND_THEN = "a race of the client's own: fails now and then at RabbitMQ 3.10.
 DOCKER = "stops and starts RabbitMQ in a container"
 INTERNET = "looks up www.google.com"
 DURABLE_DEATH = "asks at once for a dead letter, which leaves when its death is durable, some milliseconds later"
-HEARTBEATS = "an idle connection gets a heartbeat every interval; RabbitMQ sends one every half, and then it passes"
 PARTITIONS = "basic.qos global over queues of two partitions of the log, which count apiece (not with --partitions 1)"
 EVAL = "changes channel_max or loopback_users of a running RabbitMQ in Erlang (rabbitmqctl eval)"
 TEN_MS = "gives a refused login 10 ms, and to verify a password takes longer here (argon2id), on purpose"
@@ -26,7 +25,6 @@ KNOWN: dict[str, dict[str, str]] = {
     "java": {
         r"^DeadLetterExchange\.deadLetterOn(Reject|Nack)$|^QueueSizeLimit\.requeueWithDlx$": DURABLE_DEATH,
         r"^QosTests\.(permutations|fairness|noAckObeysLimit|limitingMultipleChannels)$": PARTITIONS,
-        r"^Heartbeat\.nettyHeartbeat$": HEARTBEATS,
     },
     "java-server": {r"^ChannelLimitNegotiation\.(channelMaxGreater|openingTooMany)|^LoopbackUsers\.loopback$": EVAL},
     "rabbitmq-client": {r"^connection\.onConnect: reject$": TEN_MS},

@@ -8,6 +8,7 @@ import pytest
 import uvloop
 
 import engine.server
+from engine.amqp.frames import HEARTBEAT_FRAME
 from engine.doors import Door
 from engine.memory import Kind
 from engine.server import AmqpServer
@@ -198,6 +199,24 @@ def test_who_closes_but_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch
             await deaf.send(method(1, "Basic.Get", queue="q"), method(0, "Connection.Close"))
             await eventually(lambda: bool(broker.calls) and broker.calls[-1][0] == "close_session")
             await eventually(lambda: server.connections() == [])
+
+    run(scenario)
+
+
+def test_a_heartbeat_is_sent_at_every_look_while_nothing_else_is() -> None:
+    """Our own heartbeat does not count as something written, or every second one would be left out."""
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as idle:
+            (protocol,) = server.protocols
+            protocol.wrote = False
+            for _ in range(2):
+                protocol.look()
+                assert await idle.reader.readexactly(8) == HEARTBEAT_FRAME
+            protocol.wrote = True
+            protocol.look()
+            protocol.look()
+            assert await idle.reader.readexactly(8) == HEARTBEAT_FRAME
 
     run(scenario)
 
