@@ -44,6 +44,9 @@ def _rest(work: Coroutine[Any, Any, T], awaited: Any) -> Generator[Any, None, T]
     while True:
         try:
             yield awaited
+        except GeneratorExit:  # the loop is no more; `work` may have been closed already, in the order of the collector
+            work.close()
+            raise
         except BaseException as error:  # the task was cancelled
             try:
                 awaited = work.throw(error)

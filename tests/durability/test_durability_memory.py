@@ -165,7 +165,7 @@ def test_large_messages_for_a_client_that_does_not_read_stay_in_the_store(
 
 
 @pytest.mark.parametrize("option", [
-    ("--vm-memory-high-watermark", "2"), ("--vm-memory-high-watermark", "0"), ("--disk-free-limit", "1000TB"),
+    ("--vm-memory-high-watermark", "absolute:2"), ("--vm-memory-high-watermark", "0"), ("--disk-free-limit", "1000TB"),
 ])  # fmt: skip
 def test_a_limit_that_is_passed_from_the_start(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], option: tuple[str, str]

@@ -1,0 +1,28 @@
+"""Coroutines that mostly need not wait (engine/eager.py)."""
+
+import asyncio
+
+from engine import eager
+
+
+async def waits(future: "asyncio.Future[None]", ended: list[str]) -> None:
+    try:
+        await future
+    finally:
+        ended.append("ended")
+
+
+def test_what_is_left_when_its_loop_is_no_more_ends_quietly_in_whatever_order() -> None:
+    """The collector may close the coroutine before the generator that goes on with it."""
+    for first in (True, False):
+        loop = asyncio.new_event_loop()
+        ended: list[str] = []
+        future = loop.create_future()
+        work = waits(future, ended)
+        rest = eager._rest(work, work.send(None))
+        rest.send(None)
+        if first:
+            work.close()
+        rest.close()
+        assert ended == ["ended"]
+        loop.close()
