@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
-from engine.config import has_ipv6
+from engine.config import Config, bracketed
 from tests.cli.forked import run
 from tests.running import RunningBroker
 
@@ -74,15 +74,16 @@ def test_an_address_that_was_taken_meanwhile_is_named(running: RunningBroker) ->
     pika.BlockingConnection(pika.URLParameters(running.amqp_url)).close()
 
 
-@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6 on loopback: there is one address to try")
-def test_both_families_are_listened_to(running: RunningBroker) -> None:
-    for address in ("127.0.0.1", "::1"):
+def test_every_address_of_localhost_is_listened_to(running: RunningBroker) -> None:
+    """127.0.0.1, and ::1 where the machine has IPv6."""
+    for address in Config(running.data).addresses:
         for port in (running.amqp_port, running.http_port):
             socket.create_connection((address, port), timeout=5).close()
-    with pika.BlockingConnection(pika.ConnectionParameters("::1", running.amqp_port)):
-        code, said = ask(running, "list_connections", "-s", "name", "peer_host")
-    assert (code, said.split("\t")[1]) == (0, "::1\n")
-    assert said.split("\t")[0].endswith(f" -> [::1]:{running.amqp_port}")
+        with pika.BlockingConnection(pika.ConnectionParameters(address, running.amqp_port)):
+            code, said = ask(running, "list_connections", "-s", "name", "peer_host")
+        name, host = said.rstrip("\n").split("\t")
+        assert (code, host) == (0, address)
+        assert name.endswith(f" -> {bracketed(address)}:{running.amqp_port}")
 
 
 def test_the_log_level_is_set(running: RunningBroker) -> None:
