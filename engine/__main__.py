@@ -2,7 +2,7 @@
 
 import sys
 
-from engine.cli.main import main
+from rewindmq.engine.cli.main import main
 
 if __name__ == "__main__":
     main(["start", *sys.argv[1:]])

@@ -16,7 +16,7 @@ ALLOWED = {
     "schemas": set(),
     "projections": {"schemas"},
     "engine": {"schemas", "projections"},
-    "spark_replay": {"schemas", "projections", "engine.log"},
+    "spark_replay": {"schemas", "projections", "rewindmq.engine.log"},
 }
 # The machine is a function: nothing of the world (DESIGN section 1).
 PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}
@@ -94,7 +94,8 @@ def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
-    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by projections/patterns.py."""
+    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by
+    projections/rules/patterns.py."""
     if path == ROOT / "projections" / "patterns.py":  # where Python's own decides what old histories hold
         return
     for node in ast.walk(ast.parse(path.read_text())):
@@ -119,9 +120,9 @@ def test_functions_fit_a_screen(path: Path) -> None:
 
 
 def test_every_event_has_a_schema_and_a_handler() -> None:
-    from projections.machine.machine import HANDLERS
-    from projections.topology import HANDLERS as TOPOLOGY_HANDLERS
-    from schemas.events import EVENT_TYPES, NodeAlive
+    from rewindmq.projections.machine.machine import HANDLERS
+    from rewindmq.projections.topology.topology import HANDLERS as TOPOLOGY_HANDLERS
+    from rewindmq.schemas.events import EVENT_TYPES, NodeAlive
 
     for event in EVENT_TYPES:
         assert (ROOT / "schemas" / "avsc" / f"{event.__name__}.avsc").exists(), f"{event.__name__} has no schema"

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from engine.cli.client import Client
-from engine.cli.exits import UNAVAILABLE, USAGE, CliError
-from engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
+from rewindmq.engine.cli.client import Client
+from rewindmq.engine.cli.exits import UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
 
 DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from engine.http.call import ApiError, Call, bad_request, natural, reply
-from engine.http.filters import NameFilter
-from engine.http.pieces import answer, array, members
-from engine.loop_share import Work
-from projections.hidden import is_hidden
+from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, reply
+from rewindmq.engine.http.filters import NameFilter
+from rewindmq.engine.http.pieces import answer, array, members
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.rules.internal_queues import is_hidden
 
 if TYPE_CHECKING:
-    from engine.broker import Broker
-    from engine.partition import Partition
-    from projections.machine.queue import Queue
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500

@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.log.kafka import KafkaLog
-from engine.log.shared import Arrived
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.shared_contract import Arrived
 from tests.kafka.cluster import KafkaCluster
 
 RECORD_BYTES = 200

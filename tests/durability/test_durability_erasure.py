@@ -20,11 +20,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from engine.cli import main
-from engine.keys import KEY_ID, KeyStore
-from engine.log.reader import EmbeddedLogReader
-from schemas.codec import Decoder
-from schemas.events import Published
+from rewindmq.engine.cli import main
+from rewindmq.engine.erasure.key_store import KEY_ID, KeyStore
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Published
 from tests.running import ROOT, RunningBroker, free_port
 
 MARKER = b"PLAIN-BODY-OF-ADA"

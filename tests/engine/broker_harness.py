@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from engine.broker import Broker, Config, Partition, Session
-from engine.errors import AmqpError
-from projections.machine.queue import Queue
-from schemas.events import Acked, Argument, Nacked, Published
+from rewindmq.engine.broker.broker import Broker, Config, Partition, Session
+from rewindmq.engine.errors import AmqpError
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Acked, Argument, Nacked, Published
 from tests.direct import Direct
 
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2

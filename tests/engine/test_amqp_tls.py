@@ -14,8 +14,8 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
-from engine.cli.main import run
-from engine.tls import distinguished_name, escaped
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.tls import distinguished_name, escaped
 from tests.certificates import Authority, Pair
 from tests.running import RunningBroker, free_port
 

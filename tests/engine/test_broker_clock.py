@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from engine.broker import Broker, Config
-from engine.log.reader import EmbeddedLogReader
-from engine.past import history_of, queue_at
-from projections.replay import events_of
-from projections.rewind import At
-from schemas.clock_events import ClockSet, ClockStepped
-from schemas.codec import Decoder
-from schemas.events import Event
+from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.rewind.queue_at import history_of, queue_at
+from rewindmq.projections.replay import events_of
+from rewindmq.projections.rewind import At
+from rewindmq.schemas.clock_events import ClockSet, ClockStepped
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Event
 from tests.direct import Direct
 from tests.engine.broker_harness import Harness, args
 from tests.engine.test_log_clock import HOUR_MS, START_MS, Clocks

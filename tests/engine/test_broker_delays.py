@@ -8,12 +8,12 @@ import pytest
 from broker_harness import Client, Harness, args, refusal
 from pamqp import commands
 
-from engine.amqp.properties import parse
-from engine.amqp.publishing import Publishing, message, route_by_content
-from engine.delays import deletion, due
-from engine.errors import AccessRefused, PreconditionFailed
-from engine.matching import Content, readable
-from schemas.events import BROKER, ExchangeDeleted, Published, Route
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.delayed_exchanges import deletion, due
+from rewindmq.engine.routing.matches import Content, readable
+from rewindmq.schemas.events import BROKER, ExchangeDeleted, Published, Route
 
 HIDDEN = "amq.delayed.later"
 
@@ -375,7 +375,7 @@ def test_declared_again_it_has_its_queue_again(h: Harness) -> None:
 
 
 def test_no_exchange_delays_before_all_nodes_know_how(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.delays.SINCE_VERSION", 1_000)
+    monkeypatch.setattr("rewindmq.engine.routing.delayed_exchanges.SINCE_VERSION", 1_000)
     with refusal(PreconditionFailed, "exchange type 'x-delayed-message' is not known to all nodes yet"):
         later(h)
     assert ("/", "later") not in h.broker.topology.exchanges

@@ -9,11 +9,11 @@ import pytest
 from broker_harness import Harness, args, refusal
 from pamqp import commands
 
-from engine.amqp.properties import parse
-from engine.amqp.publishing import Publishing, message, route_by_content
-from engine.errors import AccessRefused, PreconditionFailed
-from engine.matching import jump
-from schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.matches import jump
+from rewindmq.schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from engine.amqp import tables
-from engine.amqp.properties import parse
-from engine.partition import Partition
-from engine.reader import SHARE_BYTES, Reader
-from engine.reading import ROUND, SHARE
-from projections.machine.queue import Queue
-from projections.replay import decoder_for
-from schemas.events import PastRead, Published
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.rewind.reader import SHARE_BYTES, Reader
+from rewindmq.engine.rewind.stream_consumers import ROUND, SHARE
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.replay import decoder_for
+from rewindmq.schemas.events import PastRead, Published
 from tests.engine.broker_harness import Client, Harness, args
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from engine.file_modes import close_to_others
+from rewindmq.engine.file_modes import close_to_others
 from tests.running import RunningBroker
 
 

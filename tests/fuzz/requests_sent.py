@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 
-from engine.http.app import ROUTES
+from rewindmq.engine.http.app import ROUTES
 
 ANSWER_SECONDS = 60
 USER = "fuzz"

@@ -6,8 +6,8 @@ import socket
 import httpx
 import pytest
 
-from engine.http.browsers import is_same, stays_here
-from engine.http.web import STATIC
+from rewindmq.engine.http.browsers import is_same, stays_here
+from rewindmq.engine.http.web import STATIC
 from tests.running import RunningBroker
 
 BOUNDARY = "multipart/form-data; boundary=x"

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.http.ending import STOPPING, Ending
+from rewindmq.engine.http.disconnects import STOPPING, Ending
 from tests.running import RunningBroker
 
 HUGE = "9" * 20

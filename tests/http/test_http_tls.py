@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.cli.main import run
-from engine.config import Config
-from engine.process import Failure, _listen_http
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.config import Config
+from rewindmq.engine.process import Failure, _listen_http
 from tests.certificates import Authority
 from tests.running import ROOT, RunningBroker, free_port, start_process
 

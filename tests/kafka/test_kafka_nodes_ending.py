@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from engine.log.placement import partition_of
+from rewindmq.engine.log.placement import partition_of
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import NEVER, SECONDS, Nodes, connect, until
 from tests.running import ROOT, RunningBroker, free_port

@@ -3,8 +3,8 @@
 import pytest
 from events_for_tests import Bench, explain, policy
 
-from projections.machine.effects import DeadLetter, Deliver, FetchReply, Forget, Requeue
-from schemas.events import (
+from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, FetchReply, Forget, Requeue
+from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
     ConsumerCancelled,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from events_for_tests import Bench
 
-from projections.machine.effects import (
+from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,
     Deliver,
@@ -18,8 +18,8 @@ from projections.machine.effects import (
     Refuse,
     Requeue,
 )
-from schemas.events import Actor, ConsumerCancelled, Event, Origin, Purged
-from spark_replay.audit_fold import AuditProduct
+from rewindmq.schemas.events import Actor, ConsumerCancelled, Event, Origin, Purged
+from rewindmq.spark_replay.audit.fold import AuditProduct
 
 Lie = Callable[[list[Effect]], None]
 
@@ -389,7 +389,7 @@ def test_the_same_history_without_the_lie_has_no_finding(
 
 
 def test_every_check_of_the_fold_has_a_lie() -> None:
-    from spark_replay.audit_fold import CHECKS
+    from rewindmq.spark_replay.audit.fold import CHECKS
 
     found = set()
     for lie in LIES:

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from naive_model import NaiveMachine
 
-from projections.machine.effects import Effect
-from projections.machine.machine import MACHINE_VERSION, Machine
-from schemas.events import (
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     BrokerStarted,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from traffic import Traffic
 
-from engine.log.embedded import EmbeddedLog
-from projections.replay import recover
-from projections.store import StateStore
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
 
 
 def main(data: Path, seed: int) -> None:

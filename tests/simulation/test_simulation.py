@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from projections.machine.effects import (
+from rewindmq.projections.machine.data.effects import (
     ACKED,
     DELAYED,
     DELETED,

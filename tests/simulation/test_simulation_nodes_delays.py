@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.matching import Content
-from schemas.events import BROKER, ExchangeDeclared, ExchangeDeleted, Published
-from schemas.single_object import FramedEncoder
+from rewindmq.engine.routing.matches import Content
+from rewindmq.schemas.events import BROKER, ExchangeDeclared, ExchangeDeleted, Published
+from rewindmq.schemas.single_object import FramedEncoder
 from tests.simulation.clients import PERSISTENT, arguments
 from tests.simulation.nodes_clients import Client, broker_of
 from tests.simulation.nodes_world import Life, World

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from histories import START_MS, Recorder
 
-from spark_replay import __main__ as cli
-from spark_replay import failures, place_options, session
-from spark_replay.exit_status import status_of
-from spark_replay.findings import Finding
-from spark_replay.output import message_object, print_table
-from spark_replay.properties import properties_object
-from spark_replay.report import print_batch
-from spark_replay.watch import BatchReport, PartitionReport
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay import session
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.watch import BatchReport, PartitionReport
+from rewindmq.spark_replay.commands import failures
+from rewindmq.spark_replay.commands import location_options as place_options
+from rewindmq.spark_replay.commands.exit_status import status_of
+from rewindmq.spark_replay.commands.output import message_object, print_table
+from rewindmq.spark_replay.commands.report import print_batch
+from rewindmq.spark_replay.history.properties import properties_object
 from tests.running import free_port
 
 CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
@@ -258,7 +260,7 @@ def test_the_cause_is_found_in_what_spark_wraps() -> None:
     error = RuntimeError(
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         'Traceback (most recent call last):\n  File "x.py", line 1\n'
-        "engine.log.base.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache.spark..."
+        "rewindmq.engine.log.contract.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache.spark..."
     )
     assert failures.cause_of(error) == ("CorruptLog", "/d/0.avro: block at byte 9 (offset 3): bad")
     assert failures.cause_of(ValueError("odd"))[0] == "ValueError"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from histories import Recorder
 
-from spark_replay import __main__ as cli
-from spark_replay.history import history
-from spark_replay.kept_history import keep_history
-from spark_replay.ranges import BadRequest
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.incremental import keep_history
+from rewindmq.spark_replay.location.ranges import BadRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = ("partition", "offset", "ordinal")

@@ -8,11 +8,11 @@ import numpy
 import pytest
 from histories import ANN, START_MS, Recorder
 
-from schemas.events import BROKER, BrokerStarted, SessionClosed
-from spark_replay import columns
-from spark_replay.history import history
-from spark_replay.ranges import BadRequest
-from spark_replay.slo import slo
+from rewindmq.schemas.events import BROKER, BrokerStarted, SessionClosed
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 def brute_force(rows: list[Any], start_ms: int, by_consumer: bool) -> dict[tuple[Any, ...], dict[str, list[int]]]:
