@@ -34,7 +34,9 @@ class Config:
     frame_max: int = 131_072
     channel_max: int = 2_047
     heartbeat_seconds: int = 60
-    semantics: str = RABBITMQ_3_13.name  # the profile of queues that ask for none (projections/machine/rules/profile.py)
+    semantics: str = (
+        RABBITMQ_3_13.name
+    )  # the profile of queues that ask for none (projections/machine/rules/profile.py)
     tls: TlsListener | None = None
     loopback_users: tuple[str, ...] = ("guest",)  # they may connect from this machine only
     vm_memory_high_watermark: Limit = MEMORY_WATERMARK  # memory above which publishers are held back, as RabbitMQ's

@@ -1,6 +1,6 @@
 """Records that travel alone (Kafka values), as Avro single objects.
 
-    | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
+| C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
 from rewindmq.schemas.codec import Decoder, Encoder, strip_body

@@ -69,7 +69,6 @@ def events(bodies: bool, headers: bool) -> pa.Schema:
     return pa.schema([*EVENTS, *more])
 
 
-
 # (partition, offset, ordinal) identifies a row: `offset` is that of the event that caused it. `message_id` is null
 # where no message is concerned. `final`: by this row the message left its queue, so at any moment of any queue
 #   count(outcome = 'published') = count(final) + what is in the queue

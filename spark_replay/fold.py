@@ -284,9 +284,7 @@ def _topic_task(
 # -- over a frame --------------------------------------------------------------------------------------------------
 
 
-def fold_frame(
-    records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema"
-) -> "DataFrame":
+def fold_frame(records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema") -> "DataFrame":
     """What `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS, each Spark partition of
     which holds one log partition from its beginning, in order (as the data source's view `records` gives it)."""
     of_kafka = "timestamp_ms" in records.columns

@@ -28,6 +28,7 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
     """A process that is killed when the test run ends, however that ends."""
+
     def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 

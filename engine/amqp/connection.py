@@ -278,9 +278,7 @@ class Connection(HeldBack):
         try:
             self.broker.memory.check()
             if 0 < most <= count:
-                raise NotAllowed(
-                    f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
-                )
+                raise NotAllowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({most})")
             limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
         except (NotAllowed, ResourceError) as error:
             self.close(error)

@@ -164,9 +164,7 @@ class Broker(Exchanges):
             partition.stand_in(self)
 
     @classmethod
-    def open(
-        cls, config: Config, clock: WallClock | None = None, elapsed_ns: ElapsedClock | None = None
-    ) -> "Broker":
+    def open(cls, config: Config, clock: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> "Broker":
         """Recover what the data directory holds, or begin it. Call in the loop that will run the broker. Clocks as
         `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where.
         """
@@ -351,9 +349,7 @@ class Broker(Exchanges):
     def _generated_name(self, vhost: str, arguments: tuple[Argument, ...]) -> str:
         kind = declarations.queue_type(vhost, "", arguments)
         if kind != "classic":
-            raise PreconditionFailed(
-                f"Cannot declare a server-named queue for type {declarations.TYPE_MODULES[kind]}"
-            )
+            raise PreconditionFailed(f"Cannot declare a server-named queue for type {declarations.TYPE_MODULES[kind]}")
         return f"amq.gen-{secrets.token_urlsafe(16)}"
 
     async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:

@@ -31,7 +31,6 @@ SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall 
 SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
 
 
-
 def resource(kind: str, name: str, vhost: str) -> str:
     """A queue or exchange as RabbitMQ's texts name it."""
     return f"{kind} '{name}' in vhost '{vhost}'"
@@ -126,9 +125,7 @@ def check_fetch(queue: Queue) -> None:
         )
 
 
-def check_queue_properties(
-    vhost: str, name: str, kind: str, durable: bool, exclusive: bool, auto_delete: bool
-) -> None:
+def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
     """What a quorum queue cannot be (S-079, S-087)."""
     if kind == "classic":
         return
@@ -183,9 +180,7 @@ def _invalid(vhost: str, name: str, argument: Argument, problem: str) -> AmqpErr
 # -- equality with what is declared already (S-067) -------------------------------------------------------------------
 
 
-def check_queue_equivalence(
-    queue: Queue, durable: bool, auto_delete: bool, arguments: tuple[Argument, ...]
-) -> None:
+def check_queue_equivalence(queue: Queue, durable: bool, auto_delete: bool, arguments: tuple[Argument, ...]) -> None:
     where = resource("queue", queue.name, queue.vhost)
     _same_field(where, "durable", queue.durable, durable)
     _same_field(where, "auto_delete", queue.auto_delete, auto_delete)

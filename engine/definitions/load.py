@@ -337,7 +337,7 @@ def flag(item: Item, key: str, default: bool) -> bool:
 
 
 def default_queue_type(value: object) -> str:
-    """"": none, which RabbitMQ's own exports write as "undefined". PreconditionFailed."""
+    """ "": none, which RabbitMQ's own exports write as "undefined". PreconditionFailed."""
     if value in (None, "", "undefined"):
         return ""
     if not isinstance(value, str) or value not in QUEUE_ARGUMENTS:

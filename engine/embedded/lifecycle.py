@@ -1,13 +1,13 @@
 """A broker's start and its clean stop, and what it writes to disk on its way beside the log.
 
-    start   log opened (torn tails cut) -> metadata folded -> each partition: state as stored, rest of the log folded
-            -> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: every session of
-            before is gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies,
-            dead letters that still wait
-    on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
-    stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
-            event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
-            behind a final one are named in a warning (projections/last_words.py)
+start   log opened (torn tails cut) -> metadata folded -> each partition: state as stored, rest of the log folded
+        -> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: every session of
+        before is gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies,
+        dead letters that still wait
+on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
+stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
+        event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
+        behind a final one are named in a warning (projections/last_words.py)
 """
 
 import asyncio

@@ -21,7 +21,9 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ 3.13's max_http_body_size
 MAX_DEFINITIONS_BYTES = 20_000_000  # RabbitMQ 4.x has this for all
-MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (rewindmq.engine.amqp.tables), and a body holds one
+MAX_DEPTH = (
+    34  # of a body's values: AMQP tables may be nested 32 deep (rewindmq.engine.amqp.tables), and a body holds one
+)
 MAX_VALUES = 20_000  # of a body, or of an entry of definitions
 PARSED_HERE = 65_536
 VALUES_AT_ONCE = 2_000  # of a chunk of definitions

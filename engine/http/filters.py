@@ -11,6 +11,7 @@ from rewindmq.projections.rules.patterns import BadPattern, Pattern, TooManyStep
 
 FILTER_SECONDS = 2.0  # of matching alone
 
+
 class NameFilter:
     """The expression of one request. ApiError 400: it is none, or it takes too long."""
 

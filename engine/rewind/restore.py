@@ -295,9 +295,7 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
     return missing(broker, queue, plan.bindings)
 
 
-async def publish(
-    broker: "Broker", session: "Session", partition: "Partition", events: list[Published]
-) -> list[str]:
+async def publish(broker: "Broker", session: "Session", partition: "Partition", events: list[Published]) -> list[str]:
     """What became of each, when all are durable."""
     answers = await asyncio.gather(*(partition.ask(session.actor, event) for event in events))
     await until_durable(broker)

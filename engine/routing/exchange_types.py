@@ -70,6 +70,4 @@ def _check_x_match(argument: Argument | None) -> None:
     if argument.type != "longstr":
         raise PreconditionFailed(f"Invalid x-match field type {argument.type} (value {value}); expected longstr")
     if argument.value not in ("all", "any", "all-with-x", "any-with-x"):
-        raise PreconditionFailed(
-            f"Invalid x-match field value {value}; expected all, any, all-with-x, or any-with-x"
-        )
+        raise PreconditionFailed(f"Invalid x-match field value {value}; expected all, any, all-with-x, or any-with-x")

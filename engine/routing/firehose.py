@@ -147,9 +147,7 @@ class Tapped:
         self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
         delivery_count: int, final: bool, acquired_count: int = 0,
     ) -> None:  # fmt: skip
-        self.consumer.deliver(
-            partition, queue, message_id, message, redelivered, delivery_count, final, acquired_count
-        )
+        self.consumer.deliver(partition, queue, message_id, message, redelivered, delivery_count, final, acquired_count)
         self.firehose.delivered(self.session, self.channel, queue.name, message, redelivered)
 
     def fetched(

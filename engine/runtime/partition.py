@@ -302,7 +302,13 @@ class Partition(ABC):
                         if message is None:
                             message = self.message(queue.queue_id, message_id)
                         consumer.deliver(
-                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final,
+                            self,
+                            queue,
+                            message_id,
+                            message,
+                            effect.redelivered,
+                            effect.delivery_count,
+                            effect.final,
                             effect.acquired_count,
                         )
                     except Exception:  # a defect of one connection must not cost the others their deliveries

@@ -79,7 +79,9 @@ SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
     ("amq.match", "headers"), ("amq.rabbitmq.trace", "topic"), ("amq.topic", "topic"),
 )  # fmt: skip
-TRACE_EXCHANGE = "amq.rabbitmq.trace"  # of the firehose (engine/routing/firehose.py); internal: clients cannot publish to it
+TRACE_EXCHANGE = (
+    "amq.rabbitmq.trace"  # of the firehose (engine/routing/firehose.py); internal: clients cannot publish to it
+)
 
 # Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
 UNSUPPORTED_KEYS = {
@@ -311,7 +313,12 @@ class Topology:
 
     def on_unbound(self, offset: int, event: Unbound) -> None:
         bound = Bound(
-            event.vhost, event.source, event.destination_type, event.destination, event.routing_key, event.arguments,
+            event.vhost,
+            event.source,
+            event.destination_type,
+            event.destination,
+            event.routing_key,
+            event.arguments,
             event.queue_id,
         )
         if self.is_bound(bound):

@@ -156,9 +156,7 @@ def _agreed_before(log: PartitionLog, here: Stepper, there: Stepper, effects_onl
     return None if _agree(here, there, effects_only) else agreed
 
 
-def _step_from(
-    agreed: int, log: PartitionLog, here: Stepper, there: Stepper, effects_only: bool
-) -> FirstDifference:
+def _step_from(agreed: int, log: PartitionLog, here: Stepper, there: Stepper, effects_only: bool) -> FirstDifference:
     for offset, time_ms, record in _records(log):
         here.fold(offset, time_ms, record)
         there.fold(offset, time_ms, record)

@@ -1,9 +1,9 @@
 """What a finding of an audit means for its reader: how bad it is, and what to do first.
 
-    critical    the evidence is not what was written, or part of it is gone
-    high        the broker decided or counted other than the rules say, or a claim of it does not hold
-    medium      a copy (RocksDB, a snapshot, a ledger) is not what the log says: it can be made anew from the log
-    low         nothing is wrong yet
+critical    the evidence is not what was written, or part of it is gone
+high        the broker decided or counted other than the rules say, or a claim of it does not hold
+medium      a copy (RocksDB, a snapshot, a ledger) is not what the log says: it can be made anew from the log
+low         nothing is wrong yet
 """
 
 CRITICAL, HIGH, MEDIUM, LOW = "critical", "high", "medium", "low"

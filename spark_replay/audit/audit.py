@@ -69,7 +69,9 @@ def audit(
     own = ledgers_beside(place, snapshots, since_last)
     log = open_log(place)
     reach = ends_of(log)
-    ends = [Range(name, 0, end) for name, end in ends_of(open_log(place)).items()]  # later than `reach` (dead_letter_join.py)
+    ends = [
+        Range(name, 0, end) for name, end in ends_of(open_log(place)).items()
+    ]  # later than `reach` (dead_letter_join.py)
     findings = _bytes(spark, place, log)
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
@@ -220,9 +222,7 @@ def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterato
     yield _audited(batch_of(rows, columns.AUDIT))
 
 
-def chunk_rows(
-    chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]
-) -> "Iterator[pa.RecordBatch]":
+def chunk_rows(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
     """In a Spark task."""
     yield from map(_audited, audit_chunk(chunk, place, own, reach))
 

@@ -62,9 +62,7 @@ def plan_audit(own: Snapshots, ends: Sequence[Range], reach: dict[str, int], sin
     return chunks
 
 
-def audit_chunk(
-    chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]
-) -> "Iterator[pa.RecordBatch]":
+def audit_chunk(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
     """In a Spark task: rows of AUDIT and of LETTERS."""
     log = partition_of(place, chunk.partition)
     ledgers, post = Ledgers(own, chunk.partition), Post(chunk.partition, reach[chunk.partition])

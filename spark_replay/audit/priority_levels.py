@@ -1,7 +1,7 @@
 """What an account believes about priorities (S-101 to S-108): of which level each message is, and how many are ready.
 
-    classic, x-max-priority    the highest level with a ready message is served
-    quorum, rabbitmq-4.3       what came back is served first, in whatever order; then the same
+classic, x-max-priority    the highest level with a ready message is served
+quorum, rabbitmq-4.3       what came back is served first, in whatever order; then the same
 """
 
 from rewindmq.schemas.events import QueueDeclared

@@ -85,9 +85,7 @@ class BatchReport:
 class Watch:
     """A watch while it runs. `stop()` may be called from anywhere: the batch that is being folded is finished first."""
 
-    def __init__(
-        self, place: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]
-    ) -> None:
+    def __init__(self, place: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = str(directory.resolve())
         self.partitions: list[PartitionLog] = list(open_log(place).queues)

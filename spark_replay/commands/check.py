@@ -18,14 +18,26 @@ from rewindmq.spark_replay.location.log import InKafka, Place
 @with_place
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
-@click.option("--public-key", "public_keys", multiple=True, type=click.Path(path_type=Path),
-              help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.")
-@click.option("--copies", type=click.Path(path_type=Path),
-              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")
+@click.option(
+    "--public-key",
+    "public_keys",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.",
+)
+@click.option(
+    "--copies",
+    type=click.Path(path_type=Path),
+    help="Seals that are kept elsewhere, a file or a directory: all must still be there.",
+)
 @snapshots_option
 @click.option("--since-last", is_flag=True, help="Only what came since the last ledger in --snapshots.")
-@click.option("--progress/--no-progress", "shown", default=None,
-              help="Say on stderr how far it is; at a terminal, if neither is given.")
+@click.option(
+    "--progress/--no-progress",
+    "shown",
+    default=None,
+    help="Say on stderr how far it is; at a terminal, if neither is given.",
+)
 def audit(
     place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None,
     snapshots: Path | None, since_last: bool, shown: bool | None,

@@ -9,9 +9,7 @@ import re
 
 _OURS = "rewindmq."
 # "rewindmq.spark_replay.location.ranges.BadRequest: text" at the start of a line: the last line of a Python traceback
-_RAISED = re.compile(
-    rf"^({re.escape(_OURS)}[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE
-)
+_RAISED = re.compile(rf"^({re.escape(_OURS)}[\w.]+|[A-Za-z_][\w.]*(?:Error|Exception))(?:: (.*))?$", re.MULTILINE)
 # "[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018": SQL that makes no sense, or not for the values it meets.
 # What is wrong with a regular expression Spark leaves to Java to say
 _OF_SQL = re.compile(r"\[[A-Z_]+(?:\.[A-Z_]+)*\] .*?SQLSTATE: (?:22|42|54|P0)\w{3}|\bPatternSyntaxException: .+")

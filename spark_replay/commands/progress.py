@@ -1,7 +1,7 @@
 """A line on stderr that says how far a job of Spark is, while it runs.
 
-    with progress(spark, "audit", shown, lambda: "12 ledgers kept"):
-        findings = audit(...)
+with progress(spark, "audit", shown, lambda: "12 ledgers kept"):
+    findings = audit(...)
 """
 
 import sys

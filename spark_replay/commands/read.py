@@ -21,8 +21,12 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 
 @click.command("state-at")
 @with_place
-@click.option("--time", "times", multiple=True,
-              help="ISO 8601 or epoch milliseconds; everything logged up to it has happened. May be given again.")
+@click.option(
+    "--time",
+    "times",
+    multiple=True,
+    help="ISO 8601 or epoch milliseconds; everything logged up to it has happened. May be given again.",
+)
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
 @queue_option

@@ -134,4 +134,3 @@ def parse_message(text: str) -> tuple[str | None, int]:
         return partition or None, int(offset)
     except ValueError:
         raise BadRequest(f"{text!r} is not a message: write partition:offset, such as queues-0:123") from None
-

@@ -199,9 +199,7 @@ class World:
         elif key in self._unmet:
             self._guess(offset, timestamp_ms, queue, effect.consumer, message_id)
 
-    def _react(
-        self, offset: int, timestamp_ms: int, actor: Actor, event: Acked | Nacked, message_id: int
-    ) -> None:
+    def _react(self, offset: int, timestamp_ms: int, actor: Actor, event: Acked | Nacked, message_id: int) -> None:
         queue = self.machine.queue(event.vhost, event.queue)
         held = None if queue is None else _holder(queue, message_id, event.consumer)
         if held is not None:

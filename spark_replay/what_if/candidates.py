@@ -38,7 +38,7 @@ def parse_candidate(text: str) -> Candidate:
     if unknown:
         raise BadRequest(f"candidate {text!r} has the unknown key {min(unknown)!r}")
     if "pattern" not in given:
-        raise BadRequest(f"candidate {text!r} does not say of which queues: a pattern, and \".\" of all")
+        raise BadRequest(f'candidate {text!r} does not say of which queues: a pattern, and "." of all')
     return Candidate(
         str(given.get("name", text)), given["pattern"], given.get("definition"), given.get("arguments") or {},
         given.get("semantics"),

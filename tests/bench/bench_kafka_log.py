@@ -1,6 +1,6 @@
 """The log in Kafka by itself: 200-byte records appended and read back through a Kafka of one node on this machine.
 
-    python tests/bench/bench_kafka_log.py [--seconds 5] [--set linger.ms=1] ...
+python tests/bench/bench_kafka_log.py [--seconds 5] [--set linger.ms=1] ...
 """
 
 import argparse

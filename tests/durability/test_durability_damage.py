@@ -1,10 +1,10 @@
 """Damage done to the files while the broker is stopped: a torn end is cut and said, everything else is refused.
 
-    a block begun and not ended                          starts, says on stderr what it cut, all that was whole is there
-    the end missing, in the index too                    the same: a prefix is there
-    the end missing that the index knows as synced       exit code 65: confirmed messages are gone, that is not hidden
-    a byte changed that a start must read                exit code 65, file and byte on stderr, every file as it was
-    a record changed below the stored state              a start need not read it; `rewindmq verify` finds it
+a block begun and not ended                          starts, says on stderr what it cut, all that was whole is there
+the end missing, in the index too                    the same: a prefix is there
+the end missing that the index knows as synced       exit code 65: confirmed messages are gone, that is not hidden
+a byte changed that a start must read                exit code 65, file and byte on stderr, every file as it was
+a record changed below the stored state              a start need not read it; `rewindmq verify` finds it
 """
 
 import hashlib

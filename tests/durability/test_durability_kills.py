@@ -106,9 +106,7 @@ def run(data: Path, kills: int) -> None:
     assert "Traceback" not in "".join(broker.errors), "".join(broker.errors)
     rewindmq = str(Path(sys.executable).with_name("rewindmq"))
     for command in ([rewindmq, "verify"], [sys.executable, "-m", "spark_replay", "audit"]):
-        checked = subprocess.run(
-            [*command, "--data", str(data)], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        checked = subprocess.run([*command, "--data", str(data)], cwd=ROOT, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, f"{command}: {checked.stdout[-3000:]}{checked.stderr[-3000:]}"
 
 

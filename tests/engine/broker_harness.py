@@ -1,10 +1,10 @@
 """A broker on a real log and store in a temporary directory, without sockets: clients are plain objects here.
 
-    with Harness(tmp_path) as h:          # its own event loop
-        session = h.session()
-        h.declare(session, "q", arguments=args(**{"x-max-length": 2}))
-        h.publish(session, "", "q", b"one")
-        h.settle()                        # effects out, everything durable
+with Harness(tmp_path) as h:          # its own event loop
+    session = h.session()
+    h.declare(session, "q", arguments=args(**{"x-max-length": 2}))
+    h.publish(session, "", "q", b"one")
+    h.settle()                        # effects out, everything durable
 """
 
 import asyncio
@@ -175,6 +175,7 @@ class Harness:
 
     def settle(self) -> None:
         """Effects out, letters forwarded, everything durable and what follows from that too."""
+
         async def settled() -> None:
             for _ in range(20):
                 durable = asyncio.get_running_loop().create_future()

@@ -139,9 +139,7 @@ def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Harness
     assert alarms._next_look() == 0.1
 
 
-def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     now, relieved = 1_000.0, []
     alarms = h.broker.alarms
     loop = alarms._loop

@@ -158,5 +158,3 @@ def test_a_log_that_is_far_away_has_more_under_way() -> None:
     partition.settled = partition.appended
     flow.landed()
     assert calls == ["a", "b", "c", "a", "b"]
-
-

@@ -316,6 +316,7 @@ def test_blocked_publishers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_who_holds_most_memory_is_closed_first() -> None:
     """One that does not read what it gets is cut off; one whose message has come in part is told why."""
+
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         held = broker.memory.by_kind
         async with client(server) as deaf, client(server) as partial, client(server) as idle:
@@ -340,5 +341,9 @@ def test_who_holds_most_memory_is_closed_first() -> None:
 
 
 def test_only_loopback_is_loopback() -> None:
-    assert all(rewindmq.engine.amqp.server.is_loopback(address) for address in ("127.0.0.1", "127.3.2.1", "::1", "::1%lo"))
-    assert not any(rewindmq.engine.amqp.server.is_loopback(address) for address in ("10.0.0.1", "fe80::1%eth0", "unknown"))
+    assert all(
+        rewindmq.engine.amqp.server.is_loopback(address) for address in ("127.0.0.1", "127.3.2.1", "::1", "::1%lo")
+    )
+    assert not any(
+        rewindmq.engine.amqp.server.is_loopback(address) for address in ("10.0.0.1", "fe80::1%eth0", "unknown")
+    )

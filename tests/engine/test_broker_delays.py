@@ -136,7 +136,12 @@ def test_any_exchange_type_may_be_behind_it(h: Harness) -> None:
     later(h, "x-consistent-hash", "hash")
     bound(h, "q", "3", "hash")
     later(h, "headers", "headers")
-    bound(h, "r", "", "headers", )
+    bound(
+        h,
+        "r",
+        "",
+        "headers",
+    )
     for exchange, queue in (("hash", "q"), ("headers", "r")):
         send(h, b"m", 100, exchange=exchange)
         h.pass_time(100)
@@ -173,8 +178,12 @@ def test_a_dead_letter_may_be_delayed(h: Harness) -> None:
 
 
 def test_what_cannot_be_routed_when_due_goes_to_the_alternate_exchange(h: Harness) -> None:
-    h.exchange(h.session(), "later", "x-delayed-message",
-               arguments=args(x_delayed_type="direct", alternate_exchange="amq.fanout"))
+    h.exchange(
+        h.session(),
+        "later",
+        "x-delayed-message",
+        arguments=args(x_delayed_type="direct", alternate_exchange="amq.fanout"),
+    )
     bound(h, "spare", "", "amq.fanout")
     assert send(h, b"m", 50) == [HIDDEN]
     h.pass_time(50)

@@ -312,8 +312,9 @@ def test_topic_permissions_hold_for_the_exchange_that_they_name(h: Harness, ann:
     h.broker.route(ann, "other", "bob.x", None)
     h.broker.route(ann, "amq.direct", "bob.x", None)
     h.broker.route(h.session(), "amq.topic", "bob.x", None)
-    with refusal(AccessRefused,
-                 "write access to topic 'bob.x' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"):
+    with refusal(
+        AccessRefused, "write access to topic 'bob.x' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
+    ):
         h.broker.route(ann, "amq.topic", "bob.x", None)
     h.bind(ann, "amq.topic", "q", "/-news.#")
     text = "read access to topic '#' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"

@@ -67,9 +67,7 @@ def test_a_policy_of_the_history_holds_up_no_start(h: Harness, tmp_path: Path) -
     assert h.queue(f"0-{HARD_NAME}").policy is None
 
 
-def test_a_permission_of_the_history_refuses_what_takes_too_long(
-    h: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_permission_of_the_history_refuses_what_takes_too_long(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     in_history.cache_clear()  # nobody was told yet
     h.broker.metadata.append(BROKER, PermissionsSet("/", "guest", ".*", HARD, ".*"))
     h.broker.access.check("guest", "/", "write", "queue", "aX")

@@ -171,8 +171,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
     broker = FewDescriptors(tmp_path / "data")
     with contextlib.ExitStack() as stack:
         idle = [
-            stack.enter_context(socket.create_connection((broker.host, broker.http_port)))
-            for _ in range(many_sockets)
+            stack.enter_context(socket.create_connection((broker.host, broker.http_port))) for _ in range(many_sockets)
         ]
         connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
         channel = connection.channel()

@@ -96,6 +96,7 @@ def carry_out(h: Harness, document: Any) -> None:
 
 def exported(h: Harness) -> dict[str, Any]:
     """As it goes over the wire."""
+
     async def work() -> str:
         slices = Work(real(h).http_share)
         return "".join([piece async for piece in members(slices, await export(real(h), slices))])

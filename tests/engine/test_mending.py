@@ -53,9 +53,7 @@ class Looking:
         self.nodes.history.assign({each.name: list(owners) for each in self.nodes.history.queues})
 
 
-def looking(
-    test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`test` at a node with `QUEUES` queues, all of them bound, and nothing half done."""
 
     async def with_queues(nodes: Nodes) -> None:

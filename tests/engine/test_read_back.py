@@ -1,9 +1,9 @@
 """A broker that folds only what it reads back, on a shared log in memory: what goes wrong between asking and reading.
 
-    async with Nodes(tmp_path) as nodes:
-        broker = await nodes.start("a")
-        nodes.log("a").cut(True)          # what is asked from here on waits, until
-        nodes.log("a").cut(False)
+async with Nodes(tmp_path) as nodes:
+    broker = await nodes.start("a")
+    nodes.log("a").cut(True)          # what is asked from here on waits, until
+    nodes.log("a").cut(False)
 """
 
 import asyncio
@@ -224,6 +224,7 @@ def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attached and gone within one batch: consume-ok, then basic.cancel, and no error after these."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         who, client = session(broker), Client()
@@ -294,6 +295,7 @@ def test_a_heartbeat_follows_whatever_goes_wrong_with_one(tmp_path: Path, monkey
 
 def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of an HTTP request, which has no connection that could be closed."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         who = session(broker)
@@ -308,6 +310,7 @@ def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatc
 
 def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every partition: what another node has done may be asked for here as soon as clients may come."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         await declare(broker, session(broker))
@@ -369,6 +372,7 @@ class _Empty:
 
 def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, whoever the owner will be: no client is refused what older nodes would not know."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         assert {partition.machine.machine_version for partition in broker.partitions} == {MACHINE_VERSION}
@@ -423,6 +427,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Profile rabbitmq-4.3: on a log that is read back the cancelling takes a while."""
+
     async def test(nodes: Nodes) -> None:
         first, second = await nodes.start("a"), await nodes.start("b")
         who, other, client = session(first), session(second), Client()
@@ -454,6 +459,7 @@ def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locator: str
 ) -> None:
     """Whatever its locator says, and whoever is asked; S-083: it goes with the connection."""
+
     async def test(nodes: Nodes) -> None:
         first, second = await nodes.start("a"), await nodes.start("b")
         who = session(second)
@@ -572,7 +578,9 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             assert (await api.put("/queues/%2F/q", json={})).status_code == 201
             monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)
-            monkeypatch.setattr("rewindmq.engine.log.simulated.shared.PATIENCE_SECONDS", 3_600)  # else publishing is blocked
+            monkeypatch.setattr(
+                "rewindmq.engine.log.simulated.shared.PATIENCE_SECONDS", 3_600
+            )  # else publishing is blocked
             nodes.log("a").cut(True)
             answers = [
                 await api.put("/queues/%2F/later", json={}),

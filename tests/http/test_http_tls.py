@@ -105,9 +105,7 @@ def test_a_port_that_is_taken_is_named(tls: Tls, tmp_path: Path, option: str) ->
         RunningBroker(tmp_path / "data", option, str(tls.port), *options)
 
 
-def test_it_needs_a_certificate_and_asks_for_none(
-    tls: Tls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_needs_a_certificate_and_asks_for_none(tls: Tls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ["start", "--data", str(tmp_path / "data"), "--https-port", "1"]
     assert run(start) == 64
     assert "--tls-port and --https-port need --tls-cert and --tls-key" in capsys.readouterr().err

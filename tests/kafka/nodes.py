@@ -1,8 +1,8 @@
 """Nodes of RewindMQ on one Kafka and one prefix, as processes of their own, and what tests ask of them.
 
-    with Nodes(directory, kafka, "prefix") as nodes:
-        north = nodes.start("north"); south = nodes.start("south")
-        nodes.digests()         asks every node that runs for its digests, folds the topics plainly, and compares all
+with Nodes(directory, kafka, "prefix") as nodes:
+    north = nodes.start("north"); south = nodes.start("south")
+    nodes.digests()         asks every node that runs for its digests, folds the topics plainly, and compares all
 """
 
 import itertools

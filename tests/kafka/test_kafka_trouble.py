@@ -285,7 +285,7 @@ def test_a_kafka_that_asks_for_a_password(
 ) -> None:
     """The settings for it reach every client: of topics, appends, reading, reading back, and duties."""
     require_kafka()
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required user_node=\"secret\";"
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_node="secret";'
     of_kafka = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT",
         "listener.name.proxied.sasl.enabled.mechanisms": "PLAIN",

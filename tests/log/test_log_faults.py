@@ -285,9 +285,7 @@ def test_kill_9_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
             assert there >= confirmed[number], f"round {round_number}: {confirmed[number]} confirmed, {there} there"
             start = max(0, whole[number] - 100)
             found = [
-                record
-                for block in queue.read(start)
-                for record in block.records[max(0, start - block.first_offset) :]
+                record for block in queue.read(start) for record in block.records[max(0, start - block.first_offset) :]
             ]
             assert found == [record(offset) for offset in range(start, there)]
             whole[number] = there

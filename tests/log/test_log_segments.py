@@ -94,9 +94,7 @@ def test_the_chain_runs_from_the_name_over_every_stored_byte(tmp_path: Path) -> 
     assert sum(segment.unproven_blocks for segment in verified) == 0
 
 
-def test_many_small_blocks_are_all_read_by_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one read of the index and of the segment; none falls back on walking."""
     monkeypatch.setattr(reader, "_BYTES_AT_ONCE", 5_000)
     monkeypatch.setattr("os.fdatasync", lambda descriptor: None)

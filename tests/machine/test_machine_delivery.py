@@ -115,7 +115,7 @@ def served(version: int, acks: int) -> list[str]:
     order = []
     for _ in range(acks):
         held = [(number, *bench.queue(queue).holders[number].held) for number, queue in consumers.items()]
-        (number, message_id), = [each for each in held if len(each) > 1]
+        ((number, message_id),) = [each for each in held if len(each) > 1]
         order.append(consumers[number])
         bench.ack(number, message_id, queue=consumers[number])
     return order

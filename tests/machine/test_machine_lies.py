@@ -378,9 +378,7 @@ def test_b18_a_lie_is_found_with_check_queue_message_and_offset(lie: Story) -> N
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_the_same_history_without_the_lie_has_no_finding(
-    lie: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_history_without_the_lie_has_no_finding(lie: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Audited()
     monkeypatch.setattr(Audited, "lie", property(lambda self: None, lambda self, value: None), raising=False)
     if lie is not a_stream_cuts_in_the_wrong_order:  # whose ledger is told a lie

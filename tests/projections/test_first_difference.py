@@ -60,7 +60,9 @@ def test_b08_the_same_rules_agree(traffic: Traffic, changed: Changed) -> None:
 
 def test_b08_the_first_event_that_leads_to_something_else(traffic: Traffic, changed: Changed) -> None:
     """Though the states stay the same: a reason is in no state."""
-    found = first_difference(traffic.log, changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"'))
+    found = first_difference(
+        traffic.log, changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    )
     assert found is not None
     assert (found.partition, found.offset, found.event, found.user) == ("queues-0", *first_over_length(traffic))
     assert [text for text in found.here.effects if "'maxlen'" in text]

@@ -1,9 +1,9 @@
 """Seeded traffic through a real machine: events that make sense mostly, written to a log in memory and folded.
 
-    traffic = Traffic(seed=7)
-    traffic.run(500)                    # 500 events, in blocks as group commits would make them
-    traffic.log, traffic.machine        # the history, and what it must fold to
-    traffic.observed                    # per event: its effects' messages, for a live projector beside it
+traffic = Traffic(seed=7)
+traffic.run(500)                    # 500 events, in blocks as group commits would make them
+traffic.log, traffic.machine        # the history, and what it must fold to
+traffic.observed                    # per event: its effects' messages, for a live projector beside it
 """
 
 import random

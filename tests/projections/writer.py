@@ -1,6 +1,6 @@
 """A process to be killed: appends traffic to the embedded log, folds it, and projects it, as fast as it can.
 
-    PYTHONPATH=.:tests/projections python tests/projections/writer.py DATA SEED
+PYTHONPATH=.:tests/projections python tests/projections/writer.py DATA SEED
 """
 
 import sys

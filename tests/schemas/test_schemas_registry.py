@@ -122,9 +122,7 @@ def _types(schema: Any) -> dict[str, dict[str, Any]]:
         if isinstance(part, list):
             return [visit(branch) for branch in part]
         if isinstance(part, dict) and part["type"] == "record":
-            found[part["name"]] = {
-                field["name"]: {**field, "type": visit(field["type"])} for field in part["fields"]
-            }
+            found[part["name"]] = {field["name"]: {**field, "type": visit(field["type"])} for field in part["fields"]}
             return f"{part['namespace']}.{part['name']}"
         return visit(part["items"]) if isinstance(part, dict) and part["type"] == "array" else part
 

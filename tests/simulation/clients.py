@@ -282,9 +282,7 @@ class Clients:
         taker = self.dice.choice(found)
         queue, credit = taker.queue, self.dice.randrange(1, 6)
         if taker.partition.machine.queue(queue.vhost, queue.name) is queue:
-            taker.partition.append(
-                taker.session.actor, Credited(queue.vhost, queue.name, taker.consumer_id, credit)
-            )
+            taker.partition.append(taker.session.actor, Credited(queue.vhost, queue.name, taker.consumer_id, credit))
         return f"{queue.name} {credit}"
 
     def cancel(self) -> str:

@@ -151,7 +151,9 @@ class Drive:
         world = self.world
         world.record.trace.append("    healing")
         world.history.heal()
-        rewindmq.engine.broker.broker.EPOCH_IDS = 1 << 24  # as `running` leaves it: who drains does not have to join again
+        rewindmq.engine.broker.broker.EPOCH_IDS = (
+            1 << 24
+        )  # as `running` leaves it: who drains does not have to join again
         if len(world.nodes) > 2 and world.dice.random() < 0.3:  # one is gone for good
             node = world.nodes.pop()
             if node in world.lives:

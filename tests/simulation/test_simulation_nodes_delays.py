@@ -40,6 +40,7 @@ def bind(story: Story, client: Client, queue: str = "q1") -> None:
 
 def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
     """As engine/amqp does."""
+
     def publish() -> None:
         broker = broker_of(client.life)
         headers = b"\x07x-delayl" + delay_ms.to_bytes(8, "big")

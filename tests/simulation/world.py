@@ -243,12 +243,18 @@ class World:
             "rewindmq.projections.store.repair.catch_up": self._mend,
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.projector.Projector.observe": self._observing(Projector.observe),
-            "rewindmq.projections.store.projector.Projector.prepare": self._between("prepare", "prepared", Projector.prepare),
+            "rewindmq.projections.store.projector.Projector.prepare": self._between(
+                "prepare", "prepared", Projector.prepare
+            ),
             "rewindmq.projections.store.projector.Projector.write": self._between("write", "written", Projector.write),
-            "rewindmq.projections.store.snapshots.Snapshots.take": self._between("snapshot", "snapshot", Snapshots.take),
+            "rewindmq.projections.store.snapshots.Snapshots.take": self._between(
+                "snapshot", "snapshot", Snapshots.take
+            ),
             "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
             "rewindmq.engine.log.simulated.embedded.MemoryLog.close": self._unless_dead(MemoryLog.close),
-            "rewindmq.engine.log.simulated.embedded.MemoryPartition.append": self._between("append", "appended", MemoryPartition.append),
+            "rewindmq.engine.log.simulated.embedded.MemoryPartition.append": self._between(
+                "append", "appended", MemoryPartition.append
+            ),
         }
 
     def _virtual_rocks(self) -> dict[str, Any]:

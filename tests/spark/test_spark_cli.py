@@ -154,8 +154,10 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
             ([command, *more, "--from", start, "--to", end], 64, "the second moment lies before the first")
             for command, *more in (["history"], ["slo"], ["diff"], ["what-if", "--candidate", CANDIDATE])
             for start, end in (
-                ("2025-11-21T03:00:01Z", "2025-11-21T03:00:00Z"), ("mark:late", "mark:early"),
-                ("2031-01-01T00:00:00Z", "2001-01-01T00:00:00Z"), ("mark:late", "2025-11-21T03:00:00Z"),
+                ("2025-11-21T03:00:01Z", "2025-11-21T03:00:00Z"),
+                ("mark:late", "mark:early"),
+                ("2031-01-01T00:00:00Z", "2001-01-01T00:00:00Z"),
+                ("mark:late", "2025-11-21T03:00:00Z"),
             )
         ),
         *(

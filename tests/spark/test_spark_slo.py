@@ -108,8 +108,12 @@ def test_a_stretch_may_be_as_long_as_is_taken(spark, busy: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"by": "user"}, "by 'user': it is one of queue, consumer"), ({"every": "now"}, "every 'now': it is a number"),
-     ({"every": "36501 days"}, "at most 36500 days"), ({"every": "9" * 30 + " days"}, "it is a number")],
+    [
+        ({"by": "user"}, "by 'user': it is one of queue, consumer"),
+        ({"every": "now"}, "every 'now': it is a number"),
+        ({"every": "36501 days"}, "at most 36500 days"),
+        ({"every": "9" * 30 + " days"}, "it is a number"),
+    ],
 )
 def test_options_that_make_no_sense(spark, busy: Path, options: dict[str, str], said: str) -> None:
     with pytest.raises(BadRequest, match=said):

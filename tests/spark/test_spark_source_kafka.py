@@ -70,9 +70,7 @@ def rows(place: InKafka | Path, **options: str) -> list[dict[str, Any]]:
     """What the tasks of a query would yield, without Spark."""
     found = source(place, **options)
     reader = found.reader(found.schema())
-    return [
-        row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()
-    ]
+    return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
 def stream(place: InKafka, **options: str) -> LogStream:

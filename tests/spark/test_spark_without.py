@@ -1,5 +1,4 @@
-"""As if a message, a user or a deployment had not been: what would be otherwise, and the queue that comes of it (B-11).
-"""
+"""As if a message, a user or a deployment had not been: what would be otherwise, and the queue that comes of it (B-11)."""
 
 import json
 from dataclasses import replace

@@ -34,8 +34,11 @@ def no_such_user(name: str) -> CliError:
 
 
 @click.command("add_user")
-@click.option("--pre-hashed-password", is_flag=True,
-              help="PASSWORD is a hash, as hash_password prints it (base64 of a salt of 4 bytes and SHA-256).")
+@click.option(
+    "--pre-hashed-password",
+    is_flag=True,
+    help="PASSWORD is a hash, as hash_password prints it (base64 of a salt of 4 bytes and SHA-256).",
+)
 @click.argument("name")
 @click.argument("secret", metavar="[PASSWORD]", required=False)
 @common

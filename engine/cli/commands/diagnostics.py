@@ -327,6 +327,7 @@ def report(settings: Settings, context: click.Context) -> None:
 
 def refusal(name: str, reason: str) -> click.Command:
     """Takes what RabbitMQ's takes, does nothing."""
+
     @click.command(name, hidden=True, context_settings={"ignore_unknown_options": True}, help=f"Not here: {reason}.")
     @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
     @common

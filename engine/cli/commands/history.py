@@ -86,7 +86,12 @@ def message_row(message: dict[str, object], formatter: str | None) -> dict[str, 
 
 
 def past_online(
-    settings: Settings, queue: str, time: str | None, offset: int | None, first: int, count: int,
+    settings: Settings,
+    queue: str,
+    time: str | None,
+    offset: int | None,
+    first: int,
+    count: int,
     incarnation: int | None,
 ) -> dict[str, object]:
     query = {"first": str(first), "count": str(count)}
@@ -102,8 +107,15 @@ def past_online(
 
 
 def past_offline(
-    history: "History", keys: Path, vhost: str, queue: str, time: str | None, offset: int | None, first: int,
-    count: int, incarnation: int | None,
+    history: "History",
+    keys: Path,
+    vhost: str,
+    queue: str,
+    time: str | None,
+    offset: int | None,
+    first: int,
+    count: int,
+    incarnation: int | None,
 ) -> dict[str, object]:
     from rewindmq.engine.erasure.encryption import Subjects
     from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item

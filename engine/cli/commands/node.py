@@ -26,6 +26,7 @@ PURPOSES = {
 
 def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Parameter, str], Limit]:
     """What makes an option's value a limit."""
+
     def checked(_context: click.Context, _option: click.Parameter, text: str) -> Limit:
         try:
             return parse(text)
@@ -64,10 +65,18 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
               help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.")  # fmt: skip
 @click.option("--semantics", type=click.Choice(sorted(PROFILES)), default=RABBITMQ_3_13.name, show_default=True,
               help="Which RabbitMQ queues are like, unless they ask by x-semantics.")  # fmt: skip
-@click.option("--subject-header", metavar="NAME", default="", callback=checked_header,
-              help="Encrypt bodies under a key of the subject that this header names, so that they can be erased.")
-@click.option("--keys", type=click.Path(file_okay=False, path_type=Path),
-              help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.")
+@click.option(
+    "--subject-header",
+    metavar="NAME",
+    default="",
+    callback=checked_header,
+    help="Encrypt bodies under a key of the subject that this header names, so that they can be erased.",
+)
+@click.option(
+    "--keys",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.",
+)
 @click.option("--max-message-size", type=click.IntRange(0, MAX_MESSAGE_SIZE), default=134_217_728, show_default=True,
               help="Bytes; larger messages are refused.")  # fmt: skip
 @click.option("--vm-memory-high-watermark", metavar="FRACTION|SIZE", callback=limit(memory_watermark), default="0.4",
@@ -75,8 +84,13 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
                                       " publishers are held back.")  # fmt: skip
 @click.option("--disk-free-limit", metavar="SIZE|mem_relative:N", callback=limit(disk_limit), default="50MB",
               show_default=True, help="Free disk space below which publishers are held back.")  # fmt: skip
-@click.option("--loopback-users", metavar="NAME,...", default="guest", show_default=True,
-              help="Users who may connect from this machine only; empty: nobody.")
+@click.option(
+    "--loopback-users",
+    metavar="NAME,...",
+    default="guest",
+    show_default=True,
+    help="Users who may connect from this machine only; empty: nobody.",
+)
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
               help="What is logged to stderr: this and worse.")  # fmt: skip
 @with_tls

@@ -54,7 +54,7 @@ def set_log_level(settings: Settings, level: str) -> None:
                        f" {', '.join(LEVELS)}")  # fmt: skip
     client = settings.client()
     node = node_of(client)
-    settings.banner(f"Setting log level to \"{level}\" ...")
+    settings.banner(f'Setting log level to "{level}" ...')
     client.put("nodes", node, "log-level", content={"level": level})
 
 

@@ -38,7 +38,7 @@ def definition_from(text: str) -> dict[str, object]:
     except (ValueError, RecursionError) as error:
         raise CliError(DATA, f"the definition is not JSON ({error}): {text}") from None
     if not isinstance(definition, dict):
-        raise CliError(DATA, f'the definition is not a JSON object such as \'{{"max-length":10}}\': {text}')
+        raise CliError(DATA, f"the definition is not a JSON object such as '{{\"max-length\":10}}': {text}")
     return definition
 
 

@@ -35,8 +35,14 @@ def restore(
     They come behind what is in the queue, in the order in which they were. Asked again, nothing comes twice."""
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete")
-    asked: dict[str, object] = {"time": time, "offset": offset, "undo": undo, "to": target, "name": name,
-                                "incarnation": incarnation}
+    asked: dict[str, object] = {
+        "time": time,
+        "offset": offset,
+        "undo": undo,
+        "to": target,
+        "name": name,
+        "incarnation": incarnation,
+    }
     content = {key: value for key, value in asked.items() if value is not None}
     if only:
         content["only"] = "all" if only == ("all",) else list(only)

@@ -240,9 +240,7 @@ CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
 }  # fmt: skip
 
 
-async def queues_seen(
-    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]"
-) -> list[QueueSeen]:
+async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[QueueSeen]:
     known = statistics(broker)
     return [QueueSeen(known, partition, queue) async for partition, queue in work.over(pairs)]
 
@@ -330,8 +328,11 @@ def node_limits(broker: "Broker") -> Iterator[Metric]:
 
 def alarms(broker: "Broker") -> Iterator[Metric]:
     disk = any(name == "disk" for name, _ in broker.alarms.in_effect())
-    yield single("alarms_free_disk_space_watermark",
-                 "is 1 if free disk space is below the limit, or the log or the state cannot be written", disk)
+    yield single(
+        "alarms_free_disk_space_watermark",
+        "is 1 if free disk space is below the limit, or the log or the state cannot be written",
+        disk,
+    )
     yield single("alarms_memory_used_watermark", "is 1 if the memory limit is reached", broker.alarms.memory)
 
 
@@ -466,9 +467,7 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
 )  # fmt: skip
 
 
-async def history_counters(
-    broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]"
-) -> list[Metric]:
+async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[Metric]:
     quarantined = Metric("rewindmq_quarantined_events_total", "counter", QUARANTINED_HELP)
     for name, report in broker.quarantined.items():
         quarantined.add(report.count, {"partition": name})
@@ -502,8 +501,13 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         found += of_objects(QUEUES, QUEUES, [await all_queues(work, statistics(broker), pairs)], False)
     found += of_objects(CHANNELS, CHANNELS, await channels_seen(broker, work, pairs, told), apart)
     found += of_objects(CONNECTIONS, CONNECTIONS, connections_seen(broker, told), apart)
-    found += [*global_counters(broker, now["consumers"]), *log_gauges(broker), *door_metrics(broker),
-              *await history_counters(broker, work, pairs), memory_held(broker)]
+    found += [
+        *global_counters(broker, now["consumers"]),
+        *log_gauges(broker),
+        *door_metrics(broker),
+        *await history_counters(broker, work, pairs),
+        memory_held(broker),
+    ]
     return await answer(exposition(work, [("rabbitmq_", metric) for metric in found]), MEDIA_TYPE)
 
 

@@ -115,7 +115,7 @@ def fates_of(only: Json) -> tuple[str, ...]:
     if only == "all":
         return FATES
     if not isinstance(only, list) or not only or any(fate not in FATES for fate in only):
-        raise bad_request(f"only is \"all\", or a list of {', '.join(FATES)}")
+        raise bad_request(f'only is "all", or a list of {", ".join(FATES)}')
     return tuple(str(fate) for fate in only)
 
 

@@ -1,8 +1,8 @@
 """The log of one machine: a directory of segments, written by one broker at a time (contract: engine/log/contract.py).
 
-    log = EmbeddedLog.open(data_dir, partitions=2, segment_bytes=268_435_456)
+log = EmbeddedLog.open(data_dir, partitions=2, segment_bytes=268_435_456)
 
-    append -> group (in memory) -> sealed groups -> [commit thread] writer: block, fdatasync, index -> durable_offset
+append -> group (in memory) -> sealed groups -> [commit thread] writer: block, fdatasync, index -> durable_offset
 """
 
 import os

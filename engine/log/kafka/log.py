@@ -106,8 +106,7 @@ class KafkaLog:
         self.metadata = SharedKafkaPartition(self, clients, topics.metadata, 0, "metadata-0")
         self.nodes = SharedKafkaPartition(self, clients, topics.nodes, 0, "nodes-0")
         self.queues: Sequence[SharedKafkaPartition] = [
-            SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}")
-            for each in range(partitions)
+            SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}") for each in range(partitions)
         ]
         # What an admin added later, and this node was told to leave alone.
         self.left_out: Sequence[KafkaPartition] = [

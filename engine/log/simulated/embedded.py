@@ -114,9 +114,7 @@ class MemoryPartition:
 
 
 class MemoryLog:
-    def __init__(
-        self, partitions: int, faults: Faults | None = None, call_later: CallLater | None = None
-    ) -> None:
+    def __init__(self, partitions: int, faults: Faults | None = None, call_later: CallLater | None = None) -> None:
         """`call_later(seconds, callback)` is the clock; without one, that of the running loop."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Exception], None] = lambda error: None

@@ -401,4 +401,3 @@ class MemorySharedLog:
         if owned != self.owned and not self.closed:
             self.owned = owned
             self.on_owned(owned)
-

@@ -48,9 +48,7 @@ def next_consumer(queue: Queue) -> Consumer | None:
     return None
 
 
-def hand_over(
-    queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]
-) -> None:
+def hand_over(queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]) -> None:
     """Deliver a message (already out of the ready order) to a consumer that `next_consumer` gave."""
     if message_id < queue.crash_offset:
         info |= REDELIVERED

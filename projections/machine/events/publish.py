@@ -1,10 +1,10 @@
 """A publish reaches its queues.
 
-    from a service that writes to the log itself, and no AMQP message       -> quarantined
-    refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
-    seen?     (a dead letter forwarded, or a message restored, once more)   -> Duplicate
-    nothing ready and a consumer with room                                  -> straight to it, past the ready order
-    otherwise                                                               -> to the tail; limits; expiry of the head
+from a service that writes to the log itself, and no AMQP message       -> quarantined
+refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
+seen?     (a dead letter forwarded, or a message restored, once more)   -> Duplicate
+nothing ready and a consumer with room                                  -> straight to it, past the ready order
+otherwise                                                               -> to the tail; limits; expiry of the head
 """
 
 from rewindmq.projections.machine.data.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
@@ -64,9 +64,7 @@ def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queu
     return queues
 
 
-def _publish(
-    state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]
-) -> None:
+def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
     origin = event.origin
     if origin is not None and is_repeated(queue, origin):
         queue.duplicates += 1
