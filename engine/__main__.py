@@ -1,4 +1,4 @@
-"""`python -m engine --data DIR ...`: the same as `rewindmq start`."""
+"""`python -m rewindmq.engine --data DIR ...`: the same as `rewindmq start`."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """The machine folded in Spark tasks: a stretch of one log partition a task, in order, without a shuffle.
 
     over a log              spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
-    over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (location/kafka_frame.py)
+    over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (kafka_frame.py)
     over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from wherever
 
 The same `rewindmq.projections.machine` runs here that runs in the broker. In the first way no record travels between

@@ -51,7 +51,7 @@ def free_port() -> int:
 class RunningBroker:
     """A broker process that is ready. What it writes to stderr is kept in `errors`."""
 
-    program: tuple[str, ...] = ("-m", "engine")
+    program: tuple[str, ...] = ("-m", "rewindmq.engine")
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data

@@ -12,16 +12,16 @@ be appended for it then.
     broker.end_of_turn()                          # after each batch of work: effects out, group commit kicked
 
 Where things are
-    rewind/stream_consumers.py       consumers of streams, and of the past
-    runtime/partition.py     one queue partition: append, fold, effects, confirms     runtime/metadata.py        the metadata log, live
-    routing/router.py       exchange and routing key -> partitions and queues        declarations.py    what may be declared
-    routing/dead_letters.py  letters on their way; routing/death_headers.py: their headers           access_control.py            who may do what
-    exchanges.py     exchanges, bindings, where a publish goes                cluster/certainty.py        what is missing
-    administration.py  policies, vhosts, parameters; policies.py: what they say    users.py       users, permissions
-    runtime/memory.py        what is held for clients; runtime/alarms.py: publishers held back for memory and disk
-    definitions/document.py   all of that as a document; definitions/load.py: taking one      limits.py          of vhosts and users
-    runtime/turns.py         turns and durability                                     passwords.py       hashes, ours and theirs
-    embedded/lifecycle.py      start and clean stop                                     erasure/encryption.py        encryption, erasure
+    exchanges.py, users.py, administration.py   exchanges, bindings; users; policies, vhosts, parameters
+    access_control.py, declarations.py          who may do what; what a declaration may ask for
+    limits.py, passwords.py                     limits of vhosts and users; hashes, ours and RabbitMQ's
+    runtime/partition.py, runtime/metadata.py   one queue partition, live; the metadata log, live
+    runtime/turns.py                            turns of work, group commits, durability
+    runtime/memory.py, runtime/alarms.py        what is held for clients; publishers held back for memory and disk
+    routing/                                    from exchange and routing key to queues; dead letters and their headers
+    rewind/                                     consumers of streams and of the past; restorations
+    embedded/, cluster/                         a broker alone with its log; a node among others on Kafka
+    erasure/, definitions/                      encryption and erasure; all of it as one document
 
 A session or consumer id is (epoch << 24) | count, the epoch being the offset of this broker's BrokerStarted in the
 metadata log: unique in the whole history.

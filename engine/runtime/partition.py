@@ -302,15 +302,9 @@ class Partition(ABC):
                         if message is None:
                             message = self.message(queue.queue_id, message_id)
                         consumer.deliver(
-                            self,
-                            queue,
-                            message_id,
-                            message,
-                            effect.redelivered,
-                            effect.delivery_count,
-                            effect.final,
+                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final,
                             effect.acquired_count,
-                        )
+                        )  # fmt: skip
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
                         self.undelivered(effect.consumer)

@@ -20,13 +20,11 @@ Rules
 - Bodies play no part; `event.body_size` does.
 
 Where things are
-    state.py       queues, indexes, clock, deadlines        machine/rules/settings.py    arguments + policies -> effective settings
-    machine/data/queue.py       one queue, its views                     machine/events/publish.py  enqueue            machine/rules/limits.py  max-length
-    machine/data/message_order.py       the compact order of ready messages      machine/events/delivery.py    consumers, round robin, basic.get
-    machine/data/consumer.py    holders and shared limits                machine/events/settlement.py  ack, nack, requeue, delivery limit
-    machine/events/queues.py   declare, delete, policy, sessions        machine/rules/expiry.py      TTL, lease         machine/rules/dead_letters.py  outbox
-    serialization.py     packing, loading, digests                machine/data/effects.py     what comes out     machine/data/stream.py       streams
-    machine/rules/single_active.py   one consumer of many
+    state.py            queues, indexes, clock, deadlines
+    events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions)
+    rules/              what decides: settings, limits, expiry, dead_letters, single_active, profile
+    data/               what is remembered: queue, consumer, the orders of messages; and effects, what comes out
+    serialization.py    packing, loading, digests
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and

@@ -19,9 +19,6 @@ Rules of this file
 - Patterns of policies are PCRE2's from machine version 3 on, and Python's before (rules/patterns.py). No state follows
   from what a pattern matches, only from whether it is a pattern: what is applied to a queue is an event of its
   partition.
-- At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
-  supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
-  go to the first by name; RabbitMQ leaves them undetermined.
 """
 
 import hashlib
@@ -31,9 +28,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rewindmq.projections.machine.rules.settings import definition
-from rewindmq.projections.rules.patterns import in_history, problem_in_history
+from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import (  # fmt: skip
     Actor,
@@ -79,29 +76,9 @@ SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
     ("amq.match", "headers"), ("amq.rabbitmq.trace", "topic"), ("amq.topic", "topic"),
 )  # fmt: skip
-TRACE_EXCHANGE = (
-    "amq.rabbitmq.trace"  # of the firehose (engine/routing/firehose.py); internal: clients cannot publish to it
-)
+# The firehose's (engine/routing/firehose.py). It is internal: clients cannot publish to it.
+TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
-# Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
-UNSUPPORTED_KEYS = {
-    "classic": frozenset((
-        "max-age", "stream-max-segment-size-bytes", "queue-leader-locator", "initial-cluster-size", "delivery-limit",
-        "dead-letter-strategy", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
-    )),
-    "quorum": frozenset((
-        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
-        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "max-age",
-        "stream-max-segment-size-bytes", "initial-cluster-size",
-    )),
-    "stream": frozenset((
-        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
-        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "expires", "message-ttl",
-        "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "max-length", "overflow",
-        "delivery-limit", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
-    )),
-}  # fmt: skip
-APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 Limits = dict[str, int]  # max-connections, max-channels, max-queues; no limit: not in it, or negative
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
@@ -121,27 +98,6 @@ class Erasure:
 
 class Nonsense(Exception):
     """An event that no broker writes, and why. A handler says so before it changes anything."""
-
-
-class _Rule:
-    """A policy made ready for matching."""
-
-    def __init__(self, event: PolicySet | OperatorPolicySet, offset: int, machine_version: int) -> None:
-        self.event = event
-        self.pattern = in_history(event.pattern, machine_version)
-        self.policy = Policy(event.name, event.definition, offset)
-        self.keys = frozenset(definition(self.policy))
-
-    def fits_queue(self, queue: str, queue_type: str) -> bool:
-        apply_to = self.event.apply_to
-        return (
-            (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
-            and not self.keys & UNSUPPORTED_KEYS[queue_type]
-            and self.pattern.found_in(queue)
-        )
-
-    def fits_exchange(self, exchange: str) -> bool:
-        return self.event.apply_to in ("all", "exchanges") and self.pattern.found_in(exchange)
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
@@ -203,8 +159,8 @@ class Topology:
         self.clock_stepped = None
         self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
         self._by_destination: dict[Destination, dict[Bound, None]] = {}
-        self._rules: dict[str, dict[str, _Rule]] = {}  # vhost -> policy name -> rule
-        self._operator_rules: dict[str, dict[str, _Rule]] = {}
+        self._rules: dict[str, dict[str, PolicyRule]] = {}  # vhost -> policy name -> rule
+        self._operator_rules: dict[str, dict[str, PolicyRule]] = {}
         self._create_vhost(VhostCreated(DEFAULT_VHOST, "Default virtual host"))
 
     # -- looking --------------------------------------------------------------------------------------------------
@@ -239,13 +195,13 @@ class Topology:
         return binding in self._by_source.get((binding.vhost, binding.source), ())
 
     def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
-        return _best(self._rules.get(vhost, {}), queue, queue_type)
+        return highest_for_queue(self._rules.get(vhost, {}), queue, queue_type)
 
     def effective_operator_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
-        return _best(self._operator_rules.get(vhost, {}), queue, queue_type)
+        return highest_for_queue(self._operator_rules.get(vhost, {}), queue, queue_type)
 
     def effective_exchange_policy(self, vhost: str, exchange: str) -> Policy | None:
-        return _highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
+        return highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
 
     def default_queue_type(self, vhost: str) -> str:
         """Of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
@@ -508,14 +464,14 @@ class Topology:
             if exchange is not None and exchange.auto_delete and key not in self._by_source:
                 sources.extend(self._delete_exchange(*key))
 
-    def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> _Rule | None:
+    def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> PolicyRule | None:
         """None when its vhost is gone."""
         _require_json(f"definition of policy {event.name!r}", event.definition)
         problem = problem_in_history(event.pattern, self.machine_version)
         if problem is not None:
             raise Nonsense(f"pattern of policy {event.name!r}: {problem}")
         try:
-            rule = _Rule(event, offset, self.machine_version)
+            rule = PolicyRule(event, offset, self.machine_version)
         except ValueError as error:
             raise Nonsense(str(error)) from None
         return rule if event.vhost in self.vhosts else None
@@ -590,13 +546,3 @@ def _require_json(what: str, text: str) -> None:
         json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False).encode()
     except ValueError as error:
         raise Nonsense(f"{what} is not JSON: {error}") from None
-
-
-def _best(rules: dict[str, _Rule], queue: str, queue_type: str) -> Policy | None:
-    return _highest([rule for rule in rules.values() if rule.fits_queue(queue, queue_type)])
-
-
-def _highest(rules: list[_Rule]) -> Policy | None:
-    if not rules:
-        return None
-    return min(rules, key=lambda rule: (-rule.event.priority, rule.event.name)).policy

@@ -2,14 +2,14 @@
 
     findings = audit(spark, "DATA");  all(finding.ok for finding in findings)
 
-    chain     every block's bytes against the hash chain, also of the metadata log           rewindmq.engine.log
+    chain     every block's bytes against the hash chain, also of the metadata log          engine/log/embedded
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
-    snapshots (where there are some) each is what the events lead to from the one before      snapshots/verify.py, a task each
-    ...       the checks of fold.py, at every offset                                    a Spark task a partition
+    snapshots (where there are some) each is what the events since the one before lead to   (a task each)
+    ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
     ledgers   (with an auditor's own snapshots) the same from ledger to ledger      chunks.py, a task a chunk
     arrivals  dead letters, joined across partitions: none that was not sent, none that was forwarded and is not there
     policies  every policy that decided was set in the metadata log, and those set are applied
-    store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  rewindmq.projections.verify
+    store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections/verify.py
 
 A partition whose chain is broken, or whose beginning is gone, is not folded: what comes behind is not history. An audit
 works beside running brokers; it looks at what was durable when it began, and at the state that RocksDB had persisted.

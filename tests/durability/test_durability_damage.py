@@ -59,7 +59,8 @@ def digests(data: Path) -> dict[str, str]:
 
 def refused(data: Path) -> str:
     """A start that must fail with DATA_ERROR; its one line on stderr."""
-    command = [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(free_port()), "--http-port",
+    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
+               "--http-port",
                str(free_port()), *ONE]  # fmt: skip
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == DATA_ERROR, ended.stderr

@@ -401,7 +401,8 @@ def test_a_start_that_makes_no_sense_is_one_line(tmp_path: Path) -> None:
         ((*ON, "--kafka", "localhost:1"), 64, "needs --keys DIR"),
         ((*ON, "--keys", str(tmp_path / "file" / "keys")), 78, "rewindmq: keys: "),
     ):
-        done = subprocess.run([sys.executable, "-m", "engine", *where[1:], *options], cwd=ROOT, capture_output=True,
+        done = subprocess.run([sys.executable, "-m", "rewindmq.engine", *where[1:], *options], cwd=ROOT,
+                              capture_output=True,
                               text=True, timeout=60, check=False)  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr.splitlines()[-1]

@@ -39,7 +39,8 @@ class Process:
         self.data = data
         self.amqp_port, self.http_port = amqp_port or free_port(), http_port or free_port()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
+            [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(self.amqp_port),
+             "--http-port",
              str(self.http_port)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip

@@ -35,8 +35,9 @@ def changed(tmp_path: Path) -> Changed:
 
     def change(file: str, old: str, new: str) -> Path:
         for folder in ("projections", "schemas"):
-            shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        path = tmp_path / "projections" / file
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / folder, tmp_path / "rewindmq" / folder, ignore=ignored)
+        path = tmp_path / "rewindmq" / file
         assert path.read_text().count(old) == 1
         path.write_text(path.read_text().replace(old, new))
         return tmp_path
@@ -54,7 +55,9 @@ def first_of(traffic: Traffic, kind: type) -> int:
 
 
 def test_b08_the_same_rules_agree(traffic: Traffic, changed: Changed) -> None:
-    other = changed("verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1")  # which no fold imports
+    other = changed(
+        "projections/verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1"
+    )  # which no fold imports
     assert first_difference(traffic.log, other) is None
 
 
@@ -88,6 +91,20 @@ def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed
     [(_, field, here, there)] = found.fields()
     assert (field, here, there) == ("acked", 1, 2)
     assert first_difference(traffic.log, other, effects_only=True) is None
+
+
+def test_b08_a_version_before_the_package_rewindmq(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
+    """Its folders were packages of their own."""
+    changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    older = tmp_path / "older"
+    for folder in ("projections", "schemas"):
+        shutil.move(tmp_path / "rewindmq" / folder, older / folder)
+    for file in older.rglob("*.py"):
+        file.write_text(file.read_text().replace("from rewindmq.", "from ").replace('("rewindmq.', '("'))
+    found = first_difference(traffic.log, older)
+    assert found is not None
+    assert (found.offset, found.event) == first_over_length(traffic)[:2]
+    assert [text for text in found.there.effects if "'too long'" in text]
 
 
 def test_b08_a_version_that_cannot_go_on(traffic: Traffic, changed: Changed) -> None:

@@ -142,7 +142,7 @@ class World:
         with ExitStack() as stack:
             for name, value in (self.sizes | self._replacements()).items():
                 stack.enter_context(patch(name, value))
-            logger = logging.getLogger("engine")
+            logger = logging.getLogger("rewindmq.engine")
             handler = _Defects(self.defects)
             before = logger.propagate
             logger.addHandler(handler)

@@ -42,7 +42,8 @@ def own_clock(partition: Any, arrived: Any) -> None:
 SETTLE, READ_BACK = ReadBackPartition.settle, ReadBackPartition.read_back
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
     "clients of a lost node stay": (
-        "rewindmq.engine.cluster.node.Node._drop_clients", keep_clients, r"and ignored|is nobody's|never answered|is of a life|missed"),
+        "rewindmq.engine.cluster.node.Node._drop_clients", keep_clients,
+        r"and ignored|is nobody's|never answered|is of a life|missed"),
     "nobody misses a node": (
         "rewindmq.engine.cluster.node.Node._miss", nothing, r"alive are|is nobody's|not drained|does not come"),
     "refusals are confirmed": (
@@ -60,7 +61,8 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         "rewindmq.projections.machine.machine.HANDLERS", HANDLERS | {NodeLost: only_end_the_epoch},
         r"is nobody's|not drained|is of a life"),
     "dead letters are taken in twice": (
-        "rewindmq.projections.machine.events.publish.is_repeated", lambda queue, origin: False, r"taken in more than once"),
+        "rewindmq.projections.machine.events.publish.is_repeated", lambda queue, origin: False,
+        r"taken in more than once"),
 }  # fmt: skip
 
 

@@ -81,7 +81,8 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         "rewindmq.projections.machine.events.delivery.expire_heads", lambda state, queue, effects: None,
         r"is delivered at .* died at|a dead message"),
     "dead letters are taken in twice": (
-        "rewindmq.projections.machine.events.publish.is_repeated", lambda queue, origin: False, r"taken in more than once"),
+        "rewindmq.projections.machine.events.publish.is_repeated", lambda queue, origin: False,
+        r"taken in more than once"),
     "dead letters are forgotten": (
         "rewindmq.engine.routing.dead_letters.Forwarder.recover", lambda self, partition, queue: None,
         r"not drained: .*outbox \{\d|arrived 0 times"),
@@ -89,11 +90,13 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
         "rewindmq.engine.routing.dead_letters.Source.may_send", property(lambda source: bool(source.letters)),
         r"dead letter at .* by the log|a message that did not die|arrived 0 times"),
     "the projector skips deletes": (
-        "rewindmq.projections.store.projector.Projector._delete", skip_deletes, r"RocksDB is not what the log says.*should not be"),
+        "rewindmq.projections.store.projector.Projector._delete", skip_deletes,
+        r"RocksDB is not what the log says.*should not be"),
     "the store gets ahead of the log": (
         "rewindmq.engine.runtime.partition.Partition.project", write_at_once, r"StoreError: .* its log ends at"),
     "confirms do not wait for the disk": (
-        "rewindmq.engine.runtime.partition.Partition.carry_out", confirming(Partition.carry_out), r"confirmed before it was durable"),
+        "rewindmq.engine.runtime.partition.Partition.carry_out", confirming(Partition.carry_out),
+        r"confirmed before it was durable"),
 }  # fmt: skip
 
 

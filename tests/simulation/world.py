@@ -88,7 +88,7 @@ class World:
                 stack.enter_context(patch(name, value))
             for name, replacement in self._replacements().items():
                 stack.enter_context(patch(name, replacement))
-            logger = logging.getLogger("engine")
+            logger = logging.getLogger("rewindmq.engine")
             handler = _Defects(self.defects, self.witness)
             before = logger.propagate
             logger.addHandler(handler)

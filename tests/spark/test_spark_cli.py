@@ -208,7 +208,10 @@ def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(capsys, monk
     address = f"127.0.0.1:{free_port()}"
     assert cli.run(["state-at", "--kafka", address]) == 69
     assert f"nothing is heard from {address}" in capsys.readouterr().err
-    assert status_of(RuntimeError("Traceback\nengine.log.base.NoAnswer: Kafka: no answer\n\n\tat org.apache")) == 69
+    assert (
+        status_of(RuntimeError("Traceback\nrewindmq.engine.log.contract.NoAnswer: Kafka: no answer\n\n\tat org.apache"))
+        == 69
+    )
 
 
 @pytest.mark.parametrize("buffering", [1, -1], ids=["while it writes", "at its end"])
@@ -262,7 +265,7 @@ def test_the_cause_is_found_in_what_spark_wraps() -> None:
     error = RuntimeError(
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         'Traceback (most recent call last):\n  File "x.py", line 1\n'
-        "rewindmq.engine.log.contract.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache.spark..."
+        "rewindmq.engine.log.contract.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache..."
     )
     assert failures.cause_of(error) == ("CorruptLog", "/d/0.avro: block at byte 9 (offset 3): bad")
     assert failures.cause_of(ValueError("odd"))[0] == "ValueError"

@@ -1,4 +1,4 @@
-"""As if a message, a user or a deployment had not been: what would be otherwise, and the queue that comes of it (B-11)."""
+"""A history without one message, one user or one deployment: the differences, and the resulting queue (B-11)."""
 
 import json
 from dataclasses import replace

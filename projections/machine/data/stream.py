@@ -2,7 +2,7 @@
 
     published   to the end of `arrived`; nobody takes it out
     retention   cuts the head: by max-age (reason expired), by max-length-bytes (reason maxlen)
-    consumers   are attached and counted, and get nothing from the fold: engine/rewind/stream_consumers.py reads for them
+    consumers   are attached and counted, and get nothing from the fold (engine/rewind/stream_consumers.py)
 
 A message's number in its stream is dense: it counts from 0 what was published, and is what x-stream-offset means. The
 first message still there has number `published - messages_ready`, so the numbers need no memory.
