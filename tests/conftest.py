@@ -2,10 +2,10 @@
 
     broker          one started broker for a test module; ends with it, and must end cleanly
     start_broker    a function that starts more, or starts one again in the same directory
-    kafka, kafka3   a real Kafka of one node, of three (tests/kafka/fixtures.py)
+    kafka, kafka3   a real Kafka of one node, of three (tests/support/kafka/fixtures.py)
 
 Where tests run in several processes (`make test`), a file's tests stay together and in order, for what they share; and
-so do all of tests/kafka, since one Kafka is enough for two cores, and all of tests/spark.
+so do all of tests/system/kafka, since one Kafka is enough for two cores, and all of tests/system/spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kafka.fixtures import kafka, kafka3
-from tests.running import RunningBroker
+from tests.support.kafka.fixtures import kafka, kafka3
+from tests.support.running import RunningBroker
 
 __all__ = ["broker", "kafka", "kafka3", "start_broker"]
-TOGETHER = ("tests/kafka/", "tests/spark/")
+TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
 
 
 class Grouped(LoadScopeScheduling):

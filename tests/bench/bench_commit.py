@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.writer import PartitionWriter
-from tests.log.records import START_MS, record
+from tests.support.records import START_MS, record
 
 ROUNDS = 5
 SHAPES = ((1, 100), (20, 100), (200, 100), (1_000, 100), (40, 4_000), (4, 1_000_000))  # records of so many bytes

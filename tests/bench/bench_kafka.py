@@ -21,11 +21,11 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from peers import Broker, start_rabbitmq, start_rewindmq
-from perftest import Result, latency, perftest
+from tests.bench.peers import Broker, start_rabbitmq, start_rewindmq
+from tests.bench.perftest import Result, latency, perftest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster
 
 OPTIONS = ["-c", "500", "--quorum-queue"]
 WARM_SECONDS = "8"

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.shared_contract import Arrived
-from tests.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster
 
 RECORD_BYTES = 200
 RECORDS = 300_000

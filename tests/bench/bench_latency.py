@@ -7,8 +7,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from peers import running
-from perftest import latency, perftest
+from tests.bench.peers import running
+from tests.bench.perftest import latency, perftest
 
 
 def main() -> None:

@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pika
-from peers import Broker, running
-from perftest import perftest
+
+from tests.bench.peers import Broker, running
+from tests.bench.perftest import perftest
 
 
 def ready(broker: Broker, queue: str) -> int:

@@ -12,8 +12,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from peers import Broker, running
-from perftest import latency, perftest
+from tests.bench.peers import Broker, running
+from tests.bench.perftest import latency, perftest
 
 QUEUES = 100
 PATTERN = ["--queue-pattern", "bench-%d", "--queue-pattern-from", "1", "--queue-pattern-to", str(QUEUES)]

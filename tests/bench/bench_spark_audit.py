@@ -13,15 +13,14 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench_spark_scale import timed
-from generated_history import write_history
-
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.session import session
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
+from tests.bench.bench_spark_scale import timed
+from tests.bench.generated_history import write_history
 
 
 def held(findings: list[Any]) -> None:

@@ -19,10 +19,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from bench_spark_fold import tree_cpu_seconds, write_history
-
 from rewindmq.schemas.registry import envelope_schema
-from tests.spark.connector import make_connectors_known
+from tests.bench.bench_spark_fold import tree_cpu_seconds, write_history
+from tests.support.spark.connector import make_connectors_known
 
 ROUNDS = 4
 FOLDED = (

@@ -25,7 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from generated_history import write_backlog, write_history
+from tests.bench.generated_history import write_backlog, write_history
 
 CHUNKS = 16
 LEAST = 50_000

@@ -8,8 +8,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from peers import running
-from perftest import WORKLOADS, perftest
+from tests.bench.peers import running
+from tests.bench.perftest import WORKLOADS, perftest
 
 
 def main() -> None:

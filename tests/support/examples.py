@@ -1,0 +1,13 @@
+"""Says with how many examples a property is tried: few with `--tier quick`, else as many as it asks for."""
+
+from hypothesis import settings
+
+FEW = 20
+
+settings.register_profile("dev", max_examples=FEW, deadline=None)
+settings.register_profile("full", deadline=None)
+
+
+def examples(most: int) -> int:
+    """For `@settings(max_examples=examples(300))`."""
+    return min(most, FEW) if settings.get_current_profile_name() == "dev" else most
