@@ -1,6 +1,6 @@
 """What a commit of the embedded log costs, in CPU, without a broker: writing a block, and reading it again.
 
-    python tests/bench/bench_commit.py [DIR]       DIR: a directory on the disk to be measured (default: here)
+    python -m tests.bench.bench_commit [DIR]       DIR: a directory on the disk to be measured (default: here)
 
 First the disk's part: a block alone, a block with the bytes of its check in it, and two ways to keep a checksum
 elsewhere. Then whole blocks of the log: without fdatasync (in memory), with it, and reading. The least of five rounds.
@@ -12,8 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.writer import PartitionWriter

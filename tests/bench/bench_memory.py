@@ -3,7 +3,7 @@
 RewindMQ and Debian's RabbitMQ (classic queue) in one run. Restart: from the start of the process, after a clean stop,
 to an answer that counts all of them.
 
-    python tests/bench/bench_memory.py [--messages 1000000]
+    python -m tests.bench.bench_memory [--messages 1000000]
 """
 
 import argparse

@@ -1,17 +1,14 @@
-"""What an audit costs, beside verify and state_at: `python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N]`.
+"""What an audit costs, beside verify and state_at: `python -m tests.bench.bench_spark_audit [EVENTS] [--chunks N]`.
 
 One generated history in one partition, one Spark session on two cores. Each line: seconds on the wall, CPU of the
 Python workers for each event, and how many times that of state_at from the beginning, in the same run.
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay.audit.audit import audit

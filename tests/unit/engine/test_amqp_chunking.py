@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from rewindmq.schemas.events import Acked, Nacked, Published
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_wire import HANDSHAKE, Wire, decoded, method, properties, publish, raw_frame
+from tests.support.examples import examples
 
 RAWS = [properties(), properties(delivery_mode=2, headers={"a": "b"}), properties(expiration="5", priority=3)]
 
@@ -62,7 +63,7 @@ class Outcome:
         return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(publishes | others, max_size=25), st.data())
 def test_any_chunking_gives_the_same_result(frames: list[bytes], data: st.DataObject) -> None:
     stream = START + b"".join(frames)
@@ -75,7 +76,7 @@ def test_any_chunking_gives_the_same_result(frames: list[bytes], data: st.DataOb
     assert cut.logged() == whole.logged()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.lists(publishes | others, max_size=6))
 def test_byte_by_byte(frames: list[bytes]) -> None:
     stream = START + b"".join(frames)
@@ -84,7 +85,7 @@ def test_byte_by_byte(frames: list[bytes]) -> None:
     assert cut.logged() == whole.logged()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(publishes | others, min_size=1, max_size=12), st.data())
 def test_damaged_streams_end_in_an_amqp_close(frames: list[bytes], data: st.DataObject) -> None:
     """Flipped, inserted and deleted bytes: never an exception, never 541 (a defect of ours)."""
@@ -107,7 +108,7 @@ def test_damaged_streams_end_in_an_amqp_close(frames: list[bytes], data: st.Data
     assert outcome.wire.connection.state in ("running", "closing", "closed")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=200))
 def test_noise_after_the_handshake(noise: bytes) -> None:
     outcome = Outcome([START, noise])
@@ -115,7 +116,7 @@ def test_noise_after_the_handshake(noise: bytes) -> None:
     assert all(each.reply_code in (501, 502, 503, 504, 505) for each in closes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=60))
 def test_noise_instead_of_the_handshake(noise: bytes) -> None:
     Outcome([noise])

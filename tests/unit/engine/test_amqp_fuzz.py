@@ -19,6 +19,7 @@ from rewindmq.engine.broker.broker import Broker, Config
 from tests.support.amqp_double import DoubleBroker
 from tests.support.amqp_fuzz import Streams, expect, run, summary
 from tests.support.amqp_wire import Wire, header_frame, method, publish, raw_frame
+from tests.support.examples import examples
 
 FRAMES = int(os.environ.get("FUZZ_FRAMES", "1000000"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
@@ -95,7 +96,7 @@ WRONG: list[tuple[int, bytes]] = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.sampled_from(WRONG), st.integers(0, 2**32), st.lists(st.integers(0, 10_000), max_size=6))
 def test_what_is_wrong_is_told_by_its_code(wrong: tuple[int, bytes], seed: int, cuts: list[int]) -> None:
     """After anything that is right, however it is cut."""

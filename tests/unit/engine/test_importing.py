@@ -18,6 +18,7 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.pieces import members
 from rewindmq.engine.runtime.loop_share import Work
 from tests.support.broker_harness import Harness
+from tests.support.examples import examples
 from tests.system.http.test_http_definitions import WHOLE
 
 JSON = st.recursive(
@@ -105,7 +106,7 @@ def exported(h: Harness) -> dict[str, Any]:
     return found
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(300), deadline=None, suppress_health_check=list(HealthCheck))
 @given(document=documents())
 def test_any_document(h: Harness, document: Any) -> None:
     empty(h)

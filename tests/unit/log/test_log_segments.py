@@ -23,6 +23,7 @@ from rewindmq.schemas import walk
 from rewindmq.schemas.codec import Decoder, Encoder
 from rewindmq.schemas.events import Actor, Event, Published
 from rewindmq.schemas.registry import envelope_schema, envelope_schema_json
+from tests.support.examples import examples
 from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
 from tests.support.strategies import actors, timestamps
 from tests.support.strategies import events as any_event
@@ -176,7 +177,7 @@ def test_lengths_that_are_wrong_mislead_nobody(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.tuples(timestamps, actors, any_event), min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_walking_splits_every_event(events: list[tuple[int, Actor, Event]]) -> None:
     encoder = Encoder()
     records = [encoder.encode(encoder.prefix(time, actor), event) for time, actor, event in events]

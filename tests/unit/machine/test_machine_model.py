@@ -35,6 +35,7 @@ from rewindmq.schemas.events import (
     Tick,
 )
 from tests.support.events_for_tests import START_MS, VHOST, arguments, explain, policy, route
+from tests.support.examples import examples
 from tests.support.naive_model import NaiveMachine
 
 NAMES = ("a", "b", "c")
@@ -300,6 +301,6 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
 
 MachineAgainstModel.TestCase.settings = settings(
-    max_examples=120, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(120), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestMachineAgainstModel = MachineAgainstModel.TestCase

@@ -21,6 +21,7 @@ from rewindmq.schemas.events import (
     Route,
 )
 from tests.support.events_for_tests import VHOST, Bench, policy, route
+from tests.support.examples import examples
 
 LONG = 2**63 - 1
 numbers = st.one_of(st.integers(-2, 12), st.integers(-LONG - 1, LONG), st.sampled_from([101, 102, 2**31, 2**32, LONG]))
@@ -78,7 +79,7 @@ def test_every_kind_of_event_is_tried() -> None:
     assert set(HANDLERS) <= set(EVENT_TYPES)
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(250), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.one_of(events, messages), st.integers(0, 3), st.integers(-5, 1000)), max_size=25))
 def test_nothing_stops_the_fold(history: list[tuple[Event, int, int]]) -> None:
     bench = Bench()

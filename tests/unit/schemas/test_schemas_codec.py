@@ -28,6 +28,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.registry import parsed_envelope_schema
 from rewindmq.schemas.single_object import FramedDecoder, strip_framed_body, unwrap, wrap
+from tests.support.examples import examples
 from tests.support.samples import SAMPLES, sample_bytes
 from tests.support.strategies import EVENTS, actors, events, plain, timestamps
 
@@ -78,7 +79,7 @@ def _without_names(value: Any, in_union: bool = False) -> Any:
 
 @pytest.mark.parametrize("cls", EVENT_TYPES, ids=lambda cls: cls.__name__)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_every_event_is_written_as_fastavro_writes_it_and_comes_back(cls: type, data: st.DataObject) -> None:
     event, actor, timestamp_ms = data.draw(EVENTS[cls]), data.draw(actors), data.draw(timestamps)
     record = encoded(event, timestamp_ms, actor)
@@ -91,7 +92,7 @@ def test_every_event_is_written_as_fastavro_writes_it_and_comes_back(cls: type, 
 
 
 @given(history=st.lists(st.tuples(timestamps, actors, events), max_size=12))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_one_encoder_and_one_decoder_for_a_whole_history(history: list[tuple[int, Actor, Any]]) -> None:
     encoder, decoder = Encoder(), Decoder()
     for timestamp_ms, actor, event in history + history:
@@ -101,7 +102,7 @@ def test_one_encoder_and_one_decoder_for_a_whole_history(history: list[tuple[int
 
 
 @given(event=EVENTS[Published])
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_without_bodies_the_size_stays_and_a_stripped_record_has_no_body(event: Published) -> None:
     record = encoded(event)
     stripped = strip_body(record)
@@ -119,7 +120,7 @@ def test_without_bodies_the_size_stays_and_a_stripped_record_has_no_body(event: 
 
 
 @given(event=events)
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_other_records_are_not_stripped(event: Any) -> None:
     if not isinstance(event, Published):
         assert strip_body(encoded(event)) == encoded(event)
@@ -156,7 +157,7 @@ INTERESTING = st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0xFE, 0xFF]) | st.integer
 
 
 @given(event=events, data=st.data())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_damaged_records_are_refused_or_read_and_never_differently_by_the_fast_way_or_without_bodies(
     event: Any, data: st.DataObject
 ) -> None:
@@ -170,7 +171,7 @@ def test_damaged_records_are_refused_or_read_and_never_differently_by_the_fast_w
 
 
 @given(event=EVENTS[Published], user=st.text(max_size=80), data=st.data())
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(400), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_published_records_from_anywhere_are_read_alike(event: Published, user: str, data: st.DataObject) -> None:
     """Mostly damaged where it ends: cut within or exactly behind the body's length, or with bytes too many."""
     record = bytearray(encoded(event, actor=Actor(user, 0)))
@@ -198,7 +199,7 @@ def test_what_looks_like_the_mark_of_an_unstripped_record_is_none() -> None:
 
 
 @given(record=st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_random_bytes(record: bytes) -> None:
     assert_read_alike(Decoder(), record)
 

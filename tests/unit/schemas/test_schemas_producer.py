@@ -17,6 +17,7 @@ from rewindmq.schemas.events import Actor, Published
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.properties import flaw
 from rewindmq.schemas.single_object import FramedDecoder
+from tests.support.examples import examples
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 texts = st.text(st.characters(codec="utf-8"), max_size=63)  # 4 bytes a character at most
@@ -42,7 +43,7 @@ def event_of(value: bytes) -> tuple[Actor, Published]:
 
 
 @given(given_properties=properties, body=st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_was_given_is_what_the_broker_reads(given_properties: dict[str, Any], body: bytes) -> None:
     record = Publisher("billing").record("/", "orders", body, **given_properties)
     assert (record.topic, record.key) == ("rewindmq.queues", b"//orders")

@@ -11,6 +11,7 @@ from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES, flaw
 from rewindmq.schemas.single_object import FramedDecoder
+from tests.support.examples import examples
 from tests.unit.schemas.test_schemas_producer import properties
 
 
@@ -31,7 +32,7 @@ def encoded(given_properties: dict[str, object]) -> bytes:
 
 
 @given(given_properties=properties, data=st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_the_judgement_is_the_doors(given_properties: dict[str, object], data: st.DataObject) -> None:
     raw = bytearray(encoded({name: value for name, value in given_properties.items() if name != "expiration"}))
     for _ in range(data.draw(st.integers(0, 3))):
@@ -42,7 +43,7 @@ def test_the_judgement_is_the_doors(given_properties: dict[str, object], data: s
 
 
 @given(raw=st.binary(max_size=40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_any_bytes(raw: bytes) -> None:
     assert (flaw(raw) == "") == door_takes(raw)
 
