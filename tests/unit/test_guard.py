@@ -14,7 +14,7 @@ from tests.unit.conftest import Refused, guarded
 TRIES: dict[str, Callable[[], object]] = {
     "subprocess": lambda: subprocess.run([sys.executable, "-c", ""]),
     "multiprocessing": lambda: multiprocessing.get_context("spawn").Process(target=print).start(),
-    "fork": os.fork,
+    "fork": lambda: os.fork(),
     "another machine": lambda: socket.socket().connect(("192.0.2.1", 80)),
 }
 
