@@ -24,6 +24,7 @@ from engine.http.bodies import Json
 from engine.loop_share import Work
 from engine.parameters import OPERATOR_POLICY, check_parameter
 from engine.policies import checked_definition
+from engine.slices import Pace
 from engine.users import check_patterns, hash_of_user, tags_from, tags_of_user
 from projections.queue_arguments import QUEUE_ARGUMENTS
 from projections.topology import VHOST_LIMITS, system_exchanges
@@ -63,9 +64,12 @@ class Import:
 
     async def carry_out(self) -> None:
         """PreconditionFailed, and nothing is done, when anything in it is wrong."""
+        await self.broker.vhosts_have_left()  # their queues are still there, and do not count
         await self._judge()
+        pace = Pace(self.broker.turns.written)
         async for step in self.work.over(self.steps):
             await step()
+            await pace.changed()
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
