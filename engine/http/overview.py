@@ -21,7 +21,7 @@ from engine.http.call import Call, bad_request, not_found, reply, text
 from engine.http.clients import visible_sessions
 from engine.http.clock import clock_item
 from engine.http.listing import Item, listed, queues_by_name, single
-from engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
+from engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
 from engine.logs import LEVELS, set_level
 from engine.loop_share import Work
 from engine.watermarks import disk_limit, memory_watermark, resident_bytes
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 STARTED = time.monotonic()
 PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
-AT_ONCE = 512  # queues that are counted before others may have their turn
 MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
 
 

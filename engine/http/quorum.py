@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from engine.http.call import ApiError, Call, bad_request, reply, text
 from engine.http.filters import NameFilter
-from engine.http.listing import Item
+from engine.http.listing import Item, queues_in
 from engine.log.base import LogError
 from engine.log.kafka_clients import KafkaClients
 from engine.log.kafka_replicas import KafkaReplicas, Placed, reassignment
@@ -267,7 +267,6 @@ async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[t
     chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
     return [
         (partition, queue)
-        for partition in call.broker.partitions
-        async for queue in call.work.over(list(partition.machine.queues()))
-        if queue.type == "quorum" and queue.vhost in chosen and names.fits(queue.name)
+        async for partition, queue in call.work.over(await queues_in(call, chosen))
+        if queue.type == "quorum" and names.fits(queue.name)
     ]
