@@ -13,7 +13,7 @@ name. They are no proof of a forgery.
 
 from dataclasses import dataclass
 
-from schemas.events import BrokerStarted, Checkpointed, Event
+from rewindmq.schemas.events import BrokerStarted, Checkpointed, Event
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ _starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
 
 def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
     """A process that is killed when the test run ends, however that ends."""
+
     def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
@@ -50,7 +51,7 @@ def free_port() -> int:
 class RunningBroker:
     """A broker process that is ready. What it writes to stderr is kept in `errors`."""
 
-    program: tuple[str, ...] = ("-m", "engine")
+    program: tuple[str, ...] = ("-m", "rewindmq.engine")
 
     def __init__(self, data: Path, *options: str) -> None:
         self.data = data

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness
 
-from engine.broker import Broker
-from engine.definitions import export
-from engine.http.listing import bindings_by_source, by_key
-from engine.http.pieces import members
-from engine.http.statistics import AT_ONCE
-from engine.http.vhosts import numbers_of
-from engine.loop_share import SLICE_SECONDS, LoopShare, Work
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.definitions.document import export
+from rewindmq.engine.http.listing import bindings_by_source, by_key
+from rewindmq.engine.http.pieces import members
+from rewindmq.engine.http.resources.vhosts import numbers_of
+from rewindmq.engine.http.statistics import AT_ONCE
+from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work
 
 VHOSTS = 400
 QUEUES = 4 * AT_ONCE  # all in the vhost v0

@@ -1,0 +1,106 @@
+"""Virtual hosts over HTTP. Who sees them: an administrator and a monitoring user all, others those that they may enter;
+only an administrator sees one by its name and changes it."""
+
+from collections.abc import Container
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from rewindmq.engine.broker.users import tags_from
+from rewindmq.engine.definitions.document import metadata_of
+from rewindmq.engine.definitions.load import default_queue_type
+from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
+from rewindmq.engine.http.listing import Item, by_key, listed, queues_by_name
+from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.events import VhostCreated
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+
+async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> dict[str, tuple[Numbers, Numbers]]:
+    """The depth of the queues in each of these vhosts, and what was delivered of them. A vhost without queues has no
+    entry."""
+    known = statistics(broker)
+    found: dict[str, tuple[Numbers, Numbers]] = {}
+    queues = await queues_by_name(broker, work, vhosts)
+    for first in range(0, len(queues), AT_ONCE):
+        for vhost, pairs in groupby(queues[first : first + AT_ONCE], lambda pair: pair[1].vhost):
+            some = list(pairs)
+            before, served_before = found.get(vhost, ({}, {}))
+            depth, served = depth_of(queue for _, queue in some), known.of_queues(some)
+            found[vhost] = summed((before, depth)), summed((served_before, served))
+        if work.due:
+            await work.give_way()
+    return found
+
+
+def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, Numbers]]) -> Item:
+    """message_stats: of what its queues delivered, for what was published is not counted by vhost."""
+    name, known = vhost.vhost, statistics(call.broker)
+    depth, served = numbers.get(name) or (depth_of(()), known.of_queues(()))
+    served = {key: value for key, value in served.items() if key != "publish"}
+    return {
+        "name": name, "description": vhost.description, "tags": list(vhost.tags),
+        "default_queue_type": vhost.default_queue_type or "undefined", "metadata": metadata_of(vhost),
+        "tracing": name in call.broker.firehose.vhosts, "cluster_state": {call.broker.config.node: "running"},
+        **known.rates.shown(("vhost", name), depth), **known.message_stats(("vhost", name), served),
+    }  # fmt: skip
+
+
+async def list_vhosts(call: Call) -> Response:
+    names = set(call.monitored_vhosts())
+    vhosts = await by_key(call.work, call.broker.topology.vhosts, names.__contains__)
+    numbers = await numbers_of(call.broker, call.work, names)
+    return await listed(call, vhosts, lambda vhost: vhost_item(call, vhost, numbers))
+
+
+def named(call: Call) -> str:
+    """The vhost in the path, for an administrator."""
+    call.require()
+    name = call.segment("vhost")
+    if name not in call.broker.topology.vhosts:
+        raise not_found()
+    return name
+
+
+async def show_vhost(call: Call) -> Response:
+    vhost = call.broker.topology.vhosts[named(call)]
+    return reply(vhost_item(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
+
+
+async def put_vhost(call: Call) -> Response:
+    """What the body does not say is taken away from a vhost that exists, as in RabbitMQ."""
+    call.require()
+    name = call.segment("vhost")
+    content = await call.body()
+    tags = tags_from(content.get("tags") or "")
+    kind = default_queue_type(content.get("default_queue_type", content.get("defaultqueuetype")))
+    tracing = content.get("tracing")
+    if tracing not in (None, True, False, "true", "false"):
+        raise bad_request("tracing must be true or false")
+    new = name not in call.broker.topology.vhosts
+    await call.broker.create_vhost(call.user, name, text(content, "description", ""), tags, kind)
+    if new:  # who makes a vhost may use it, as in RabbitMQ's API
+        await call.broker.set_permissions(call.user, name, call.user, ".*", ".*", ".*")
+    await call.durable()
+    if tracing is not None:  # a vhost keeps its tracing where the body does not name it, as in RabbitMQ
+        call.broker.firehose.switch(name, tracing in (True, "true"))
+    return done(new)
+
+
+async def delete_vhost(call: Call) -> Response:
+    await call.broker.delete_vhost(call.user, named(call))
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def start_vhost(call: Call) -> Response:
+    """A vhost of RabbitMQ's can be down on a node, ours can't: it is running already."""
+    named(call)
+    node = call.segment("node")
+    if node != call.broker.config.node and node not in (each.node for each in call.broker.topology.nodes.values()):
+        raise bad_request(f"Request to node {node} failed: there is no such node")
+    return Response(status_code=204)
