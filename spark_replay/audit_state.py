@@ -22,8 +22,9 @@ from projections.machine.machine import Machine
 from spark_replay.audit_fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 5
+FORMAT = 6
 _CLASSES = {
+    ("projections.last_words", "LastWords"),
     ("spark_replay.attached", "Attached"),
     ("spark_replay.claims", "Claims"),
     ("spark_replay.levels", "Levels"),

@@ -130,7 +130,7 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    if type(value).__module__.startswith("spark_replay.") and hasattr(value, "__dict__"):
+    if type(value).__module__.startswith(("spark_replay.", "projections.")) and hasattr(value, "__dict__"):
         return _plain(value.__dict__)
     return value
 
