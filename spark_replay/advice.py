@@ -13,8 +13,8 @@ _BYTES = (
     " do not start a broker on it"
 )
 _BEHIND = (
-    "no broker that stops writes such an event: compare the log from the offset on with a backup or a copy of the seals,"
-    " find out which program could write to the directory, and do not start a broker on it"
+    "no broker that stops writes such an event: compare the log from the offset on with a backup or a copy of the"
+    " seals, find out which program could write to the directory, and do not start a broker on it"
 )
 _RULE = (
     "read the events around the offset (`history`, `biography --message PARTITION:ID`), and report it with them: the"

@@ -8,7 +8,8 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from spark_replay.audit import CHAIN, STORE
+from spark_replay.audit import STORE
+from spark_replay.audit_bytes import CHAIN
 from spark_replay.audit_chunks import LEDGERS
 from spark_replay.audit_fold import CHECKS
 from spark_replay.audit_policies import POLICIES

@@ -30,8 +30,9 @@ from schemas.events import (
     Published,
     Route,
 )
-from spark_replay.audit import chain_rows, concluded, ends_of, fold_audit
-from spark_replay.findings import Finding, of_row
+from spark_replay.audit import concluded, ends_of, fold_audit
+from spark_replay.audit_bytes import joined, parts_of, segment_rows
+from spark_replay.findings import Finding
 from spark_replay.fold import Feed, log_groups
 from spark_replay.letters import SORTED_BY
 from spark_replay.ranges import Range
@@ -165,7 +166,9 @@ def audited(data: Path) -> list[Finding]:
     """What `audit` finds, without Spark: its tasks, and what its driver makes of them."""
     reader = EmbeddedLogReader(data)
     named = [reader.metadata.name, *(partition.name for partition in reader.queues)]
-    chains = [of_row(row, not row.ok) for name in named for row in rows_of(chain_rows(Range(name, 0, 0), str(data)))]
+    parts = {name: parts_of(str(data), name) for name in named}
+    proofs = [row for each in parts.values() for part in each for row in rows_of(segment_rows(part))]
+    chains = [joined(name, each, proofs, {}, None) for name, each in parts.items()]
     sound = {finding.partition for finding in chains if finding.ok}
     reach = ends_of(reader)
     rows, letters = [], []
