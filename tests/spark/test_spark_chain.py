@@ -18,7 +18,7 @@ from spark_replay.cutting import cut
 from spark_replay.findings import Finding
 from tests.log.older import to_format_1
 
-SEGMENT_BYTES = 12_000
+SEGMENT_BYTES = 44_000  # 36,000 are the header
 NAMES = ("metadata-0", "queues-0", "queues-1")
 
 
@@ -32,7 +32,7 @@ def history(data: Path, seed: int, events: int) -> Path:
 @pytest.fixture(scope="module")
 def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A partition of many segments."""
-    return history(tmp_path_factory.mktemp("long") / "data", 31, 1_500)
+    return history(tmp_path_factory.mktemp("long") / "data", 31, 1_000)
 
 
 def copied(data: Path, tmp_path: Path) -> Path:
@@ -78,7 +78,7 @@ def lose_the_first(data: Path) -> None:
 
 def take_another(data: Path) -> None:
     """A segment that is sound in itself, of another history."""
-    other = history(data.parent / "other", 32, 1_500)
+    other = history(data.parent / "other", 32, 600)
     path = files_of(data)[2]
     like = min(files_of(other)[1:], key=lambda each: each.stat().st_size)
     shutil.copy(like, path)
@@ -149,7 +149,8 @@ def test_only_the_last_segment_and_new_ones_are_read_again(
     assert since(spark, data, audited, tmp_path) == found
     command = ["audit", "--data", str(data), "--snapshots", str(audited), "--format", "json"]
     assert cli.run([*command, "--since-last"]) == 0
-    told = [row for row in json.loads(capsys.readouterr().out) if (row["check"], row["partition"]) == (CHAIN, "queues-0")]
+    rows = json.loads(capsys.readouterr().out)
+    told = [row for row in rows if (row["check"], row["partition"]) == (CHAIN, "queues-0")]
     assert told[0]["detail"].endswith(says)
     assert cli.run(command) == 65  # one of the whole reads it
 
@@ -165,7 +166,7 @@ def flip_the_last(data: Path) -> None:
 
 def put_together_anew(data: Path) -> None:
     """Another history with a chain that holds."""
-    other = history(data.parent / "anew", 34, 1_800)
+    other = history(data.parent / "anew", 34, 1_200)
     shutil.rmtree(data / "log" / "queues-0")
     shutil.copytree(other / "log" / "queues-0", data / "log" / "queues-0")
 
