@@ -25,7 +25,7 @@ from spark_replay.session import session
 from spark_replay.state import state_at
 
 
-EVENT_BYTES = 116  # of one in the log, on average
+EVENT_BYTES = 86  # of one in the log, on average
 
 
 def held(findings: list[Any]) -> None:
