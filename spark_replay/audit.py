@@ -2,7 +2,7 @@
 
     findings = audit(spark, "DATA");  all(finding.ok for finding in findings)
 
-    chain     every block's bytes against the hash chain, also of the metadata log    audit_bytes.py, a task a segment
+    chain     every block's bytes against the hash chain, also of the metadata log    audit_bytes.py, tasks by segments
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
     snapshots (where there are some) each is what the events lead to from the one before      chunks.py, a task each
     ...       the checks of audit_fold.py, at every offset                                    a Spark task a partition

@@ -1,4 +1,4 @@
-"""Are the bytes of an embedded log those that were written? Each segment is proven by a Spark task of its own.
+"""Are the bytes of an embedded log those that were written? Each segment is proven by itself, by many Spark tasks.
 
     parts ->tasks-> a row a segment ->driver-> the segments joined in order, a finding a partition
 
@@ -8,6 +8,7 @@ each beginning with the end of the segment before.
     OWN/chain.json     {"queues-0": [a segment that an audit has proven, ...], ...}: all but the last one, which grows
 
 Rules
+- A task proves one segment, or as many small ones as make `TASK_BYTES`: a task costs 0.05 s besides.
 - With an auditor's own directory each proven segment must be the one that an earlier audit proved, by its hash chain.
 - `--since-last` does not read a segment again that an earlier audit proved and that has the size that it had then. It
   reads the others, and joins all of them.
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHAIN = "chain"
+TASK_BYTES = 32 << 20
 _NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks", "torn_bytes", "checked")
 
 
@@ -45,6 +47,13 @@ class Part(Range):
 
     file: str = ""
     last: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Share(Range):
+    """The segments of a partition that one task proves: the first begins at `start`, the last at `end`."""
+
+    parts: tuple[Part, ...] = ()
 
 
 class Proven:
@@ -104,8 +113,8 @@ def prove(
     if proven is not None and since_last:
         held = ((part, proven.unchanged(part)) for each in parts.values() for part in each)
         known = {part: segment for part, segment in held if segment is not None}
-    unread = [part for each in parts.values() for part in each if part not in known]
-    rows = for_each(spark, unread, segment_rows, columns.AUDIT).collect()
+    shares = [share for each in parts.values() for share in shares_of(part for part in each if part not in known)]
+    rows = for_each(spark, shares, share_rows, columns.AUDIT).collect()
     return [joined(name, each, rows, known, proven) for name, each in parts.items()]
 
 
@@ -119,8 +128,27 @@ def parts_of(data: str, partition: str) -> list[Part]:
     return [Part(partition, at, at, str(path), path == files[-1]) for at, path in zip(bases, files, strict=True)]
 
 
+def shares_of(parts: Iterable[Part]) -> Iterator[Share]:
+    some: list[Part] = []
+    size = 0
+    for part in parts:
+        some.append(part)
+        size += Path(part.file).stat().st_size
+        if size >= TASK_BYTES:
+            yield Share(part.partition, some[0].start, part.start, tuple(some))
+            some, size = [], 0
+    if some:
+        yield Share(some[0].partition, some[0].start, some[-1].start, tuple(some))
+
+
+def share_rows(share: Share) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    for part in share.parts:
+        yield from segment_rows(part)
+
+
 def segment_rows(part: Part) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: one segment, read and proven, as a row of AUDIT for the driver."""
+    """One segment, read and proven, as a row of AUDIT for the driver."""
     try:
         segment = verify_segment(Path(part.file), part.last)
         ok, offset, told = True, segment.base_offset, _packed(segment)

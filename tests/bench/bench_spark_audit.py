@@ -1,4 +1,6 @@
-"""What an audit costs, beside verify and state_at: `python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N] [--segments N]`.
+"""What an audit costs, beside verify and state_at.
+
+    python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N] [--segments N]
 
 One generated history in one partition, one Spark session on two cores. Each line: seconds on the wall, CPU of the
 Python workers for each event, and how many times that of state_at from the beginning, in the same run.
@@ -23,7 +25,6 @@ from spark_replay.chunks import verify
 from spark_replay.cutting import cut
 from spark_replay.session import session
 from spark_replay.state import state_at
-
 
 EVENT_BYTES = 86  # of one in the log, on average
 

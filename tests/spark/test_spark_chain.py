@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from engine.log.base import CorruptLog
 from engine.log.segments import segment_files
 from engine.log.verify import verify_chain
 from spark_replay import __main__ as cli
+from spark_replay import audit_bytes
 from spark_replay.audit import audit
 from spark_replay.audit_bytes import CHAIN, prove
 from spark_replay.cutting import cut
@@ -27,6 +28,13 @@ def history(data: Path, seed: int, events: int) -> Path:
     random_history(told, seed, events)
     told.close()
     return data
+
+
+@pytest.fixture(autouse=True, scope="module")
+def a_task_a_segment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(audit_bytes, "TASK_BYTES", 1)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +69,17 @@ def test_segments_say_what_the_whole_chain_says(spark, long: Path) -> None:
         records, blocks = sum(each.records for each in segments), sum(each.blocks for each in segments)
         assert found[name].ok
         assert found[name].detail == f"{records} records in {blocks} blocks, chain {segments[-1].chain.hex()[:16]}"
+
+
+@pytest.mark.parametrize(("task_bytes", "at_once"), [(1, 1), (100_000, 3), (1 << 30, 100)])
+def test_small_segments_share_a_task(
+    long: Path, monkeypatch: pytest.MonkeyPatch, task_bytes: int, at_once: int
+) -> None:
+    monkeypatch.setattr(audit_bytes, "TASK_BYTES", task_bytes)
+    parts = audit_bytes.parts_of(str(long), "queues-0")
+    shares = list(audit_bytes.shares_of(parts))
+    assert [part for share in shares for part in share.parts] == parts
+    assert max(len(share.parts) for share in shares) == min(at_once, len(parts))
 
 
 def flip_two(data: Path) -> None:
