@@ -68,7 +68,8 @@ class Stack:
         say("starting two nodes of RewindMQ ...")
         for node, amqp_port, http_port in zip(NODES, self.amqp_ports, self.http_ports, strict=True):
             name = f"rewindmq-{node}"
-            self._run(name, "-m", "engine", "--data", str(self.data / name), "--node", name, "--kafka", self.bootstrap,
+            self._run(name, "-m", "rewindmq.engine", "--data", str(self.data / name), "--node", name, "--kafka",
+                      self.bootstrap,
                       "--amqp-port", str(amqp_port), "--http-port", str(http_port), until_ready=True)  # fmt: skip
         say("starting Spark's audit ...")
         from tests.spark.connector import make_connectors_known

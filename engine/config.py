@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from engine.tls import TlsListener
-from engine.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
-from projections.machine.profile import RABBITMQ_3_13
+from rewindmq.engine.runtime.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
+from rewindmq.engine.tls import TlsListener
+from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 
 VERSION = "0.1.0"
 # RabbitMQ's version whose semantics and management API these are: clients and tools look at it to know what they may
@@ -34,7 +34,9 @@ class Config:
     frame_max: int = 131_072
     channel_max: int = 2_047
     heartbeat_seconds: int = 60
-    semantics: str = RABBITMQ_3_13.name  # the profile of queues that ask for none (projections/machine/profile.py)
+    semantics: str = (
+        RABBITMQ_3_13.name
+    )  # the profile of queues that ask for none (projections/machine/rules/profile.py)
     tls: TlsListener | None = None
     loopback_users: tuple[str, ...] = ("guest",)  # they may connect from this machine only
     vm_memory_high_watermark: Limit = MEMORY_WATERMARK  # memory above which publishers are held back, as RabbitMQ's
@@ -53,7 +55,7 @@ class Config:
     kafka_settings: tuple[tuple[str, str], ...] = ()  # more of librdkafka's, for security: ("sasl.username", "x") ...
     node_timeout_ms: int = 10_000  # a node that was not heard of for so long is lost
 
-    log_level: str = "info"  # of what is logged to stderr (logs.py)
+    log_level: str = "info"  # of what is logged to stderr (logging_setup.py)
     prometheus_port: int | None = None  # /metrics there, too (RabbitMQ's is 15692); None: with the API only
 
     @property

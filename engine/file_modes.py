@@ -1,7 +1,7 @@
 """Who may read what RewindMQ writes: its own user, and its group. Bodies of messages are in nearly every file.
 
-    restrict_new_files()      from here on directories are made 0750 and files 0640, or tighter
-    close_to_others(DIR)      what an older version made wider is closed
+restrict_new_files()      from here on directories are made 0750 and files 0640, or tighter
+close_to_others(DIR)      what an older version made wider is closed
 """
 
 import logging

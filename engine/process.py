@@ -1,7 +1,7 @@
 """The composition root: log, broker, AMQP server and management API in one uvloop loop, until a signal ends them.
 
 Rules of this file
-- One line on stdout when clients may come; everything else goes to the log on stderr (logs.py).
+- One line on stdout when clients may come; everything else goes to the log on stderr (logging_setup.py).
 - SIGTERM and SIGINT stop cleanly: connections are closed with 320, everything is durable and persisted.
 - What prevents a start is one line on stderr and an exit code of sysexits.h: 65 the data are damaged, 69 a port is
   taken, another broker has the data directory or Kafka is not there, 78 the directory cannot be used, or its history is
@@ -20,21 +20,21 @@ from collections.abc import Callable
 
 import uvloop
 
-from engine.broker import Broker, Config
-from engine.config import VERSION, bracketed
-from engine.definitions import load
-from engine.doors import bound, shares, take_descriptors
-from engine.errors import AmqpError
-from engine.file_modes import close_to_others
-from engine.http.app import make_app
-from engine.http.serving import Listening, serve
-from engine.joining import open_node
-from engine.log.base import CorruptLog, LogError
-from engine.logs import escaped, log_to_stderr
-from engine.server import AmqpServer
-from projections.machine.machine import NewerHistory
-from projections.store import StoreError
-from schemas.codec import UndecodableRecord
+from rewindmq.engine.amqp.server import AmqpServer
+from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.cluster.start import open_node
+from rewindmq.engine.config import VERSION, bracketed
+from rewindmq.engine.definitions.document import load
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.file_modes import close_to_others
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.server import Listening, serve
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.logging_setup import escaped, log_to_stderr
+from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
+from rewindmq.projections.machine.machine import NewerHistory
+from rewindmq.projections.store.store import StoreError
+from rewindmq.schemas.codec import UndecodableRecord
 
 DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 65, 69, 70, 78
 

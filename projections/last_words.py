@@ -17,8 +17,8 @@ other event is `odd`: no broker wrote it.
 
 from dataclasses import dataclass
 
-from projections.hidden import is_delay_queue
-from schemas.events import (
+from rewindmq.projections.rules.internal_queues import is_delay_queue
+from rewindmq.schemas.events import (
     BROKER,
     Actor,
     BrokerStarted,

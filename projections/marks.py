@@ -9,10 +9,10 @@ partition stands where the last of it left it.
 
 from collections.abc import Callable, Mapping
 
-from projections.replay import PartitionLog, events_of
-from projections.rewind import At, RewindError, parse_time
-from projections.topology import Topology
-from schemas.events import MarkSet
+from rewindmq.projections.replay import PartitionLog, events_of
+from rewindmq.projections.rewind import At, RewindError, parse_time
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import MarkSet
 
 PREFIX = "mark:"
 Marks = Mapping[str, MarkSet]

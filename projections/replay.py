@@ -18,14 +18,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from projections.last_words import Behind, LastWords
-from projections.machine.effects import Effect, Quarantine
-from projections.machine.machine import Machine
-from projections.quarantine import QuarantineReport
-from projections.store import Projector, StateStore, StoreError
-from schemas.codec import Decoder, UndecodableRecord
-from schemas.events import Actor, Event, Published
-from schemas.single_object import FramedDecoder
+from rewindmq.projections.last_words import Behind, LastWords
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.store.store import Projector, StateStore, StoreError
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import Actor, Event, Published
+from rewindmq.schemas.single_object import FramedDecoder
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ GROUP_EFFECTS = 4_096
 
 
 class Block(Protocol):
-    """Of `engine.log.base.Block`, what a fold needs."""
+    """Of `rewindmq.engine.log.contract.Block`, what a fold needs."""
 
     @property
     def first_offset(self) -> int: ...
@@ -47,7 +47,7 @@ class Block(Protocol):
 
 
 class PartitionLog(Protocol):
-    """Of `engine.log.base.LogPartition`, what a fold needs: see there."""
+    """Of `rewindmq.engine.log.contract.LogPartition`, what a fold needs: see there."""
 
     name: str
     framed: bool

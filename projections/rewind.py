@@ -15,10 +15,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from projections.machine.effects import Effect
-from projections.machine.machine import Machine
-from projections.replay import PartitionLog, decoder_for, fold
-from projections.snapshots import SnapshotError, Snapshots, load
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import PartitionLog, decoder_for, fold
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 
 logger = logging.getLogger(__name__)
 

@@ -15,16 +15,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from projections import keys
-from projections.last_words import Behind
-from projections.machine.machine import Machine
-from projections.machine.queue import Queue
-from projections.projector import STAMP_MS
-from projections.quarantine import QuarantineReport
-from projections.replay import PartitionLog, blocks_of, decoder_for, events_of, fold, last_words_before, replay
-from projections.store import StateStore, StoreError
-from schemas.codec import Encoder
-from schemas.events import BROKER, Published
+from rewindmq.projections.last_words import Behind
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import PartitionLog, blocks_of, decoder_for, events_of, fold, last_words_before, replay
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.projector import STAMP_MS
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import BROKER, Published
 
 # So many differences are listed for a partition; beyond that they are only counted.
 LISTED_DIFFERENCES = 1_000

@@ -1,4 +1,4 @@
-"""Records: one envelope as Avro binary, by hand for the events that are hot, by `schemas.shapes` for the rest.
+"""Records: one envelope as Avro binary, by hand for the events that are hot, by `rewindmq.schemas.shapes` for the rest.
 
     encoder = Encoder();  prefix = encoder.prefix(timestamp_ms, actor)      # once per socket read
     record = encoder.encode(prefix, event)                                   # prefix + union index + fields
@@ -10,8 +10,8 @@
 Rules of this file
 - Whatever the hand-written code makes equals, byte for byte, what any Avro library makes of the same schema.
 - The hand-written reading knows only the form that our own encoder makes of sound events. Whatever surprises it goes to
-  `schemas.shapes`, which knows every legal form and says what is wrong with the rest. So there is one judge of what can
-  be decoded, and the fast way must only never accept what the judge refuses.
+  `rewindmq.schemas.shapes`, which knows every legal form and says what is wrong with the rest. So there is one judge of
+  what can be decoded, and the fast way must only never accept what the judge refuses.
 - This module may be compiled by mypyc, which cannot slice to an end before the start, nor index by more than 62 bits.
 - Whether a record can be decoded does not depend on whether its body is wanted: a record of which the body is not all
   there, or goes on behind it, is refused with `bodies` False as it is with True. What `strip_body` makes is another
@@ -22,7 +22,7 @@ Rules of this file
 
 from typing import Any
 
-from schemas.events import (
+from rewindmq.schemas.events import (
     EVENT_TYPES,
     Acked,
     Actor,
@@ -38,8 +38,8 @@ from schemas.events import (
     Route,
     Tick,
 )
-from schemas.registry import envelope_schema
-from schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
+from rewindmq.schemas.registry import envelope_schema
+from rewindmq.schemas.shapes import Cursor, Shape, UndecodableRecord, long_bytes, read, shape_of, write
 
 __all__ = ["CLASSES", "Decoder", "Encoder", "UndecodableRecord", "strip_body"]
 
@@ -202,7 +202,7 @@ class Encoder:
 
 
 class _Surprise(Exception):
-    """The fast way does not know this form: let `schemas.shapes` judge."""
+    """The fast way does not know this form: let `rewindmq.schemas.shapes` judge."""
 
 
 def _varint(record: bytes, pos: int) -> tuple[int, int]:

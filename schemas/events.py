@@ -19,7 +19,7 @@ id names its epoch: `id >> EPOCH_SHIFT`.
 
 from dataclasses import dataclass
 
-from schemas.clock_events import ClockEvent, ClockSet, ClockStepped
+from rewindmq.schemas.clock_events import ClockEvent, ClockSet, ClockStepped
 
 EPOCH_SHIFT = 24  # of session and consumer ids
 

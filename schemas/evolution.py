@@ -13,10 +13,10 @@ import functools
 import json
 from typing import Any
 
-from schemas.codec import CLASSES, Encoder
-from schemas.events import Published
-from schemas.registry import envelope_fingerprint, released_schema_json, type_schema
-from schemas.shapes import RECORD, Cursor, Shape, read, shape_of
+from rewindmq.schemas.codec import CLASSES, Encoder
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.registry import envelope_fingerprint, released_schema_json, type_schema
+from rewindmq.schemas.shapes import RECORD, Cursor, Shape, read, shape_of
 
 
 def upgraded(record: bytes, schema_fingerprint: str) -> bytes:

@@ -36,9 +36,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
-from schemas.events import Actor, Published, Route
-from schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES
-from schemas.single_object import FramedEncoder
+from rewindmq.schemas.events import Actor, Published, Route
+from rewindmq.schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES
+from rewindmq.schemas.single_object import FramedEncoder
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years, as for AMQP's publishers (S-036)
 ROUTES = 4_096  # queues that a publisher remembers; then it starts anew

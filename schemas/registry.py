@@ -5,7 +5,7 @@
 - A schema is known by its CRC-64-AVRO fingerprint, written as the 16 hexadecimal digits of its 8 bytes in the order in
   which they stand in the header of a single-object encoding (little-endian).
 - A schema under which records were stored is released: a copy stays in `schemas/released/<fingerprint>.avsc` for ever,
-  so that its records can be read for ever. `python -m schemas.registry` releases today's.
+  so that its records can be read for ever. `python -m rewindmq.schemas.registry` releases today's.
 """
 
 import functools
@@ -16,7 +16,7 @@ from typing import Any
 
 from fastavro.schema import fingerprint, parse_schema, to_parsing_canonical_form
 
-from schemas.shapes import UndecodableRecord
+from rewindmq.schemas.shapes import UndecodableRecord
 
 NAMESPACE = "rewindmq.history"
 
@@ -24,7 +24,7 @@ NAMESPACE = "rewindmq.history"
 Schema = str | list[Any] | dict[str, Any]
 
 
-RELEASED = resources.files("schemas") / "released"
+RELEASED = resources.files("rewindmq.schemas") / "released"
 
 
 class UnknownSchema(UndecodableRecord):
@@ -75,7 +75,7 @@ def parsed_envelope_schema() -> Schema:
 @functools.cache
 def type_schema(name: str) -> dict[str, Any]:
     """One of today's types as it stands in its file, the types it uses by name. Not to be changed by the caller."""
-    file = resources.files("schemas") / "avsc" / f"{name}.avsc"
+    file = resources.files("rewindmq.schemas") / "avsc" / f"{name}.avsc"
     schema: dict[str, Any] = json.loads(file.read_text("utf-8"))
     return schema
 

@@ -1,13 +1,13 @@
 """Records that travel alone (Kafka values), as Avro single objects.
 
-    | C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
+| C3 01 | fingerprint of the writer's schema, 8 bytes | the record |
 """
 
-from schemas.codec import Decoder, Encoder, strip_body
-from schemas.events import Actor, Event
-from schemas.evolution import upgraded
-from schemas.registry import envelope_fingerprint
-from schemas.shapes import UndecodableRecord
+from rewindmq.schemas.codec import Decoder, Encoder, strip_body
+from rewindmq.schemas.events import Actor, Event
+from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.registry import envelope_fingerprint
+from rewindmq.schemas.shapes import UndecodableRecord
 
 MARKER = b"\xc3\x01"
 _HEADER = MARKER + bytes.fromhex(envelope_fingerprint())
@@ -31,7 +31,7 @@ def unwrap(data: bytes) -> bytes:
 
 
 def strip_framed_body(data: bytes) -> bytes:
-    """`schemas.codec.strip_body` for a single object. One of another schema is as it was."""
+    """`rewindmq.schemas.codec.strip_body` for a single object. One of another schema is as it was."""
     return _HEADER + strip_body(data[len(_HEADER) :]) if data.startswith(_HEADER) else data
 
 

@@ -1,17 +1,17 @@
 """`python -m spark_replay`: state-at, history, biography, diff, slo, what-if, restore, audit, verify, cut and watch.
 
-Only the result is on stdout, and an error is one line on stderr (exit_status.py). The checks that need no Spark come
-before Spark is started, so that a typo costs no seconds.
+Only the result is on stdout, and an error is one line on stderr (commands/exit_status.py). The checks that need no
+Spark come before Spark is started, so that a typo costs no seconds.
 """
 
 import sys
 
 import click
 
-from spark_replay.commands_check import audit, cut, verify, watch_command
-from spark_replay.commands_read import biography, diff, history, keep_history, slo, state_at
-from spark_replay.commands_try import restore, what_if
-from spark_replay.exit_status import status_of
+from rewindmq.spark_replay.commands.check import audit, cut, verify, watch_command
+from rewindmq.spark_replay.commands.exit_status import status_of
+from rewindmq.spark_replay.commands.read import biography, diff, history, keep_history, slo, state_at
+from rewindmq.spark_replay.commands.simulate import restore, what_if
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -59,7 +59,7 @@ EVENTS = table(
     messages=pa.list_(struct(first=LONG, last=LONG)), requeue=BOOL, method=TEXT, credit=LONG, size=LONG,
     expiration_ms=LONG, priority=INT, persistent=BOOL, detail=TEXT, properties=BYTES, record=BYTES,
 )  # fmt: skip
-# As Spark's Kafka source has them; a value that is no text is JSON (properties.py)
+# As Spark's Kafka source has them; a value that is no text is JSON (history/properties.py)
 HEADERS = pa.list_(struct(key=TEXT, value=BYTES))
 
 
@@ -67,7 +67,6 @@ def events(bodies: bool, headers: bool) -> pa.Schema:
     """EVENTS, with what may be left out of it or costs time to decode."""
     more = [pa.field("headers", HEADERS)] * headers + [pa.field("body", BYTES)] * bodies
     return pa.schema([*EVENTS, *more])
-
 
 
 # (partition, offset, ordinal) identifies a row: `offset` is that of the event that caused it. `message_id` is null
@@ -120,7 +119,7 @@ PARTITIONS = table(
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
 
 AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)
-# ... with what advice.py says of them; both are empty for what holds
+# ... with what audit/advice.py says of them; both are empty for what holds
 FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)])
 
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number

@@ -4,11 +4,11 @@
     over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (kafka_frame.py)
     over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from wherever
 
-The same `projections.machine` runs here that runs in the broker. In the first way no record travels between Python and
-the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long partition with
-snapshots can be cut into stretches that are folded at the same time. A data directory is read so, and Kafka where an
-auditor has made snapshots of it (`cutting.py`): Spark's source reads one stretch of a partition at a time, and not from
-where a snapshot is. Memory is the machine's state and one group of records.
+The same `rewindmq.projections.machine` runs here that runs in the broker. In the first way no record travels between
+Python and the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long
+partition with snapshots can be cut into stretches that are folded at the same time. A data directory is read so, and
+Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's source reads one stretch of a partition
+at a time, and not from where a snapshot is. Memory is the machine's state and one group of records.
 
 What a fold makes of each event is a `Product`: it sees the event and its effects while the machine stands right behind
 the event. A record that cannot be decoded is skipped, as by every fold (DESIGN section 1), and shown to the product.
@@ -22,18 +22,19 @@ from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from engine.log.base import LogError
-from projections.machine.effects import Effect
-from projections.machine.machine import Machine
-from projections.replay import PartitionLog, decoder_for
-from projections.snapshots import SnapshotError, Snapshots, load
-from schemas.codec import Decoder, UndecodableRecord
-from schemas.events import Actor, CheckpointAsked, Checkpointed, Event
-from schemas.single_object import FramedDecoder
-from spark_replay import columns, lineage
-from spark_replay.history_log import Group, InKafka, Place, groups_in, open_log, partition_of
-from spark_replay.kafka_frame import records_frame
-from spark_replay.ranges import BadRequest, FromCheckpoint, Range, joined
+from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import Actor, CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.kafka_frame import records_frame
+from rewindmq.spark_replay.location.log import Group, InKafka, Place, groups_in, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -283,9 +284,7 @@ def _topic_task(
 # -- over a frame --------------------------------------------------------------------------------------------------
 
 
-def fold_frame(
-    records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema"
-) -> "DataFrame":
+def fold_frame(records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema") -> "DataFrame":
     """What `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS, each Spark partition of
     which holds one log partition from its beginning, in order (as the data source's view `records` gives it)."""
     of_kafka = "timestamp_ms" in records.columns

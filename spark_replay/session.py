@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_replay.failures import NoSpark
+import rewindmq
+from rewindmq.spark_replay.commands.failures import NoSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_ROOT = str(Path(__file__).resolve().parent.parent)
+_ROOT = str(Path(rewindmq.__file__).resolve().parent.parent)
 
 _LOCAL = {
     "spark.driver.host": "127.0.0.1",
@@ -39,7 +40,7 @@ def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False)
     _prepare_environment()
     from pyspark.sql import SparkSession
 
-    from spark_replay.source import register
+    from rewindmq.spark_replay.source.source import register
 
     builder = SparkSession.builder.appName("rewindmq").config("spark.sql.session.timeZone", "UTC")
     submitted = "SPARK_ENV_LOADED" in os.environ

@@ -4,17 +4,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from projections.machine.machine import Machine
-from projections.replay import decoder_for
-from spark_replay import columns
-from spark_replay.audit import concluded, ends_of
-from spark_replay.audit_fold import AuditProduct
-from spark_replay.audit_policies import rows_for_driver
-from spark_replay.findings import Finding
-from spark_replay.fold import Feed, fold_feed, groups_up_to
-from spark_replay.history_log import open_log
-from spark_replay.letters import NOTED, SORTED_BY, Post
-from spark_replay.ranges import Range
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import decoder_for
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.audit import concluded, ends_of
+from rewindmq.spark_replay.audit.dead_letter_join import NOTED, SORTED_BY, Post
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.policies import rows_for_driver
+from rewindmq.spark_replay.fold import Feed, fold_feed, groups_up_to
+from rewindmq.spark_replay.location.log import open_log
+from rewindmq.spark_replay.location.ranges import Range
 
 
 def findings_of(data: Path) -> list[Finding]:

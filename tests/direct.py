@@ -3,9 +3,9 @@
 import inspect
 from typing import Any
 
-from engine.broker import Broker, Partition
-from engine.eager import at_once
-from projections.machine.queue import Queue
+from rewindmq.engine.broker.broker import Broker, Partition
+from rewindmq.engine.runtime.eager import at_once
+from rewindmq.projections.machine.data.queue import Queue
 
 
 class Direct:

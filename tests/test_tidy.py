@@ -50,7 +50,7 @@ def imports_that_run(path: Path) -> set[str]:
 
 
 def module_name(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return ".".join(("rewindmq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
 
 
 def name(path: Path) -> str:
@@ -60,7 +60,9 @@ def name(path: Path) -> str:
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_imports_flow_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
-    ours = {module for module in imports(path) if module.split(".")[0] in PACKAGES}
+    modules = imports(path)
+    assert not {m for m in modules if m.split(".")[0] in PACKAGES}, "the folders are packages of rewindmq"
+    ours = {m.removeprefix("rewindmq.") for m in modules if m.startswith("rewindmq.")}
     allowed = ALLOWED[package] | {package}
     wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
     assert not wrong, f"{name(path)} must not import {sorted(wrong)}"
@@ -76,9 +78,10 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "projections" / "machine").glob("*.py")), ids=name)
+@pytest.mark.parametrize("path", sorted((ROOT / "projections" / "machine").rglob("*.py")), ids=name)
 def test_machine_is_pure(path: Path) -> None:
-    foreign = {m for m in imports(path) if m.split(".")[0] not in PURE | {"projections", "schemas"}}
+    own = ("rewindmq.projections.machine", "rewindmq.schemas.")
+    foreign = {m for m in imports(path) if m.split(".")[0] not in PURE and not m.startswith(own)}
     assert not foreign, f"{name(path)} imports {sorted(foreign)}: the fold has no clock, chance or I/O"
     code = "\n".join(line for line in ast.unparse(ast.parse(path.read_text())).splitlines())
     assert not IMPURE_CALLS.search(code), f"{name(path)}: {IMPURE_CALLS.search(code)}"
@@ -94,8 +97,9 @@ def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name)
 def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
-    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by projections/patterns.py."""
-    if path == ROOT / "projections" / "patterns.py":  # where Python's own decides what old histories hold
+    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by
+    projections/rules/patterns.py."""
+    if path == ROOT / "projections" / "rules" / "patterns.py":  # where Python's own decides what old histories hold
         return
     for node in ast.walk(ast.parse(path.read_text())):
         called = node.func if isinstance(node, ast.Call) else None
@@ -119,9 +123,9 @@ def test_functions_fit_a_screen(path: Path) -> None:
 
 
 def test_every_event_has_a_schema_and_a_handler() -> None:
-    from projections.machine.machine import HANDLERS
-    from projections.topology import HANDLERS as TOPOLOGY_HANDLERS
-    from schemas.events import EVENT_TYPES, NodeAlive
+    from rewindmq.projections.machine.machine import HANDLERS
+    from rewindmq.projections.topology.topology import HANDLERS as TOPOLOGY_HANDLERS
+    from rewindmq.schemas.events import EVENT_TYPES, NodeAlive
 
     for event in EVENT_TYPES:
         assert (ROOT / "schemas" / "avsc" / f"{event.__name__}.avsc").exists(), f"{event.__name__} has no schema"

@@ -11,13 +11,13 @@ raises AmqpError; the connection turns it into channel.close or connection.close
 
 from functools import partial
 
-from engine.amqp import methods
-from engine.amqp.confirms import Confirmations
-from engine.amqp.consumer import Consumer, content
-from engine.amqp.output import ChannelOutput
-from engine.amqp.overdue import Looks
-from engine.amqp.properties import Parsed, parse, with_reply_queue
-from engine.amqp.publishing import (
+from rewindmq.engine.amqp import methods
+from rewindmq.engine.amqp.confirms import Confirmations
+from rewindmq.engine.amqp.consumer import Consumer, content
+from rewindmq.engine.amqp.consumer_timeout import Looks
+from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.amqp.properties import Parsed, parse, with_reply_queue
+from rewindmq.engine.amqp.publishing import (
     ALWAYS,
     FAN_OUT,
     TRANSIENT,
@@ -28,17 +28,17 @@ from engine.amqp.publishing import (
     prompt,
     route_by_content,
 )
-from engine.amqp.publishing import decode as decode_publish
-from engine.amqp.settlement import Settlement, Verdict
-from engine.amqp.transactions import Transaction
-from engine.broker import Broker, ChannelStatus, Destination, Session
-from engine.certainty import REFUSALS
-from engine.config import MAX_MESSAGE_SIZE
-from engine.counters import Tally
-from engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
-from engine.memory import Kind
-from engine.subjects import NoKeyYet
-from schemas.events import Encryption, Published
+from rewindmq.engine.amqp.publishing import decode as decode_publish
+from rewindmq.engine.amqp.settlement import Settlement, Verdict
+from rewindmq.engine.amqp.transactions import Transaction
+from rewindmq.engine.broker.broker import Broker, ChannelStatus, Destination, Session
+from rewindmq.engine.cluster.certainty import REFUSALS
+from rewindmq.engine.config import MAX_MESSAGE_SIZE
+from rewindmq.engine.erasure.encryption import NoKeyYet
+from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
+from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.memory import Kind
+from rewindmq.schemas.events import Encryption, Published
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE = 512
@@ -57,7 +57,7 @@ class ConnectionState:
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[Consumer] = []  # consumers that want credit
         self.settling: list[Channel] = []  # channels whose settlements gather
-        self.heard = 0  # how many readings of the log had begun when the last bytes came (engine/certainty.py)
+        self.heard = 0  # how many readings of the log had begun when the last bytes came (engine/cluster/certainty.py)
         self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
 
 

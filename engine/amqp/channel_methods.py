@@ -10,30 +10,24 @@ import os
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from engine.amqp import methods
-from engine.amqp.channel import Channel
-from engine.amqp.consumer import Consumer, Getter
-from engine.amqp.methods import Method
-from engine.amqp.transactions import Transaction
-from engine.direct_reply import (
-    PSEUDO_QUEUE,
-    check_declared,
-    check_no_reply_queue,
-    declare,
-    new_name,
-)
-from engine.errors import (
+from rewindmq.engine.amqp import methods
+from rewindmq.engine.amqp.channel import Channel
+from rewindmq.engine.amqp.consumer import Consumer, Getter
+from rewindmq.engine.amqp.methods import Method
+from rewindmq.engine.amqp.transactions import Transaction
+from rewindmq.engine.broker.direct_reply import PSEUDO_QUEUE, check_declared, check_no_reply_queue, declare, new_name
+from rewindmq.engine.broker.exchanges import strip_cr_lf
+from rewindmq.engine.errors import (  # fmt: skip
     ChannelError,
     CommandInvalid,
     NotAllowed,
     NotFound,
     NotImplementedByBroker,
     PreconditionFailed,
-)  # fmt: skip
-from engine.exchanges import strip_cr_lf
-from engine.partition import Partition
-from projections.hidden import is_reply_queue
-from projections.machine.queue import Queue
+)
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_reply_queue
 
 Work = Coroutine[Any, Any, None]
 

@@ -11,8 +11,8 @@ Frames are made once per write, so a group commit that settles a thousand publis
 
 import struct
 
-from engine.amqp.output import ChannelOutput
-from engine.counters import Tally
+from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.runtime.counters import Tally
 
 pack_settle = struct.Struct(">BHIIQBB").pack
 ACK = 60 << 16 | 80
@@ -22,7 +22,7 @@ FRAME_END = 0xCE
 
 
 class Confirmations:
-    """Implements `engine.partition.Confirms`."""
+    """Implements `rewindmq.engine.runtime.partition.Confirms`."""
 
     def __init__(self, output: ChannelOutput, gathering: "list[Confirmations]", tally: Tally) -> None:
         self.output = output

@@ -16,11 +16,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from engine import limits
-from engine.amqp import channel_methods, handshake, methods, overdue
-from engine.amqp.channel import Channel
-from engine.amqp.erlang import describe
-from engine.amqp.frames import (
+from rewindmq.engine.amqp import channel_methods, handshake, methods
+from rewindmq.engine.amqp import consumer_timeout as overdue
+from rewindmq.engine.amqp.channel import Channel
+from rewindmq.engine.amqp.erlang import describe
+from rewindmq.engine.amqp.frames import (  # fmt: skip
     BODY,
     FANNED_OUT,
     FRAME_MIN_SIZE,
@@ -30,14 +30,14 @@ from engine.amqp.frames import (
     HEARTBEAT_FRAME,
     METHOD,
     PUBLISH,
-)  # fmt: skip
-from engine.amqp.held_back import HeldBack
-from engine.amqp.methods import Method, short_reply_text
-from engine.amqp.output import ChannelOutput, Output, do_nothing
-from engine.amqp.publishing import PutOff
-from engine.broker import Broker, Session
-from engine.eager import begin
-from engine.errors import (
+)
+from rewindmq.engine.amqp.methods import Method, short_reply_text
+from rewindmq.engine.amqp.output import ChannelOutput, Output, do_nothing
+from rewindmq.engine.amqp.publish_hold import HeldBack
+from rewindmq.engine.amqp.publishing import PutOff
+from rewindmq.engine.broker import limits
+from rewindmq.engine.broker.broker import Broker, Session
+from rewindmq.engine.errors import (  # fmt: skip
     AmqpError,
     ChannelError,
     ConnectionForced,
@@ -47,9 +47,10 @@ from engine.errors import (
     PreconditionFailed,
     ResourceError,
     UnexpectedFrame,
-)  # fmt: skip
-from engine.tls import TlsPeer
-from schemas.events import Credited
+)
+from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.tls import TlsPeer
+from rewindmq.schemas.events import Credited
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -234,7 +235,7 @@ class Connection(HeldBack):
         asyncio.get_running_loop().call_soon(self.have_turn)
 
     def held_back(self) -> bool:
-        """An alarm (held_back.py), or flow control of connections that publish (engine/flow.py)."""
+        """An alarm (publish_hold.py), or flow control of connections that publish (engine/cluster/flow_control.py)."""
         if self.throttled:
             return True
         flow = self.broker.flow
@@ -277,9 +278,7 @@ class Connection(HeldBack):
         try:
             self.broker.memory.check()
             if 0 < most <= count:
-                raise NotAllowed(
-                    f"number of channels opened ({count}) has reached the negotiated channel_max ({most})"
-                )
+                raise NotAllowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({most})")
             limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
         except (NotAllowed, ResourceError) as error:
             self.close(error)

@@ -20,15 +20,15 @@ import logging
 import struct
 from collections.abc import Callable
 
-from engine.amqp import methods
-from engine.amqp.output import ChannelOutput
-from engine.amqp.properties import with_counts
-from engine.amqp.settlement import Holder, Settlement
-from engine.broker import CREDIT_WINDOW
-from engine.deaths import without_blind_copies
-from engine.partition import Partition
-from projections.machine.queue import Queue
-from schemas.events import Published, Route
+from rewindmq.engine.amqp import methods
+from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.amqp.properties import with_counts
+from rewindmq.engine.amqp.settlement import Holder, Settlement
+from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.engine.routing.death_headers import without_blind_copies
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Published, Route
 
 log = logging.getLogger("rewindmq.amqp")
 
@@ -44,7 +44,7 @@ WINDOW_BYTES = 8_388_608
 
 
 class Consumer(Holder):
-    """One basic.consume. Implements `engine.partition.Consumer`."""
+    """One basic.consume. Implements `rewindmq.engine.runtime.partition.Consumer`."""
 
     def __init__(
         self, output: ChannelOutput, settlement: Settlement, tag: str, no_ack: bool, prefetch: int, notify: bool,
@@ -177,7 +177,7 @@ class Consumer(Holder):
 
 class LaterDelivery:
     """A delivery of a large body to a client that has enough unread. The message is in the store until it is acked, so
-    its body need not be in memory. Implements `engine.amqp.output.Later`."""
+    its body need not be in memory. Implements `rewindmq.engine.amqp.output.Later`."""
 
     def __init__(
         self, consumer: Consumer, tag: int, head: tuple[bytes, ...], partition: Partition, queue: Queue, message_id: int

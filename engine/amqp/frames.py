@@ -15,10 +15,10 @@ nothing after it is read.
 import struct
 from abc import ABC, abstractmethod
 
-from engine.amqp.channel import Channel, ConnectionState
-from engine.amqp.erlang import describe
-from engine.amqp.publishing import Publishing, PutOff
-from engine.errors import AmqpError, FrameError
+from rewindmq.engine.amqp.channel import Channel, ConnectionState
+from rewindmq.engine.amqp.erlang import describe
+from rewindmq.engine.amqp.publishing import Publishing, PutOff
+from rewindmq.engine.errors import AmqpError, FrameError
 
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE

@@ -1,23 +1,23 @@
 """How an AMQP connection begins: protocol header, login, what is negotiated, and the vhost.
 
 Each function here is a step of the diagram in connection.py. A login and a vhost are refused only when this node has
-read to the end of the log (engine/certainty.py).
+read to the end of the log (engine/cluster/certainty.py).
 """
 
 import logging
 from typing import TYPE_CHECKING
 
-from engine import limits
-from engine.amqp import sasl, tables
-from engine.amqp.channel import ConnectionState
-from engine.amqp.frames import FRAME_MIN_SIZE
-from engine.amqp.methods import Method
-from engine.config import RABBITMQ_VERSION, VERSION
-from engine.eager import begin
-from engine.errors import AccessRefused, CommandInvalid, NotAllowed
+from rewindmq.engine.amqp import sasl, tables
+from rewindmq.engine.amqp.channel import ConnectionState
+from rewindmq.engine.amqp.frames import FRAME_MIN_SIZE
+from rewindmq.engine.amqp.methods import Method
+from rewindmq.engine.broker import limits
+from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
+from rewindmq.engine.errors import AccessRefused, CommandInvalid, NotAllowed
+from rewindmq.engine.runtime.eager import begin
 
 if TYPE_CHECKING:
-    from engine.amqp.connection import Connection
+    from rewindmq.engine.amqp.connection import Connection
 
 log = logging.getLogger("rewindmq.amqp")
 

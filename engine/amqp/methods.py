@@ -14,10 +14,10 @@ from typing import cast
 from pamqp import commands
 from pamqp.base import Frame
 
-from engine.amqp import tables
-from engine.amqp.erlang import erlang_binary
-from engine.errors import CommandInvalid, FrameError
-from schemas.events import Argument
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.erlang import erlang_binary
+from rewindmq.engine.errors import CommandInvalid, FrameError
+from rewindmq.schemas.events import Argument
 
 FRAME_HEADER = struct.Struct(">BHII")
 

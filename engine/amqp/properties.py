@@ -8,9 +8,9 @@ Equal bytes mean equal properties, so a connection keeps what it parsed (`Parsed
 dictionary look-up. The bytes of `Parsed` are shared by all messages that have them.
 """
 
-from engine import direct_reply
-from engine.amqp import tables
-from engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.broker import direct_reply
+from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years (S-036)
 
@@ -38,7 +38,7 @@ class Parsed:
         self.headers = -1
         self.headers_end = -1
         self.sender_selected = False  # CC or BCC among the headers
-        self.subject: str | None = None  # under whose key the body is to be encrypted (engine/subjects.py)
+        self.subject: str | None = None  # under whose key the body is to be encrypted (engine/erasure/encryption.py)
         self.by_hand = False  # one of these two: not for the short way
 
     def header_table(self) -> bytes:
@@ -146,7 +146,7 @@ def without_header(parsed: Parsed, name: bytes) -> bytes:
 
 
 def with_reply_queue(parsed: Parsed, name: str) -> bytes:
-    """The properties with the requester's reply queue instead of the pseudo queue (engine/direct_reply.py)."""
+    """The properties with the requester's reply queue instead of the pseudo queue (engine/broker/direct_reply.py)."""
     raw, at = parsed.raw, parsed.direct_reply_at
     told = name.encode()
     return raw[: at - 1] + bytes((len(told),)) + told + raw[at + len(PSEUDO_QUEUE) :]

@@ -9,14 +9,14 @@ returned then (`Placing`).
 
 from collections.abc import Awaitable, Callable
 
-from engine.amqp.erlang import erlang_binary
-from engine.amqp.properties import Parsed, carbon_copies
-from engine.broker import Broker, Destination, Session
-from engine.errors import FrameError, NotImplementedByBroker
-from engine.matching import NO_CONTENT, Content
-from engine.partition import Partition
-from projections.hidden import is_reply_queue
-from schemas.events import Actor, Encryption, Published, Route
+from rewindmq.engine.amqp.erlang import erlang_binary
+from rewindmq.engine.amqp.properties import Parsed, carbon_copies
+from rewindmq.engine.broker.broker import Broker, Destination, Session
+from rewindmq.engine.errors import FrameError, NotImplementedByBroker
+from rewindmq.engine.routing.matches import NO_CONTENT, Content
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.rules.internal_queues import is_reply_queue
+from rewindmq.schemas.events import Actor, Encryption, Published, Route
 
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
 
@@ -40,7 +40,7 @@ def prompt(to: Destination) -> int:
 
 class PutOff(Exception):
     """A complete publish that has to wait: for the key of its subject, or because it seems to go nowhere and this node
-    has not read to the end of the log (engine/certainty.py). Nothing was done."""
+    has not read to the end of the log (engine/cluster/certainty.py). Nothing was done."""
 
     def __init__(
         self, wait: Callable[[], Awaitable[None]], publishing: "Publishing", properties: bytes, body: bytes

@@ -6,9 +6,9 @@ What a client says is turned into a `Login`; MalformedFrame (502) when it is non
 
 from dataclasses import dataclass
 
-from engine.amqp import tables
-from engine.errors import MalformedFrame
-from engine.tls import TlsPeer
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.errors import MalformedFrame
+from rewindmq.engine.tls import TlsPeer
 
 
 @dataclass(frozen=True, slots=True)

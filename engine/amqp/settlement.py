@@ -12,13 +12,13 @@ tags are the channel's and are never logged.
 import itertools
 from typing import TYPE_CHECKING
 
-from engine.errors import PreconditionFailed
-from engine.partition import Partition
-from projections.machine.queue import Queue
-from schemas.events import Acked, Actor, Nacked
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Acked, Actor, Nacked
 
 if TYPE_CHECKING:
-    from engine.reader import Reader
+    from rewindmq.engine.rewind.reader import Reader
 
 
 class Holder:

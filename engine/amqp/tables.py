@@ -10,8 +10,8 @@ import json
 import struct
 from typing import cast
 
-from engine.errors import MalformedFrame, PreconditionFailed
-from schemas.events import Argument, ArgumentValue
+from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.events import Argument, ArgumentValue
 
 # Nesting is bounded: a frame full of nested tables must not exhaust the stack.
 MAX_DEPTH = 32

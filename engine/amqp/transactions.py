@@ -19,17 +19,17 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from engine.amqp.properties import Parsed
-from engine.amqp.publishing import Publishing
-from engine.amqp.settlement import Holder, Verdict
-from engine.broker import Destination
-from engine.errors import ConnectionForced, PreconditionFailed, ResourceError
-from engine.memory import Kind
-from engine.routing import Router
-from schemas.events import Encryption
+from rewindmq.engine.amqp.properties import Parsed
+from rewindmq.engine.amqp.publishing import Publishing
+from rewindmq.engine.amqp.settlement import Holder, Verdict
+from rewindmq.engine.broker.broker import Destination
+from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
+from rewindmq.engine.routing.router import Router
+from rewindmq.engine.runtime.memory import Kind
+from rewindmq.schemas.events import Encryption
 
 if TYPE_CHECKING:
-    from engine.amqp.channel import Channel
+    from rewindmq.engine.amqp.channel import Channel
 
 MAX_BYTES = 536_870_912  # kept for one transaction: RabbitMQ's bound for one message
 KEPT_BYTES = 500  # of a publish beside its body: an empty one takes memory, too
@@ -46,7 +46,7 @@ class Kept:
 
 
 class Commit:
-    """What a commit waits for. Implements `engine.partition.Confirms`."""
+    """What a commit waits for. Implements `rewindmq.engine.runtime.partition.Confirms`."""
 
     def __init__(self) -> None:
         self.waiting = 0

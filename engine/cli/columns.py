@@ -4,8 +4,8 @@ has and we do not know (what is in RAM, disk reads) is blank, as rabbitmqctl pri
 
 from collections.abc import Callable, Sequence
 
-from engine.cli.exits import USAGE, CliError
-from engine.cli.values import Definition, Value, arguments_of, client_properties_of
+from rewindmq.engine.cli.exits import USAGE, CliError
+from rewindmq.engine.cli.values import Definition, Value, arguments_of, client_properties_of
 
 Item = dict[str, object]
 Column = Callable[[Item], Value]

@@ -8,7 +8,7 @@ no banner goes with them.
 import unicodedata
 from collections.abc import Callable, Sequence
 
-from engine.cli.values import Value, erlang_term, json_line, plain, pretty
+from rewindmq.engine.cli.values import Value, erlang_term, json_line, plain, pretty
 
 Rows = Sequence[dict[str, Value]]
 MACHINE_READABLE = ("json", "json_stream", "csv")

@@ -10,7 +10,7 @@ import click
 from click.core import ParameterSource
 
 if TYPE_CHECKING:
-    from engine.log.history import History
+    from rewindmq.engine.log.location import History
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--kafka", "servers", metavar="HOST:PORT,...", envvar="REWINDMQ_KAFKA",
@@ -33,7 +33,7 @@ class Kafka:
     settings: tuple[tuple[str, str], ...]
 
     def history(self, data: Path | None) -> "History":
-        from engine.log.history import History
+        from rewindmq.engine.log.location import History
 
         return History(data, self.servers, self.prefix, self.settings)
 

@@ -9,11 +9,10 @@ import sys
 
 import click
 
-from engine.cli import (
+from rewindmq.engine.cli.commands import (
     access,
     clock,
     connections,
-    copying,
     definitions,
     diagnostics,
     erasures,
@@ -22,7 +21,6 @@ from engine.cli import (
     listings,
     marks,
     node,
-    operating,
     parameters,
     policies,
     queues,
@@ -32,9 +30,11 @@ from engine.cli import (
     vhosts,
     watermarks,
 )
-from engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
-from engine.cli.settings import Settings, common
-from engine.file_modes import restrict_new_files
+from rewindmq.engine.cli.commands import copy_state as copying
+from rewindmq.engine.cli.commands import operations as operating
+from rewindmq.engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.file_modes import restrict_new_files
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),

@@ -9,16 +9,17 @@ from typing import Any
 
 import click
 
-from engine.cli.client import Client
-from engine.cli.exits import UNAVAILABLE, USAGE, CliError
-from engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
+from rewindmq.engine.cli.client import Client
+from rewindmq.engine.cli.exits import UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.formatters import FORMATTERS, MACHINE_READABLE, Rows
 
 DEFAULT_URL = "http://127.0.0.1:15672"
 DEFAULT_TIMEOUT_SECONDS = 60.0
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("-n", "--node", "asked_node", metavar="NAME",
-                 help="The node that has to answer: another one is not asked."),
+    click.option(
+        "-n", "--node", "asked_node", metavar="NAME", help="The node that has to answer: another one is not asked."
+    ),
     click.option("-p", "--vhost", metavar="VHOST", help="Virtual host (default: /)."),
     click.option("--formatter", type=click.Choice(list(FORMATTERS)), help="How listings are printed (default: table)."),
     click.option("-s", "--silent", is_flag=True, default=None, help="No messages and no table headers."),
@@ -29,8 +30,11 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--http-port", type=click.IntRange(1, 65535), help="Its port on this machine, instead of --url."),
     click.option("--user", metavar="NAME", help="Who asks (default: REWINDMQ_USER, or guest)."),
     click.option("--password", metavar="PASSWORD", help="(default: REWINDMQ_PASSWORD, or guest)."),
-    click.option("--tls-ca-cert-file", type=click.Path(exists=True, dir_okay=False, path_type=Path),
-                 help="Who signed an https URL's certificate (default: REWINDMQ_TLS_CA, or who the system trusts)."),
+    click.option(
+        "--tls-ca-cert-file",
+        type=click.Path(exists=True, dir_okay=False, path_type=Path),
+        help="Who signed an https URL's certificate (default: REWINDMQ_TLS_CA, or who the system trusts).",
+    ),
 )
 NAMES = (
     "asked_node", "vhost", "formatter", "silent", "quiet", "no_table_headers", "timeout", "url", "http_port", "user",

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from engine.tls import TlsListener
+from rewindmq.engine.tls import TlsListener
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OPTIONS: tuple[Callable[[Any], Any], ...] = (

@@ -1,8 +1,8 @@
 """Values as rabbitmqctl prints them. One value looks different in each formatter, as there:
 
-    an argument         table, csv    [{"x-max-length",7},{"x-queue-type","quorum"}]
-                        pretty_table  {<<"x-max-length">>,long,7}{<<"x-queue-type">>,longstr,<<"quorum">>}
-                        json          [["x-max-length","long",7],["x-queue-type","longstr","quorum"]]
+an argument         table, csv    [{"x-max-length",7},{"x-queue-type","quorum"}]
+                    pretty_table  {<<"x-max-length">>,long,7}{<<"x-queue-type">>,longstr,<<"quorum">>}
+                    json          [["x-max-length","long",7],["x-queue-type","longstr","quorum"]]
 """
 
 import json

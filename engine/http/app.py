@@ -17,10 +17,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.certainty import REFUSALS
-from engine.doors import Guest
-from engine.errors import AmqpError
-from engine.http import (
+from rewindmq.engine.cluster.certainty import REFUSALS
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.http import listeners, web
+from rewindmq.engine.http.authentication import authenticate
+from rewindmq.engine.http.browsers import Guarded
+from rewindmq.engine.http.call import ApiError, Call, Missing, api_error, in_time, reply
+from rewindmq.engine.http.disconnects import Ending
+from rewindmq.engine.http.resources import (
     access,
     bindings,
     clients,
@@ -29,10 +33,8 @@ from engine.http import (
     erasures,
     exchanges,
     features,
-    getting,
     health,
     limits,
-    listeners,
     marks,
     metrics,
     overview,
@@ -45,16 +47,13 @@ from engine.http import (
     restore,
     state,
     vhosts,
-    web,
 )
-from engine.http.authentication import authenticate
-from engine.http.browsers import Guarded
-from engine.http.call import ApiError, Call, Missing, api_error, in_time, reply
-from engine.http.ending import Ending
-from engine.http.statistics import statistics
+from rewindmq.engine.http.resources import messages as getting
+from rewindmq.engine.http.statistics import statistics
+from rewindmq.engine.runtime.admission import Guest
 
 if TYPE_CHECKING:
-    from engine.broker import Broker
+    from rewindmq.engine.broker.broker import Broker
 
 Handler = Callable[[Call], Awaitable[Response]]
 

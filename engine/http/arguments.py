@@ -2,15 +2,15 @@
 other numbers `double`, strings `longstr`, lists `array`, objects `table`. JSON cannot tell AMQP's types, so answers
 carry them beside the arguments (`argument_types`, ours): `list_queues` prints them as rabbitmqctl does (S-164).
 
-History keeps nested tables and arrays as JSON text (schemas.events.ArgumentValue).
+History keeps nested tables and arrays as JSON text (rewindmq.schemas.events.ArgumentValue).
 """
 
 import base64
 import json
 
-from engine.errors import PreconditionFailed
-from engine.http.bodies import Json
-from schemas.events import Argument, ArgumentValue
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.http.bodies import Json
+from rewindmq.schemas.events import Argument, ArgumentValue
 
 MAX_ARGUMENTS = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all together: over AMQP they come in one frame

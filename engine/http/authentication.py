@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from engine.errors import AmqpError
-from engine.http.call import ApiError, not_authorised
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.http.call import ApiError, not_authorised
 
 if TYPE_CHECKING:
-    from engine.broker import Broker
+    from rewindmq.engine.broker.broker import Broker
 
 MANAGEMENT_TAGS = ("administrator", "monitoring", "policymaker", "management")
 

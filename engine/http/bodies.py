@@ -2,7 +2,7 @@
 interrupted, and a large document of it would hold everybody up.
 
     up to PARSED_HERE bytes   read in the loop
-    above                     read in a process (engine/past_process.py); what comes back has at most MAX_VALUES values
+    above                     read in a process (engine/rewind/worker.py); what comes back has at most MAX_VALUES values
     definitions               come back in chunks, each a millisecond's work to unpack
 """
 
@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from email import policy
 from email.parser import BytesParser
 
-from engine.past_process import PastProcess
+from rewindmq.engine.rewind.worker import PastProcess
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ 3.13's max_http_body_size
 MAX_DEFINITIONS_BYTES = 20_000_000  # RabbitMQ 4.x has this for all
-MAX_DEPTH = 34  # of a body's values: AMQP tables may be nested 32 deep (engine.amqp.tables), and a body holds one
+MAX_DEPTH = (
+    34  # of a body's values: AMQP tables may be nested 32 deep (rewindmq.engine.amqp.tables), and a body holds one
+)
 MAX_VALUES = 20_000  # of a body, or of an entry of definitions
 PARSED_HERE = 65_536
 VALUES_AT_ONCE = 2_000  # of a chunk of definitions

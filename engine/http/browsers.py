@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.http.call import ApiError, reply
+from rewindmq.engine.http.call import ApiError, reply
 
 SAFE = ("GET", "HEAD", "OPTIONS")
 CHANGES = "/api/aliveness-test/"  # GET publishes there, as in RabbitMQ

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from engine.declarations import locked
-from engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
-from engine.http.bodies import (
+from rewindmq.engine.broker.declarations import locked
+from rewindmq.engine.errors import AccessRefused, AmqpError, ConnectionForced, NotAllowed, NotFound
+from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
     MAX_VALUES,
     OBJECTS_TO_TEXT,
@@ -28,14 +28,14 @@ from engine.http.bodies import (
     body_process,
     json_object,
 )
-from engine.loop_share import Work
-from engine.memory import Kind
-from engine.past_process import ProcessEnded, Question, TooManyQuestions
-from projections.hidden import is_hidden
+from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestions
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.memory import Kind
+from rewindmq.projections.rules.internal_queues import is_hidden
 
 if TYPE_CHECKING:
-    from engine.broker import Broker, Session
-    from projections.machine.queue import Queue
+    from rewindmq.engine.broker.broker import Broker, Session
+    from rewindmq.projections.machine.data.queue import Queue
 
 NO_OBJECT = "User not authorised to access object"
 DIGITS_MOST = 18
@@ -212,7 +212,7 @@ class Call:
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
         """413 when there is more, 503 when the broker has no memory for it."""
-        if self._raw is not None:  # a second attempt (certainty.py)
+        if self._raw is not None:  # a second attempt (cluster/certainty.py)
             return self._raw
         raw = bytearray()
         length = self.request.headers.get("content-length", "0")

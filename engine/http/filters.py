@@ -1,15 +1,16 @@
 """Regular expressions that a request brings to choose by name: which queues, which rows of a listing.
 
-A name takes a few milliseconds at the most (projections/patterns.py), and all names of a request `FILTER_SECONDS`. Who
-goes through them gives way to others in between.
+A name takes a few milliseconds at the most (projections/rules/patterns.py), and all names of a request
+`FILTER_SECONDS`. Who goes through them gives way to others in between.
 """
 
 import time
 
-from engine.http.call import bad_request
-from projections.patterns import BadPattern, Pattern, TooManySteps, shown
+from rewindmq.engine.http.call import bad_request
+from rewindmq.projections.rules.patterns import BadPattern, Pattern, TooManySteps, shown
 
 FILTER_SECONDS = 2.0  # of matching alone
+
 
 class NameFilter:
     """The expression of one request. ApiError 400: it is none, or it takes too long."""

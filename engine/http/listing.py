@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from engine.http.call import ApiError, Call, bad_request, natural, reply
-from engine.http.filters import NameFilter
-from engine.http.pieces import answer, array, members
-from engine.loop_share import Work
-from projections.hidden import is_hidden
+from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, reply
+from rewindmq.engine.http.filters import NameFilter
+from rewindmq.engine.http.pieces import answer, array, members
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.rules.internal_queues import is_hidden
 
 if TYPE_CHECKING:
-    from engine.broker import Broker
-    from engine.partition import Partition
-    from projections.machine.queue import Queue
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
 
 DEFAULT_PAGE_SIZE = 100
 MAX_PAGE_SIZE = 500
@@ -68,9 +68,7 @@ async def shown(
         yield cut(show(source), columns)
 
 
-async def with_name(
-    work: Work, chosen: Sequence[T], show: Callable[[T], Item], query: QueryParams
-) -> list[T]:
+async def with_name(work: Work, chosen: Sequence[T], show: Callable[[T], Item], query: QueryParams) -> list[T]:
     """Those whose `name` is asked for."""
     wanted = query["name"]
     fits = NameFilter(wanted, ignore_case=True).fits if query.get("use_regex") == "true" else holding(wanted)
@@ -85,9 +83,7 @@ async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition
     return await queues_by_name(call.broker, call.work, vhosts)
 
 
-async def queues_by_name(
-    broker: "Broker", work: Work, vhosts: Container[str]
-) -> "list[tuple[Partition, Queue]]":
+async def queues_by_name(broker: "Broker", work: Work, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
     """The queues of these vhosts, each with its partition, by vhost and name, without those that the broker keeps for
     itself: as `visible_queues` of the broker, in slices."""
     entries = [
@@ -104,9 +100,7 @@ def single(call: Call, item: Item) -> Response:
     return reply(cut(item, columns_of(call.request.query_params)))
 
 
-async def ordered(
-    work: Work, sources: Sequence[T], show: Callable[[T], Item], query: QueryParams
-) -> Sequence[T]:
+async def ordered(work: Work, sources: Sequence[T], show: Callable[[T], Item], query: QueryParams) -> Sequence[T]:
     """They come in order of vhost and name, which stays where `sort` finds no difference; RabbitMQ turns all around."""
     if not query.get("sort"):
         return sources

@@ -10,7 +10,7 @@ from typing import Any
 
 from starlette.responses import Response, StreamingResponse
 
-from engine.loop_share import Work
+from rewindmq.engine.runtime.loop_share import Work
 
 WHOLE_BYTES = 262_144  # of an answer that is sent as a whole
 

@@ -9,12 +9,12 @@ import base64
 import json
 from collections.abc import Mapping
 
-from engine.amqp import tables
-from engine.deaths import without_blind_copies
-from engine.errors import AmqpError
-from engine.http.arguments import text_of
-from engine.http.bodies import Json
-from engine.http.call import bad_request
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.http.arguments import text_of
+from rewindmq.engine.http.bodies import Json
+from rewindmq.engine.http.call import bad_request
+from rewindmq.engine.routing.death_headers import without_blind_copies
 
 # (name, type) in the order of their flags, from bit 15 down
 PROPERTIES = (

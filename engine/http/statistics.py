@@ -17,12 +17,12 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
-from engine.counters import counts
+from rewindmq.engine.runtime.counters import counts
 
 if TYPE_CHECKING:
-    from engine.broker import Broker, ChannelStatus
-    from engine.partition import Partition
-    from projections.machine.queue import Queue
+    from rewindmq.engine.broker.broker import Broker, ChannelStatus
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
 
 Item = dict[str, object]
 Numbers = dict[str, int]

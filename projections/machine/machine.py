@@ -20,17 +20,15 @@ Rules
 - Bodies play no part; `event.body_size` does.
 
 Where things are
-    state.py       queues, indexes, clock, deadlines        settings.py    arguments + policies -> effective settings
-    queue.py       one queue, its views                     publishing.py  enqueue            limits.py  max-length
-    ready.py       the compact order of ready messages      delivery.py    consumers, round robin, basic.get
-    consumer.py    holders and shared limits                settlement.py  ack, nack, requeue, delivery limit
-    lifecycle.py   declare, delete, policy, sessions        expiry.py      TTL, lease         dead_letter.py  outbox
-    storing.py     packing, loading, digests                effects.py     what comes out     stream.py       streams
-    single_active.py   one consumer of many
+    state.py            queues, indexes, clock, deadlines
+    events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions)
+    rules/              what decides: settings, limits, expiry, dead_letters, single_active, profile
+    data/               what is remembered: queue, consumer, the orders of messages; and effects, what comes out
+    serialization.py    packing, loading, digests
 
-Persistence (see projections/store.py). The state is stored in pieces, so that a small change of a long queue writes
-little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and its ready
-messages in numbered chunks, of which only the changed ones are written again.
+Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
+writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and
+its ready messages in numbered chunks, of which only the changed ones are written again.
     take_dirty()   what changed since the last call, packed
     pieces()       everything, for a snapshot: (queue_id, meta, chunks) of each queue; take_dirty is not disturbed
     Machine.load(partition, head, [(meta, chunks), ...])   the exact inverse of either
@@ -40,11 +38,13 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from projections.machine import storing, validation
-from projections.machine.delivery import on_attached, on_credited, on_fetched, on_global_prefetch
-from projections.machine.effects import Effect
-from projections.machine.expiry import lease_ends_ms
-from projections.machine.lifecycle import (
+from rewindmq.projections.machine import serialization as storing
+from rewindmq.projections.machine import validation
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.events.delivery import on_attached, on_credited, on_fetched, on_global_prefetch
+from rewindmq.projections.machine.events.publish import on_published
+from rewindmq.projections.machine.events.queues import (
     lease_due,
     messages_due,
     on_broker_started,
@@ -58,10 +58,10 @@ from projections.machine.lifecycle import (
     on_purged,
     on_session_closed,
 )
-from projections.machine.publishing import on_published
-from projections.machine.queue import NEVER, Queue
-from projections.machine.settlement import on_acked, on_nacked
-from projections.machine.state import (
+from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
+from rewindmq.projections.machine.rules.expiry import lease_ends_ms
+from rewindmq.projections.machine.serialization import Dirty, DirtyQueue
+from rewindmq.projections.machine.state import (
     CLOCK_SET_VERSION,
     MACHINE_VERSION,
     MESSAGES,
@@ -71,9 +71,8 @@ from projections.machine.state import (
     epoch_of,
     quarantine,
 )
-from projections.machine.storing import Dirty, DirtyQueue
-from schemas.clock_events import ClockSet, ClockStepped
-from schemas.events import (
+from rewindmq.schemas.clock_events import ClockSet, ClockStepped
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     BrokerStarted,

@@ -7,11 +7,11 @@ says when to look at a queue, not that something is due then; a queue remembers 
 
 import heapq
 
-from projections.machine.consumer import Consumer, Limiter
-from projections.machine.effects import Effect, Quarantine
-from projections.machine.queue import NEVER, NO_EPOCH, Queue
-from projections.machine.ready import NONE
-from schemas.events import EPOCH_SHIFT, Actor, Event, Route
+from rewindmq.projections.machine.data.consumer import Consumer, Limiter
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
+from rewindmq.schemas.events import EPOCH_SHIFT, Actor, Event, Route
 
 MESSAGES = 0  # a deadline of the message at the head
 LEASE = 1  # a deadline of the queue itself (x-expires)
@@ -26,8 +26,8 @@ NODE_LOST = "node lost"
 STREAM = "stream"
 
 # What this code can fold. 2: LeaseRenewed; what a queue has of it is decided where it is declared (`Queue.version`).
-# 3: the consumers of a channel under one limit are served in turn (delivery.py); ClockSet; patterns of policies are
-# PCRE2's (topology.py).
+# 3: the consumers of a channel under one limit are served in turn (machine/events/delivery.py); ClockSet; patterns of
+# policies are PCRE2's (topology/topology.py).
 MACHINE_VERSION = 3
 CLOCK_SET_VERSION = 3
 

@@ -1,17 +1,25 @@
 """Every invariant of the machine's state, checked by brute force. For tests: `Machine.validate()`."""
 
-from projections.machine import stream
-from projections.machine.consumer import Consumer
-from projections.machine.delayed import Timed
-from projections.machine.expiry import lease_ends_ms
-from projections.machine.limits import is_over
-from projections.machine.priorities import Prioritized
-from projections.machine.queue import NEVER, NO_EPOCH, Queue
-from projections.machine.ready import CHUNK, COUNT_SHIFT, NONE, SIZE_MASK, Order, first_number, space_of
-from projections.machine.settings import DROP_HEAD, resolve
-from projections.machine.single_active import is_single_active
-from projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
-from schemas.events import EPOCH_SHIFT
+from rewindmq.projections.machine.data import stream
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.delayed_order import Timed
+from rewindmq.projections.machine.data.message_order import (
+    CHUNK,
+    COUNT_SHIFT,
+    NONE,
+    SIZE_MASK,
+    Order,
+    first_number,
+    space_of,
+)
+from rewindmq.projections.machine.data.priority_order import Prioritized
+from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
+from rewindmq.projections.machine.rules.expiry import lease_ends_ms
+from rewindmq.projections.machine.rules.limits import is_over
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
+from rewindmq.projections.machine.rules.single_active import is_single_active
+from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
+from rewindmq.schemas.events import EPOCH_SHIFT
 
 SETTINGS = (
     "max_length", "max_length_rule", "max_length_bytes", "max_length_bytes_rule", "overflow", "overflow_rule",

@@ -180,9 +180,7 @@ def faststream(_: Path) -> Outcome:
 
 
 def dramatiq(_: Path) -> Outcome:
-    interpreter = python(
-        "dramatiq", f"dramatiq[rabbitmq,redis]=={DRAMATIQ}", "pytest-benchmark", "pylibmc", "gevent"
-    )
+    interpreter = python("dramatiq", f"dramatiq[rabbitmq,redis]=={DRAMATIQ}", "pytest-benchmark", "pylibmc", "gevent")
     home = repository("Bogdanp/dramatiq", f"v{DRAMATIQ}")
     return pytest(interpreter, home, ["-o", "addopts=", "tests/test_rabbitmq.py"], {}, home.parent / "output")
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.log.reader import PartitionReader
-from engine.log.writer import PartitionWriter
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.log.records import START_MS, record
 
 ROUNDS = 5

@@ -1,6 +1,6 @@
 """The log in Kafka by itself: 200-byte records appended and read back through a Kafka of one node on this machine.
 
-    python tests/bench/bench_kafka_log.py [--seconds 5] [--set linger.ms=1] ...
+python tests/bench/bench_kafka_log.py [--seconds 5] [--set linger.ms=1] ...
 """
 
 import argparse
@@ -13,8 +13,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.log.kafka import KafkaLog
-from engine.log.shared import Arrived
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.shared_contract import Arrived
 from tests.kafka.cluster import KafkaCluster
 
 RECORD_BYTES = 200

@@ -1,6 +1,6 @@
 """Confirm latency at 1,000 messages a second, RewindMQ and Debian's RabbitMQ in one run, in turn.
 
-    python tests/bench/bench_latency.py [--seconds 15] [--rounds 3]
+python tests/bench/bench_latency.py [--seconds 15] [--rounds 3]
 """
 
 import argparse

@@ -18,13 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from bench_spark_scale import timed
 from generated_history import write_history
 
-from engine.log.reader import EmbeddedLogReader
-from spark_replay.audit import audit
-from spark_replay.audit_bytes import prove
-from spark_replay.chunks import verify
-from spark_replay.cutting import cut
-from spark_replay.session import session
-from spark_replay.state import state_at
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.log_bytes import prove
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.session import session
+from rewindmq.spark_replay.snapshots.build import cut
+from rewindmq.spark_replay.snapshots.verify import verify
 
 EVENT_BYTES = 86  # of one in the log, on average
 

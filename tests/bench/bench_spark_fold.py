@@ -13,11 +13,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.placement import partition_of
-from projections.machine.machine import Machine
-from schemas.codec import Encoder
-from schemas.events import Acked, Actor, ConsumerAttached, Published, QueueDeclared, Route
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Acked, Actor, ConsumerAttached, Published, QueueDeclared, Route
 
 START_MS = 1_763_694_000_000
 GROUP = 500  # events in a block
@@ -58,8 +58,8 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
 
 def fold_alone(data: Path, partition: str) -> tuple[int, float]:
     """Decode and apply in this process: events, CPU seconds."""
-    from spark_replay.fold import fold_quietly, log_groups
-    from spark_replay.history_log import partition_of as open_partition
+    from rewindmq.spark_replay.fold import fold_quietly, log_groups
+    from rewindmq.spark_replay.location.log import partition_of as open_partition
 
     groups = list(log_groups(str(data), partition, 0, open_partition(str(data), partition).next_offset))
     machine = Machine(partition)
@@ -89,9 +89,9 @@ def tree_cpu_seconds() -> float:
 
 
 def through_spark(data: Path, events: int) -> None:
-    from spark_replay.history import history, history_of
-    from spark_replay.session import session
-    from spark_replay.state import state_at
+    from rewindmq.spark_replay.history.history import history, history_of
+    from rewindmq.spark_replay.history.state import state_at
+    from rewindmq.spark_replay.session import session
 
     spark = session()
     spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench_spark_fold import tree_cpu_seconds, write_history
 
-from schemas.registry import envelope_schema
+from rewindmq.schemas.registry import envelope_schema
 from tests.spark.connector import make_connectors_known
 
 ROUNDS = 4
@@ -58,8 +58,8 @@ def main() -> None:
     events = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     partitions = int(sys.argv[2]) if len(sys.argv) > 2 else 2
     make_connectors_known()
-    from spark_replay.session import session
-    from spark_replay.state import state_at
+    from rewindmq.spark_replay.history.state import state_at
+    from rewindmq.spark_replay.session import session
 
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory)

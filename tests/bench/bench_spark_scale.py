@@ -68,11 +68,11 @@ def timed(job: Callable[[], Any]) -> tuple[float, float]:
 
 def measure(data: Path, own: Path, every: int, cores: int) -> dict[str, Any]:
     """In a process of its own: on so many cores."""
-    from engine.log.reader import EmbeddedLogReader
-    from spark_replay.chunks import verify
-    from spark_replay.cutting import cut
-    from spark_replay.session import session
-    from spark_replay.state import state_at
+    from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+    from rewindmq.spark_replay.history.state import state_at
+    from rewindmq.spark_replay.session import session
+    from rewindmq.spark_replay.snapshots.build import cut
+    from rewindmq.spark_replay.snapshots.verify import verify
 
     spark = session(cores=str(cores))
     with tempfile.TemporaryDirectory() as directory:  # workers and JVM are warm

@@ -1,6 +1,6 @@
 """PerfTest against RewindMQ and Debian's RabbitMQ in one run, in turn, each with all cores of the machine.
 
-    python tests/bench/bench_throughput.py [--seconds 15] [--rounds 3] [--only rewindmq]
+python tests/bench/bench_throughput.py [--seconds 15] [--rounds 3] [--only rewindmq]
 """
 
 import argparse

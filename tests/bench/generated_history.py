@@ -17,9 +17,9 @@ import random
 from collections import deque
 from pathlib import Path
 
-from engine.log.embedded import EmbeddedLog, EmbeddedPartition
-from schemas.codec import Encoder
-from schemas.events import (
+from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import (  # fmt: skip
     BROKER,
     Acked,
     Actor,
@@ -32,7 +32,7 @@ from schemas.events import (
     QueueDeclared,
     Route,
     Tick,
-)  # fmt: skip
+)
 
 START_MS = 1_763_694_000_000
 GROUP = 2_000  # events in a block

@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.cli.main import main
+from rewindmq.engine.cli.main import main
 
 SECONDS = 60
 _context = multiprocessing.get_context("forkserver")

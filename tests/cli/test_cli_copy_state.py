@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_copy import StateCopy
-from projections import keys
-from projections.store import StateStore
+from rewindmq.engine.cluster.state_copy import StateCopy
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.store import StateStore
 from tests.cli.conftest import Cli
 from tests.cli.forked import run
 from tests.cli.test_cli_commands import failed

@@ -10,7 +10,7 @@ import pika
 import pytest
 from pika.exceptions import ConnectionClosedByBroker
 
-from engine.config import Config
+from rewindmq.engine.config import Config
 from tests.cli.conftest import COMMAND, Cli
 from tests.cli.forked import run
 from tests.running import RunningBroker

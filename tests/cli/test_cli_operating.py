@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
-from engine.config import Config, bracketed
+from rewindmq.engine.config import Config, bracketed
 from tests.cli.forked import run
 from tests.running import RunningBroker
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.log.embedded import EmbeddedLog
-from schemas.codec import Encoder
-from schemas.events import BROKER, Purged
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import BROKER, Purged
 from tests.cli.conftest import Cli
 from tests.cli.forked import run
 from tests.running import RunningBroker

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from engine.cli.exits import CliError
-from engine.cli.formatters import FORMATTERS, one_line, width
-from engine.cli.values import Arguments, arguments_of, jsonable, plain, pretty
+from rewindmq.engine.cli.exits import CliError
+from rewindmq.engine.cli.formatters import FORMATTERS, one_line, width
+from rewindmq.engine.cli.values import Arguments, arguments_of, jsonable, plain, pretty
 
 KINDS = Arguments((
     ("x-queue-type", "longstr", "quorum"), ("x-max-length", "signedint", 7), ("x-b", "bool", True),

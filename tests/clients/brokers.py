@@ -1,10 +1,10 @@
 """The RabbitMQs under comparison, by the profile of ours that is held to them, each with its management API.
 
-    3.13    Debian's package rabbitmq-server (3.10.8) as it is installed on this machine
-    4.3     Debian unstable's package in a directory of its own: made once by `unstable()` with debootstrap (as root),
-            from the mirror that apt uses, and kept in the user's cache
+3.13    Debian's package rabbitmq-server (3.10.8) as it is installed on this machine
+4.3     Debian unstable's package in a directory of its own: made once by `unstable()` with debootstrap (as root),
+        from the mirror that apt uses, and kept in the user's cache
 
-    with running("4.3") as broker:  broker.port, broker.http_port;   with ours("4.3") as broker: the same of RewindMQ
+with running("4.3") as broker:  broker.port, broker.http_port;   with ours("4.3") as broker: the same of RewindMQ
 """
 
 import contextlib
@@ -92,8 +92,7 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
     (home / "plugins").write_text(f"[{','.join(PLUGINS)}].\n")
     (home / "rabbitmq.conf").write_text(
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\n"
-        "vm_memory_calculation_strategy = erlang\n"  # the directory with Debian unstable has no /proc
-        + settings
+        "vm_memory_calculation_strategy = erlang\n" + settings  # the directory with Debian unstable has no /proc
     )
     # An at-least-once dead letter that found no target is tried again after three minutes otherwise.
     (home / "advanced.config").write_text("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 1000}]}].\n")

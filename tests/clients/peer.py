@@ -34,9 +34,7 @@ class Peer:
     def connect(self, user: str = "guest", password: str = "guest", vhost: str = "/", **how: Any) -> Any:
         self.connections.append(
             pika.BlockingConnection(
-                pika.ConnectionParameters(
-                    "127.0.0.1", self.port, vhost, pika.PlainCredentials(user, password), **how
-                )
+                pika.ConnectionParameters("127.0.0.1", self.port, vhost, pika.PlainCredentials(user, password), **how)
             )
         )
         return self.connections[-1]

@@ -127,9 +127,7 @@ def equivalent(peer: Peer) -> Any:
 
 def names(peer: Peer) -> Any:
     """Names as they are taken: reserved, long, with line ends, of other scripts."""
-    declared = [
-        peer.queue(name=name).removeprefix(peer.prefix) for name in ("очередь", " a ", "a/b", "x" * 200)
-    ]
+    declared = [peer.queue(name=name).removeprefix(peer.prefix) for name in ("очередь", " a ", "a/b", "x" * 200)]
     # (pika waits for an answer with the name that it asked for)
     peer.channel._impl._send_method(spec.Queue.Declare(queue=f"{peer.prefix}a\r\nb", nowait=True, durable=True))
     peer.channel.basic_qos(prefetch_count=1)
@@ -197,8 +195,11 @@ def exclusive_ends_with_its_connection(peer: Peer) -> Any:
     kept = connection.channel().queue_declare(queue, passive=True).method.queue == queue
     locked = peer.error(lambda c: c.queue_declare(queue, passive=True))
     connection.close()
-    return kept, locked, peer.error(lambda c: c.queue_declare(queue, passive=True)), peer.error(
-        lambda c: c.queue_declare(queue, durable=True)
+    return (
+        kept,
+        locked,
+        peer.error(lambda c: c.queue_declare(queue, passive=True)),
+        peer.error(lambda c: c.queue_declare(queue, durable=True)),
     )
 
 

@@ -133,14 +133,19 @@ def between_exchanges(peer: Peer) -> Any:
     second = arrived(peer, [queue])
     peer.channel.exchange_delete(right)
     published(peer, top, "a.b")
-    return first, second, arrived(peer, [queue]), {
-        "from default": peer.error(lambda c: c.exchange_bind(top, "")),
-        "to default": peer.error(lambda c: c.exchange_bind("", top)),
-        "from nothing": peer.error(lambda c: c.exchange_bind(top, "nowhere")),
-        "to nothing": peer.error(lambda c: c.exchange_bind("nowhere", top)),
-        "unbind what is not": peer.error(lambda c: c.exchange_unbind(top, left, "none")),
-        "unbind from nothing": peer.error(lambda c: c.exchange_unbind(top, "nowhere")),
-    }
+    return (
+        first,
+        second,
+        arrived(peer, [queue]),
+        {
+            "from default": peer.error(lambda c: c.exchange_bind(top, "")),
+            "to default": peer.error(lambda c: c.exchange_bind("", top)),
+            "from nothing": peer.error(lambda c: c.exchange_bind(top, "nowhere")),
+            "to nothing": peer.error(lambda c: c.exchange_bind("nowhere", top)),
+            "unbind what is not": peer.error(lambda c: c.exchange_unbind(top, left, "none")),
+            "unbind from nothing": peer.error(lambda c: c.exchange_unbind(top, "nowhere")),
+        },
+    )
 
 
 def internal(peer: Peer) -> Any:

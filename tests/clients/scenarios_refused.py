@@ -135,6 +135,8 @@ def exclusive_consumer(peer: Peer) -> Any:
     first = peer.error(lambda c: c.basic_consume(queue, print))
     other = peer.queue(name="other")
     peer.consume(other, 0)
-    return first, peer.error(lambda c: c.basic_consume(other, print, exclusive=True)), peer.error(
-        lambda c: c.basic_get(queue)
+    return (
+        first,
+        peer.error(lambda c: c.basic_consume(other, print, exclusive=True)),
+        peer.error(lambda c: c.basic_get(queue)),
     )

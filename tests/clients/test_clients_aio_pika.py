@@ -147,9 +147,7 @@ async def rpc(broker: RunningBroker) -> None:
 
         await theirs.register("multiply", multiply, auto_delete=True)
         ours = await RPC.create(await client.channel())
-        answers = await asyncio.gather(
-            *(ours.call("multiply", {"x": n, "y": 2}, expiration=10) for n in range(50))
-        )
+        answers = await asyncio.gather(*(ours.call("multiply", {"x": n, "y": 2}, expiration=10) for n in range(50)))
         assert answers == [2 * n for n in range(50)]
         await theirs.unregister(multiply)
         await ours.close()

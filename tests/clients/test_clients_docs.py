@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from engine.cli import main
+from rewindmq.engine.cli import main
 from tests.running import RunningBroker
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -185,6 +185,7 @@ def test_the_present_is_not_disturbed(
     consumer.basic_consume(queue, lambda *got: held.append(got[3]))
     pump(connection, lambda: held == [b"a"])
     with httpx.Client(base_url=broker.http_url + "/api", auth=("guest", "guest")) as api:
+
         def shown() -> dict[str, Any]:
             content = api.get(f"/queues/%2F/{queue}").json()
             return {key: value for key, value in content.items() if "details" not in key and "rate" not in key}

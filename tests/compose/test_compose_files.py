@@ -13,9 +13,9 @@ import click
 import pytest
 import yaml
 
-from engine.cli.client import HTTP_PORT
-from engine.cli.main import rewindmq
-from spark_replay.__main__ import main as spark_replay
+from rewindmq.engine.cli.client import HTTP_PORT
+from rewindmq.engine.cli.main import rewindmq
+from rewindmq.spark_replay.__main__ import main as spark_replay
 from tests.running import ROOT
 
 COMPOSE = ROOT / "compose"

@@ -129,7 +129,7 @@ def clock(time: datetime) -> str:
 
 def show_before_purge(spark: "SparkSession", moment: str) -> None:
     """The purged queue a moment before, by Spark, from the log alone."""
-    from spark_replay.state import state_at
+    from rewindmq.spark_replay.history.state import state_at
 
     state = state_at(spark, str(DATA), time=moment, queue="cancelled")
     columns = ("position", "message_id", "published", "routing_key", "body")
@@ -144,7 +144,7 @@ def show_before_purge(spark: "SparkSession", moment: str) -> None:
 
 def show_biography(spark: "SparkSession") -> None:
     """A message that ran into the delivery limit: everything that happened to it, on to the dead-letter queue."""
-    from spark_replay.history import biography, history
+    from rewindmq.spark_replay.history.history import biography, history
 
     rows = history(spark, str(DATA)).where("outcome = 'delivery_limit'").select("partition", "message_id", "queue")
     victim = rows.orderBy("message_id").first()
@@ -162,8 +162,8 @@ def show_biography(spark: "SparkSession") -> None:
 
 
 def show_audit(spark: "SparkSession") -> bool:
-    from spark_replay.audit import audit
-    from spark_replay.report import print_report
+    from rewindmq.spark_replay.audit.audit import audit
+    from rewindmq.spark_replay.commands.report import print_report
 
     findings = audit(spark, str(DATA))
     print_report(findings, "table")
@@ -197,7 +197,7 @@ def main() -> int:
         broker.stop()
 
     console.rule("4. What Spark makes of the log")
-    from spark_replay.session import session
+    from rewindmq.spark_replay.session import session
 
     with console.status("starting Spark"):
         spark = session()

@@ -37,7 +37,7 @@ derived all of it from the events in <code>{data}</code>.</p>{plot}
 
 def outcomes(spark: "SparkSession", data: Path) -> pd.DataFrame:
     """Counts by queue, bucket (ms since the epoch), outcome: `published`, and each outcome that ended a message."""
-    from spark_replay.history import history
+    from rewindmq.spark_replay.history.history import history
 
     rows = history(spark, str(data)).where("outcome = 'published' or final")
     rows = rows.selectExpr("queue", f"floor(unix_millis(timestamp) / {BUCKET_MS}) * {BUCKET_MS} as bucket", "outcome")

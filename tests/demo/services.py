@@ -1,9 +1,9 @@
 """The services of the demo: plain pika programs, as they would be written for RabbitMQ. Nothing here knows RewindMQ.
 
-    publisher, one an airport   -> topic exchange `departures`
-    airport desks               <- airport.EWR / JFK / LGA (quorum): ack, nack what is late once; one is killed
-    carrier desks               <- carrier.*, all but one: American's is closed, so max-length drops from its head
-    nobody                      <- board (TTL), cancelled: the queue that an operator will purge by mistake
+publisher, one an airport   -> topic exchange `departures`
+airport desks               <- airport.EWR / JFK / LGA (quorum): ack, nack what is late once; one is killed
+carrier desks               <- carrier.*, all but one: American's is closed, so max-length drops from its head
+nobody                      <- board (TTL), cancelled: the queue that an operator will purge by mistake
 """
 
 import json

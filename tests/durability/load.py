@@ -19,7 +19,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import aio_pika
 from aio_pika.abc import AbstractChannel, AbstractExchange, AbstractIncomingMessage
 
-from engine.log.placement import partition_of
+from rewindmq.engine.log.placement import partition_of
 from tests.durability.ledger import Ledger, Message, decode, encode
 
 # queue -> arguments. What is published to `aging` expires, and is consumed from `aged`: one account, `aged`.

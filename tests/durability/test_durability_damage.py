@@ -1,10 +1,10 @@
 """Damage done to the files while the broker is stopped: a torn end is cut and said, everything else is refused.
 
-    a block begun and not ended                          starts, says on stderr what it cut, all that was whole is there
-    the end missing, in the index too                    the same: a prefix is there
-    the end missing that the index knows as synced       exit code 65: confirmed messages are gone, that is not hidden
-    a byte changed that a start must read                exit code 65, file and byte on stderr, every file as it was
-    a record changed below the stored state              a start need not read it; `rewindmq verify` finds it
+a block begun and not ended                          starts, says on stderr what it cut, all that was whole is there
+the end missing, in the index too                    the same: a prefix is there
+the end missing that the index knows as synced       exit code 65: confirmed messages are gone, that is not hidden
+a byte changed that a start must read                exit code 65, file and byte on stderr, every file as it was
+a record changed below the stored state              a start need not read it; `rewindmq verify` finds it
 """
 
 import hashlib
@@ -59,7 +59,8 @@ def digests(data: Path) -> dict[str, str]:
 
 def refused(data: Path) -> str:
     """A start that must fail with DATA_ERROR; its one line on stderr."""
-    command = [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(free_port()), "--http-port",
+    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
+               "--http-port",
                str(free_port()), *ONE]  # fmt: skip
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == DATA_ERROR, ended.stderr

@@ -20,11 +20,11 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from engine.cli import main
-from engine.keys import KEY_ID, KeyStore
-from engine.log.reader import EmbeddedLogReader
-from schemas.codec import Decoder
-from schemas.events import Published
+from rewindmq.engine.cli import main
+from rewindmq.engine.erasure.key_store import KEY_ID, KeyStore
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Published
 from tests.running import ROOT, RunningBroker, free_port
 
 MARKER = b"PLAIN-BODY-OF-ADA"
@@ -401,7 +401,8 @@ def test_a_start_that_makes_no_sense_is_one_line(tmp_path: Path) -> None:
         ((*ON, "--kafka", "localhost:1"), 64, "needs --keys DIR"),
         ((*ON, "--keys", str(tmp_path / "file" / "keys")), 78, "rewindmq: keys: "),
     ):
-        done = subprocess.run([sys.executable, "-m", "engine", *where[1:], *options], cwd=ROOT, capture_output=True,
+        done = subprocess.run([sys.executable, "-m", "rewindmq.engine", *where[1:], *options], cwd=ROOT,
+                              capture_output=True,
                               text=True, timeout=60, check=False)  # fmt: skip
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr.splitlines()[-1]

@@ -25,7 +25,8 @@ OPTIONS = ("--partitions", str(PARTITIONS))
 
 def start_and_kill(data: Path, seconds: float) -> None:
     """A start that does not get far."""
-    command = [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(free_port()), "--http-port",
+    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
+               "--http-port",
                str(free_port()), *OPTIONS]  # fmt: skip
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         time.sleep(seconds)
@@ -106,9 +107,7 @@ def run(data: Path, kills: int) -> None:
     assert "Traceback" not in "".join(broker.errors), "".join(broker.errors)
     rewindmq = str(Path(sys.executable).with_name("rewindmq"))
     for command in ([rewindmq, "verify"], [sys.executable, "-m", "spark_replay", "audit"]):
-        checked = subprocess.run(
-            [*command, "--data", str(data)], cwd=ROOT, capture_output=True, text=True, check=False
-        )
+        checked = subprocess.run([*command, "--data", str(data)], cwd=ROOT, capture_output=True, text=True, check=False)
         assert checked.returncode == 0, f"{command}: {checked.stdout[-3000:]}{checked.stderr[-3000:]}"
 
 

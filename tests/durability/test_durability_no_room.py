@@ -22,7 +22,7 @@ BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
 # What happens goes to RocksDB at once, and it writes a file for each 8 MB.
 AT_ONCE = """
 import sys
-from engine.cli.main import main
+from rewindmq.engine.cli.main import main
 from engine import partition
 from projections import projector
 partition.PREPARE_EVENTS = 20

@@ -16,7 +16,7 @@ KEYS = ["a", "b", "c"]
 CUT = """
 import os, signal, sys
 import {module} as module
-from engine.cli.main import main
+from rewindmq.engine.cli.main import main
 
 left, step = [{count}], module.{step}
 
@@ -30,7 +30,7 @@ module.{step} = cut
 if __name__ == "__main__":
     main(["start", *sys.argv[1:]])
 """
-BIND, PUBLISH = ("engine.exchanges", "Exchanges.bind"), ("engine.restoring", "publish")
+BIND, PUBLISH = ("rewindmq.engine.broker.exchanges", "Exchanges.bind"), ("rewindmq.engine.rewind.restore", "publish")
 
 
 def killed_in(step: tuple[str, str], count: int) -> type[RunningBroker]:

@@ -1,4 +1,4 @@
-"""A broker double for the sans-IO tests of engine/amqp: the contract of engine/broker.py over plain lists.
+"""A broker double for the sans-IO tests of engine/amqp: the contract of engine/broker/broker.py over plain lists.
 
 Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
 (or at once with `prompt`). What the AMQP side asked for is in `broker.events` and `broker.calls`.
@@ -8,17 +8,17 @@ from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
-from engine.broker import CREDIT_WINDOW, Destination
-from engine.certainty import Certainty
-from engine.config import Config
-from engine.errors import AccessRefused, NotAllowed, NotFound
-from engine.keys import NO_KEYS, KeyStore
-from engine.matching import Content
-from engine.memory import MemoryAccount
-from engine.subjects import Subjects
-from projections.machine.profile import RABBITMQ_3_13
-from projections.machine.settings import Settings
-from schemas.events import Acked, Actor, Credited, Nacked, Published, Route
+from rewindmq.engine.broker.broker import CREDIT_WINDOW, Destination
+from rewindmq.engine.cluster.certainty import Certainty
+from rewindmq.engine.config import Config
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
+from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
+from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.runtime.memory import MemoryAccount
+from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
+from rewindmq.projections.machine.rules.settings import Settings
+from rewindmq.schemas.events import Acked, Actor, Credited, Nacked, Published, Route
 
 
 class DoubleQueue:

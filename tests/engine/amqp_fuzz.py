@@ -14,11 +14,11 @@ from typing import Any
 from pamqp import frame
 from pamqp.exceptions import UnmarshalingException
 
-from engine.amqp import tables
-from engine.amqp.channel import MEMO_SIZE
-from engine.amqp.connection import Connection
-from engine.broker import Broker
-from schemas.events import Actor
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.channel import MEMO_SIZE
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.schemas.events import Actor
 from tests.engine.amqp_wire import (
     HANDSHAKE,
     HEADER,

@@ -4,8 +4,8 @@ from typing import Any
 
 from pamqp import body, commands, frame, header
 
-from engine.amqp import methods, tables
-from engine.amqp.connection import Connection
+from rewindmq.engine.amqp import methods, tables
+from rewindmq.engine.amqp.connection import Connection
 from tests.engine.amqp_double import DoubleBroker
 
 HEADER = b"AMQP\x00\x00\x09\x01"

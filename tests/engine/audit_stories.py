@@ -15,12 +15,12 @@ from typing import Any
 
 from broker_harness import Client, Harness, args
 
-from engine.errors import AmqpError
-from engine.log.history import History
-from engine.restoring import FATES, LOST, THERE, UNDONE_FATES, NoPlan, Wish, name_of, restore
-from projections.rewind import At
-from schemas.events import Argument, MarkSet, Published
-from spark_replay.findings import Finding
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, Wish, name_of, restore
+from rewindmq.projections.rewind import At
+from rewindmq.schemas.events import Argument, MarkSet, Published
+from rewindmq.spark_replay.audit.findings import Finding
 from tests.auditing import findings_of
 
 KINDS: dict[str, tuple[Argument, ...]] = {

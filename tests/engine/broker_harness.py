@@ -1,10 +1,10 @@
 """A broker on a real log and store in a temporary directory, without sockets: clients are plain objects here.
 
-    with Harness(tmp_path) as h:          # its own event loop
-        session = h.session()
-        h.declare(session, "q", arguments=args(**{"x-max-length": 2}))
-        h.publish(session, "", "q", b"one")
-        h.settle()                        # effects out, everything durable
+with Harness(tmp_path) as h:          # its own event loop
+    session = h.session()
+    h.declare(session, "q", arguments=args(**{"x-max-length": 2}))
+    h.publish(session, "", "q", b"one")
+    h.settle()                        # effects out, everything durable
 """
 
 import asyncio
@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from engine.broker import Broker, Config, Partition, Session
-from engine.errors import AmqpError
-from projections.machine.queue import Queue
-from schemas.events import Acked, Argument, Nacked, Published
+from rewindmq.engine.broker.broker import Broker, Config, Partition, Session
+from rewindmq.engine.errors import AmqpError
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Acked, Argument, Nacked, Published
 from tests.direct import Direct
 
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2
@@ -175,6 +175,7 @@ class Harness:
 
     def settle(self) -> None:
         """Effects out, letters forwarded, everything durable and what follows from that too."""
+
         async def settled() -> None:
             for _ in range(20):
                 durable = asyncio.get_running_loop().create_future()

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-import engine.alarms
-from engine.memory import Kind
-from engine.watermarks import Limit
+import rewindmq.engine.runtime.alarms
+from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.runtime.watermarks import Limit
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
 from tests.engine.broker_harness import Harness, args
@@ -30,7 +30,7 @@ def h(tmp_path: Path) -> Any:
 
 @pytest.fixture(autouse=True)
 def disk(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.alarms.shutil, "disk_usage", lambda path: SimpleNamespace(free=h.free))
+    monkeypatch.setattr(rewindmq.engine.runtime.alarms.shutil, "disk_usage", lambda path: SimpleNamespace(free=h.free))
 
 
 def look(h: Harness) -> str | None:
@@ -86,7 +86,7 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
         trimmed.append(h.resident)
         given.set()
 
-    monkeypatch.setattr(engine.alarms, "give_memory_back", trim)
+    monkeypatch.setattr(rewindmq.engine.runtime.alarms, "give_memory_back", trim)
     h.resident = int(LIMIT * 0.89)
     assert look(h) is None
     h.resident = int(LIMIT * 0.91)
@@ -139,9 +139,7 @@ def test_the_disk_is_looked_at_more_often_where_it_could_be_full_soon(h: Harness
     assert alarms._next_look() == 0.1
 
 
-def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(
-    h: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     now, relieved = 1_000.0, []
     alarms = h.broker.alarms
     loop = alarms._loop
@@ -230,7 +228,7 @@ def test_transactions(end: str) -> None:
 
 
 def test_a_transaction_of_empty_messages_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.amqp.transactions.MAX_BYTES", 10_000)
+    monkeypatch.setattr("rewindmq.engine.amqp.transactions.MAX_BYTES", 10_000)
 
     async def scenario() -> None:
         wire = Wire()
@@ -246,7 +244,7 @@ def test_dead_letters_that_wait_do_not_keep_their_bodies_beyond_a_limit(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their deaths are not durable yet. What was not kept in memory comes from the store."""
-    monkeypatch.setattr("engine.dead_letters.HELD_HIGH", 5_000)
+    monkeypatch.setattr("rewindmq.engine.routing.dead_letters.HELD_HIGH", 5_000)
     session = h.session()
     to_target = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "target", "x_max_length": 0}
     h.declare(session, "source", arguments=args(**to_target))
@@ -272,10 +270,10 @@ def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Ha
     h.publish(session, "", "q", b"x")
     h.settle()
     look(h)
-    assert h.broker.memory.by_kind[Kind.CONNECTION] >= engine.alarms.CONNECTION_BYTES
+    assert h.broker.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.runtime.alarms.CONNECTION_BYTES
     session.channels[1] = SimpleNamespace(settlement=SimpleNamespace(unacked=dict.fromkeys(range(7))))
     look(h)
-    assert h.broker.memory.by_kind[Kind.UNACKED] == 7 * engine.alarms.UNACKED_BYTES
+    assert h.broker.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.runtime.alarms.UNACKED_BYTES
     assert h.broker.memory.used_bytes == h.resident
     session.channels.clear()
 

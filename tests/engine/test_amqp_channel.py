@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from schemas.events import Acked, Argument, Nacked
+from rewindmq.schemas.events import Acked, Argument, Nacked
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Said, Wire, header_frame, method, properties, publish, raw_frame
 

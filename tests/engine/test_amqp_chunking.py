@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from schemas.events import Acked, Nacked, Published
+from rewindmq.schemas.events import Acked, Nacked, Published
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import HANDSHAKE, Wire, decoded, method, properties, publish, raw_frame
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.amqp.consumer import MAX_WINDOW, MIN_WINDOW
-from engine.broker import CREDIT_WINDOW
-from schemas.events import Credited
+from rewindmq.engine.amqp.consumer import MAX_WINDOW, MIN_WINDOW
+from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.schemas.events import Credited
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import HEADER, Wire, connection_open, method, properties, publish, start_ok, tune_ok
 

@@ -193,9 +193,7 @@ def test_who_asked_is_gone(client: pika.BlockingConnection, server: BlockingChan
     assert returned == [(312, b"returned")]
 
 
-def test_a_mandatory_reply_is_delivered_and_returned(
-    client: pika.BlockingConnection, server: BlockingChannel
-) -> None:
+def test_a_mandatory_reply_is_delivered_and_returned(client: pika.BlockingConnection, server: BlockingChannel) -> None:
     channel = client.channel()
     came = replies_to(channel)
     name = request(channel, server).reply_to

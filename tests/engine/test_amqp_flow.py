@@ -1,4 +1,5 @@
-"""Publishers wait while enough of their node is on its way into a log that is read back (engine/flow.py)."""
+"""Publishers wait while enough of their node is on its way into a log that is read back
+(engine/cluster/flow_control.py)."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -6,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine.amqp.connection import Connection
-from engine.amqp.frames import LOOK_BYTES
-from engine.broker import Broker
-from engine.flow import EVENTS_A_SECOND, LEAST_EVENTS, Flow
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.amqp.frames import LOOK_BYTES
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, Flow
 from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, publish
 from tests.engine.test_read_back import Nodes, run, settled
 
@@ -157,5 +158,3 @@ def test_a_log_that_is_far_away_has_more_under_way() -> None:
     partition.settled = partition.appended
     flow.landed()
     assert calls == ["a", "b", "c", "a", "b"]
-
-

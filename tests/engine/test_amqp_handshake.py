@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.amqp import tables
+from rewindmq.engine.amqp import tables
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import (
     HANDSHAKE,
@@ -241,6 +241,7 @@ def test_blocked_publishers_are_told_once_and_not_read() -> None:
 
 def waiting_login(ending: Callable[[Wire], None], password: str = "guest") -> Wire:
     """A whole handshake in one read, and `ending` happens while the password is verified."""
+
     async def whole() -> Wire:
         wire = Wire(opened=False)
         verified = asyncio.Event()

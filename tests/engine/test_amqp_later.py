@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.amqp.output import CROWDED
+from rewindmq.engine.amqp.output import CROWDED
 from tests.engine.amqp_wire import Said, Wire, decoded, method, publish
 
 SIZE = 400_000

@@ -7,10 +7,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.amqp.connection import Connection
-from engine.broker import Broker
-from engine.counters import counts
-from engine.http.app import make_app
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.runtime.counters import counts
 from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, properties, publish
 from tests.engine.test_read_back import Nodes, run, settled
 

@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from engine.amqp.overdue import Looks
-from engine.amqp.settlement import Holder, Settlement
-from engine.errors import PreconditionFailed
-from projections.machine.machine import Machine
-from schemas.events import Actor, Argument, Policy, Published, QueueDeclared
+from rewindmq.engine.amqp.consumer_timeout import Looks
+from rewindmq.engine.amqp.settlement import Holder, Settlement
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Actor, Argument, Policy, Published, QueueDeclared
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Said, Wire, method, publish
 

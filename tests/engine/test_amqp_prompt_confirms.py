@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.amqp.connection import Connection
-from engine.broker import Broker, Config
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.broker.broker import Broker, Config
 from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, properties, publish
 
 PERSISTENT, TRANSIENT = properties(delivery_mode=2), properties(delivery_mode=1)

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from engine.amqp.frames import FANNED_OUT
-from engine.amqp.properties import parse, with_counts
-from engine.errors import MalformedFrame, PreconditionFailed
-from schemas.events import Published
+from rewindmq.engine.amqp.frames import FANNED_OUT
+from rewindmq.engine.amqp.properties import parse, with_counts
+from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.events import Published
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
 

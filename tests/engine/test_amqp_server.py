@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import uvloop
 
-import engine.server
-from engine.amqp.frames import HEARTBEAT_FRAME
-from engine.doors import Door
-from engine.memory import Kind
-from engine.server import AmqpServer
+import rewindmq.engine.amqp.server
+from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
+from rewindmq.engine.amqp.server import AmqpServer
+from rewindmq.engine.runtime.admission import Door
+from rewindmq.engine.runtime.memory import Kind
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, header_frame, method, publish, raw_frame
 
@@ -127,7 +127,7 @@ def test_closing_the_socket_is_left_to_the_client_that_closed_the_connection() -
 
 
 def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.server, "LEAVING_SECONDS", 0.05)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "LEAVING_SECONDS", 0.05)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server) as socket:
@@ -163,7 +163,7 @@ def test_a_client_that_was_closed_is_closed_when_it_has_said_so() -> None:
 
 
 def test_handshake_must_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.server, "HANDSHAKE_SECONDS", 0.05)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "HANDSHAKE_SECONDS", 0.05)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server, HEADER) as slow, client(server) as fast:
@@ -177,7 +177,7 @@ def test_handshake_must_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_who_does_not_answer_a_close_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.server, "CLOSING_SECONDS", 0.05)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "CLOSING_SECONDS", 0.05)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server) as socket:
@@ -190,7 +190,7 @@ def test_who_does_not_answer_a_close_is_dropped(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_who_closes_but_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine.server, "LEAVING_SECONDS", 0.1)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "LEAVING_SECONDS", 0.1)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         async with client(server, limit=1024) as deaf:
@@ -262,8 +262,8 @@ def test_a_client_that_does_not_read_bounds_what_is_in_flight() -> None:
 
 def test_publishers_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above UNSETTLED_HIGH bytes that are not durable, who sends is not read from until a group commit lands."""
-    monkeypatch.setattr(engine.server, "UNSETTLED_MARK", 50_000)
-    monkeypatch.setattr(engine.server, "UNSETTLED_HIGH", 200_000)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNSETTLED_MARK", 50_000)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNSETTLED_HIGH", 200_000)
     broker = DoubleBroker(prompt=False)
 
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
@@ -316,6 +316,7 @@ def test_blocked_publishers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_who_holds_most_memory_is_closed_first() -> None:
     """One that does not read what it gets is cut off; one whose message has come in part is told why."""
+
     async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
         held = broker.memory.by_kind
         async with client(server) as deaf, client(server) as partial, client(server) as idle:
@@ -340,5 +341,9 @@ def test_who_holds_most_memory_is_closed_first() -> None:
 
 
 def test_only_loopback_is_loopback() -> None:
-    assert all(engine.server.is_loopback(address) for address in ("127.0.0.1", "127.3.2.1", "::1", "::1%lo"))
-    assert not any(engine.server.is_loopback(address) for address in ("10.0.0.1", "fe80::1%eth0", "unknown"))
+    assert all(
+        rewindmq.engine.amqp.server.is_loopback(address) for address in ("127.0.0.1", "127.3.2.1", "::1", "::1%lo")
+    )
+    assert not any(
+        rewindmq.engine.amqp.server.is_loopback(address) for address in ("10.0.0.1", "fe80::1%eth0", "unknown")
+    )

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.amqp.settlement import Holder, Settlement, ranges
-from engine.errors import PreconditionFailed
-from schemas.events import Acked, Actor, Nacked
+from rewindmq.engine.amqp.settlement import Holder, Settlement, ranges
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.schemas.events import Acked, Actor, Nacked
 
 
 class Log:

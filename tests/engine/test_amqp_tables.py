@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import decode as pamqp_decode
 
-from engine.amqp import tables
-from engine.errors import MalformedFrame, PreconditionFailed
-from schemas.events import Argument
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.events import Argument
 
 
 def entry(name: bytes, kind: bytes, value: bytes) -> bytes:

@@ -14,8 +14,8 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ProbableAuthenticationError
 
-from engine.cli.main import run
-from engine.tls import distinguished_name, escaped
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.tls import distinguished_name, escaped
 from tests.certificates import Authority, Pair
 from tests.running import RunningBroker, free_port
 
@@ -125,6 +125,7 @@ def test_log_in_by_certificate(tls: Tls) -> None:
 
 def test_mechanisms_that_are_offered(tls: Tls) -> None:
     """EXTERNAL over TLS only."""
+
     def mechanisms(sock: socket.socket) -> bytes:
         sock.sendall(b"AMQP\x00\x00\x09\x01")
         data = b""
@@ -212,7 +213,7 @@ def test_distinguished_names(subject: Any, told: str) -> None:
         (" x ", r"\ x\ "),
         ("#1#", r"\#1#"),
         ("\u00e9~", r"\C3\A9\7E"),
-        ('"<>;\\', r'\"\<\>\;\\'),
+        ('"<>;\\', r"\"\<\>\;\\"),
     ],
 )
 def test_values_in_distinguished_names(value: str, told: str) -> None:

@@ -10,10 +10,10 @@ from argon2 import PasswordHasher, extract_parameters
 from argon2.exceptions import VerifyMismatchError
 from broker_harness import Client, Harness, args, refusal
 
-from engine.auth import LOGIN_REFUSED
-from engine.eager import at_once
-from engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
-from engine.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
+from rewindmq.engine.broker.access_control import LOGIN_REFUSED
+from rewindmq.engine.broker.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
+from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
+from rewindmq.engine.runtime.eager import at_once
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ import pytest
 from audit_stories import Past, told
 from broker_harness import Client, Harness, args
 
-from engine.log.history import History
-from engine.restoring import Wish, name_of, restore
-from projections.machine.machine import Machine
-from schemas.events import Published
-from spark_replay.findings import Finding
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.restore import Wish, name_of, restore
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Published
+from rewindmq.spark_replay.audit.findings import Finding
 from tests.auditing import findings_of
 
 QUORUM = args(x_queue_type="quorum")

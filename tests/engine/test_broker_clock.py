@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from engine.broker import Broker, Config
-from engine.log.reader import EmbeddedLogReader
-from engine.past import history_of, queue_at
-from projections.replay import events_of
-from projections.rewind import At
-from schemas.clock_events import ClockSet, ClockStepped
-from schemas.codec import Decoder
-from schemas.events import Event
+from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.rewind.queue_at import history_of, queue_at
+from rewindmq.projections.replay import events_of
+from rewindmq.projections.rewind import At
+from rewindmq.schemas.clock_events import ClockSet, ClockStepped
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Event
 from tests.direct import Direct
 from tests.engine.broker_harness import Harness, args
 from tests.engine.test_log_clock import HOUR_MS, START_MS, Clocks
@@ -86,9 +86,11 @@ def test_a_step_while_it_runs_expires_nothing_early_and_nothing_late(
     h.pass_time(7_100)
     assert h.ready("q") == []
     side = "ahead of" if step_ms > 0 else "behind"
-    assert caplog.text.count(f"is 5 h {side} the broker's time") + caplog.text.count(
-        f"is 4 h 59 min {side} the broker's time"
-    ) == 1
+    assert (
+        caplog.text.count(f"is 5 h {side} the broker's time")
+        + caplog.text.count(f"is 4 h 59 min {side} the broker's time")
+        == 1
+    )
     [stepped] = h.told()
     assert isinstance(stepped, ClockStepped)
     assert (stepped.node, stepped.noticed) == ("n", "running")
@@ -214,7 +216,8 @@ def test_a_crash_in_the_middle_of_a_repair_expires_nothing(
         h.clocks.wall += wall_step_ms
         h.settle()
         before = {
-            path.relative_to(tmp_path / "a"): path.read_bytes() for path in (tmp_path / "a" / "log").rglob("*")
+            path.relative_to(tmp_path / "a"): path.read_bytes()
+            for path in (tmp_path / "a" / "log").rglob("*")
             if path.is_file()
         }
         h.in_loop(lambda: h.broker.clock_watch.repair("ops"))

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args, refusal
 
-from engine.broker import CREDIT_WINDOW
-from engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
-from engine.log.base import LogError
-from engine.log_clock import wall_clock_ms
-from engine.turns import TICK_EVERY_MS
-from projections.machine.effects import Quarantine
-from projections.store import StoreError
-from schemas.events import Acked, ConsumerAttached, Published, Tick
+from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.runtime.log_clock import wall_clock_ms
+from rewindmq.engine.runtime.turns import TICK_EVERY_MS
+from rewindmq.projections.machine.data.effects import Quarantine
+from rewindmq.projections.store.store import StoreError
+from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Tick
 
 Q = "queue 'q' in vhost '/'"
 
@@ -392,7 +392,7 @@ def test_a_full_disk_holds_publishing_back_until_it_is_not_full(h: Harness, monk
 def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
     h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.partition.PREPARE_EVENTS", 1)
+    monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 1)
     session = h.session()
     h.declare(session, "q")
     h.settle()

@@ -7,9 +7,9 @@ import pytest
 from broker_harness import Client, Harness, args
 from pamqp import commands
 
-from engine.log.base import LogError
-from engine.matching import readable
-from schemas.events import Argument, DeadLettersForwarded, Published
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.routing.matches import readable
+from rewindmq.schemas.events import Argument, DeadLettersForwarded, Published
 
 DLX = args(x_dead_letter_exchange="dlx")
 
@@ -307,7 +307,7 @@ def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
 
 
 def test_a_burst_larger_than_a_round_is_forwarded_in_several_turns(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.turns.ROUND", 10)
+    monkeypatch.setattr("rewindmq.engine.runtime.turns.ROUND", 10)
     session = h.session()
     h.declare(session, "dead")
     h.declare(session, "q", (*to("dead"), *args(x_message_ttl=50)))

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from pamqp import commands, decode, header
 
-from engine.deaths import Buried, bury, split_properties, split_table, without_blind_copies
-from engine.matching import readable
+from rewindmq.engine.routing.death_headers import Buried, bury, split_properties, split_table, without_blind_copies
+from rewindmq.engine.routing.matches import readable
 
 TIME_S = 1_700_000_000
 TIME = datetime.fromtimestamp(TIME_S, UTC)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args, refusal
 
-from engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, ResourceLocked
-from schemas.events import Argument
+from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, ResourceLocked
+from rewindmq.schemas.events import Argument
 
 Q = "queue 'q' in vhost '/'"
 

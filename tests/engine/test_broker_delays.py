@@ -8,12 +8,12 @@ import pytest
 from broker_harness import Client, Harness, args, refusal
 from pamqp import commands
 
-from engine.amqp.properties import parse
-from engine.amqp.publishing import Publishing, message, route_by_content
-from engine.delays import deletion, due
-from engine.errors import AccessRefused, PreconditionFailed
-from engine.matching import Content, readable
-from schemas.events import BROKER, ExchangeDeleted, Published, Route
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.delayed_exchanges import deletion, due
+from rewindmq.engine.routing.matches import Content, readable
+from rewindmq.schemas.events import BROKER, ExchangeDeleted, Published, Route
 
 HIDDEN = "amq.delayed.later"
 
@@ -136,7 +136,12 @@ def test_any_exchange_type_may_be_behind_it(h: Harness) -> None:
     later(h, "x-consistent-hash", "hash")
     bound(h, "q", "3", "hash")
     later(h, "headers", "headers")
-    bound(h, "r", "", "headers", )
+    bound(
+        h,
+        "r",
+        "",
+        "headers",
+    )
     for exchange, queue in (("hash", "q"), ("headers", "r")):
         send(h, b"m", 100, exchange=exchange)
         h.pass_time(100)
@@ -173,8 +178,12 @@ def test_a_dead_letter_may_be_delayed(h: Harness) -> None:
 
 
 def test_what_cannot_be_routed_when_due_goes_to_the_alternate_exchange(h: Harness) -> None:
-    h.exchange(h.session(), "later", "x-delayed-message",
-               arguments=args(x_delayed_type="direct", alternate_exchange="amq.fanout"))
+    h.exchange(
+        h.session(),
+        "later",
+        "x-delayed-message",
+        arguments=args(x_delayed_type="direct", alternate_exchange="amq.fanout"),
+    )
     bound(h, "spare", "", "amq.fanout")
     assert send(h, b"m", 50) == [HIDDEN]
     h.pass_time(50)
@@ -375,7 +384,7 @@ def test_declared_again_it_has_its_queue_again(h: Harness) -> None:
 
 
 def test_no_exchange_delays_before_all_nodes_know_how(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.delays.SINCE_VERSION", 1_000)
+    monkeypatch.setattr("rewindmq.engine.routing.delayed_exchanges.SINCE_VERSION", 1_000)
     with refusal(PreconditionFailed, "exchange type 'x-delayed-message' is not known to all nodes yet"):
         later(h)
     assert ("/", "later") not in h.broker.topology.exchanges

@@ -9,11 +9,11 @@ import pytest
 from broker_harness import Harness, args, refusal
 from pamqp import commands
 
-from engine.amqp.properties import parse
-from engine.amqp.publishing import Publishing, message, route_by_content
-from engine.errors import AccessRefused, PreconditionFailed
-from engine.matching import jump
-from schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.matches import jump
+from rewindmq.schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
 
 
 @pytest.fixture
@@ -312,8 +312,9 @@ def test_topic_permissions_hold_for_the_exchange_that_they_name(h: Harness, ann:
     h.broker.route(ann, "other", "bob.x", None)
     h.broker.route(ann, "amq.direct", "bob.x", None)
     h.broker.route(h.session(), "amq.topic", "bob.x", None)
-    with refusal(AccessRefused,
-                 "write access to topic 'bob.x' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"):
+    with refusal(
+        AccessRefused, "write access to topic 'bob.x' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"
+    ):
         h.broker.route(ann, "amq.topic", "bob.x", None)
     h.bind(ann, "amq.topic", "q", "/-news.#")
     text = "read access to topic '#' in exchange 'amq.topic' in vhost '/' refused for user 'ann'"

@@ -9,8 +9,8 @@ import pytest
 from broker_harness import Client, Harness, args
 from test_broker_recovery import refolded
 
-from engine.errors import AmqpError
-from schemas.events import Argument
+from rewindmq.engine.errors import AmqpError
+from rewindmq.schemas.events import Argument
 
 QUEUES = [f"q{number}" for number in range(8)]
 POLICIES: list[dict[str, object]] = [
@@ -138,8 +138,8 @@ def check(h: Harness) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.partition.PREPARE_EVENTS", 20)
-    monkeypatch.setattr("engine.turns.ROUND", 7)
+    monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 20)
+    monkeypatch.setattr("rewindmq.engine.runtime.turns.ROUND", 7)
     with Harness(tmp_path / "data", partitions=3, snapshot_events=150) as h:
         session = h.session()
         h.exchange(session, "dlx", "fanout")

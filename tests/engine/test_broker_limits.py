@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness, args, refusal
 
-from engine import limits
-from engine.errors import NotAllowed, PreconditionFailed
+from rewindmq.engine.broker import limits
+from rewindmq.engine.errors import NotAllowed, PreconditionFailed
 
 
 @pytest.fixture

@@ -10,14 +10,22 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness, refusal
 
-from engine import slices
-from engine.errors import AccessRefused, PreconditionFailed
-from engine.http import filters
-from engine.http.call import ApiError
-from engine.http.filters import NameFilter
-from projections.patterns import in_history
-from projections.topology import Topology
-from schemas.events import BROKER, BrokerStarted, NodeJoined, PermissionsSet, PolicySet, TopicPermissionsSet, UserSet
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.http import filters
+from rewindmq.engine.http.call import ApiError
+from rewindmq.engine.http.filters import NameFilter
+from rewindmq.engine.runtime import slices
+from rewindmq.projections.rules.patterns import in_history
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import (
+    BROKER,
+    BrokerStarted,
+    NodeJoined,
+    PermissionsSet,
+    PolicySet,
+    TopicPermissionsSet,
+    UserSet,
+)
 
 HARD = "^(.|.|.|.)*X"
 HARD_NAME = "X" + "a" * 240
@@ -59,9 +67,7 @@ def test_a_policy_of_the_history_holds_up_no_start(h: Harness, tmp_path: Path) -
     assert h.queue(f"0-{HARD_NAME}").policy is None
 
 
-def test_a_permission_of_the_history_refuses_what_takes_too_long(
-    h: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_permission_of_the_history_refuses_what_takes_too_long(h: Harness, caplog: pytest.LogCaptureFixture) -> None:
     in_history.cache_clear()  # nobody was told yet
     h.broker.metadata.append(BROKER, PermissionsSet("/", "guest", ".*", HARD, ".*"))
     h.broker.access.check("guest", "/", "write", "queue", "aX")

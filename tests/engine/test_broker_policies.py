@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args, refusal
 
-from engine.errors import NotFound, PreconditionFailed
-from schemas.events import PolicyApplied
+from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.schemas.events import PolicyApplied
 
 
 @pytest.fixture

@@ -14,13 +14,13 @@ from typing import Any
 
 import pytest
 
-from engine.cli.main import run as command_line
-from engine.config import Config, bracketed
-from engine.log.embedded import EmbeddedLog
-from engine.log.reader import EmbeddedLogReader
-from projections.machine.machine import MACHINE_VERSION
-from schemas.codec import Encoder
-from schemas.events import BROKER, MachineUpgraded
+from rewindmq.engine.cli.main import run as command_line
+from rewindmq.engine.config import Config, bracketed
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.machine.machine import MACHINE_VERSION
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import BROKER, MachineUpgraded
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,7 +39,8 @@ class Process:
         self.data = data
         self.amqp_port, self.http_port = amqp_port or free_port(), http_port or free_port()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
+            [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(self.amqp_port),
+             "--http-port",
              str(self.http_port)],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -144,7 +145,7 @@ def test_a_history_of_a_newer_version_is_78_and_who_reads_it_says_so_too(
     assert (audit.returncode, audit.stderr.count("\n")) == (65, 1), audit.stderr
     assert line in audit.stderr
     with monkeypatch.context() as older:
-        older.setattr("projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION - 1)
+        older.setattr("rewindmq.projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION - 1)
         assert command_line(["verify", "--data", str(running.data)]) == 65
     errors = capfd.readouterr().err
     assert errors.startswith("Error: queues-0 goes on from offset 1 under machine version")

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from engine.amqp import tables
-from engine.amqp.properties import parse
-from engine.partition import Partition
-from engine.reader import SHARE_BYTES, Reader
-from engine.reading import ROUND, SHARE
-from projections.machine.queue import Queue
-from projections.replay import decoder_for
-from schemas.events import PastRead, Published
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.rewind.reader import SHARE_BYTES, Reader
+from rewindmq.engine.rewind.stream_consumers import ROUND, SHARE
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.replay import decoder_for
+from rewindmq.schemas.events import PastRead, Published
 from tests.engine.broker_harness import Client, Harness, args
 
 
@@ -50,6 +50,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 
 def turns(h: Harness, count: int, look: Callable[[], int]) -> list[int]:
     """What a look after each of so many turns of the loop tells."""
+
     async def turn() -> list[int]:
         seen = []
         for _ in range(count):
@@ -195,9 +196,7 @@ def test_b01_who_reads_the_past_changes_nothing_of_the_present(
 
     async def ask() -> None:
         broker = h.broker._broker
-        await broker.consume(
-            asking, 1, client, "q", "tag", False, False, 1000, 0, args(**arguments), lambda *_: None
-        )
+        await broker.consume(asking, 1, client, "q", "tag", False, False, 1000, 0, args(**arguments), lambda *_: None)
 
     h.loop.run_until_complete(ask())
     until(h, lambda: len(client.numbers) > 0)

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args
 
-from engine.cli.main import run
-from engine.log.base import CorruptLog, LogError
-from engine.log.reader import EmbeddedLogReader
-from engine.log.segments import segment_files
-from engine.log.writer import PartitionWriter
-from projections.machine.machine import MACHINE_VERSION, Machine
-from projections.replay import fold
-from projections.snapshots import Snapshots, load
-from schemas.codec import Decoder, Encoder
-from schemas.events import BROKER, BrokerStarted, Checkpointed, MachineUpgraded, Purged, Unbound
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.projections.replay import fold
+from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import BROKER, BrokerStarted, Checkpointed, MachineUpgraded, Purged, Unbound
 from tests.log.records import START_MS
 
 
@@ -221,7 +221,7 @@ def test_sessions_and_consumers_get_ids_never_used_before(h: Harness) -> None:
 
 
 def test_ids_go_on_in_another_epoch_when_one_is_used_up(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.broker.EPOCH_IDS", 8)
+    monkeypatch.setattr("rewindmq.engine.broker.broker.EPOCH_IDS", 8)
     ids = h.in_loop(lambda: [h.session().session_id for _ in range(30)])
     assert len(set(ids)) == 30
     h.restart()
@@ -345,7 +345,7 @@ def test_an_older_log_is_upgraded_and_its_queues_stay_as_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.setattr("engine.recovery.MACHINE_VERSION", 1)
+        older.setattr("rewindmq.engine.embedded.lifecycle.MACHINE_VERSION", 1)
         with Harness(tmp_path / "data") as h:
             assert {partition.machine.machine_version for partition in h.broker.partitions} == {1}
             h.declare(h.session(), "old")

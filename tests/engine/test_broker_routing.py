@@ -12,12 +12,12 @@ import pytest
 from broker_harness import Client, Harness, args
 from pamqp import commands
 
-from engine import routing
-from engine.log.placement import murmur2, partition_of
-from engine.matching import Content, TopicTrie, headers_match
-from engine.routing import Router
-from projections.topology import Topology
-from schemas.events import BROKER, Argument, Bound, ExchangeDeclared, MetadataEvent
+from rewindmq.engine.log.placement import murmur2, partition_of
+from rewindmq.engine.routing import router as routing
+from rewindmq.engine.routing.matches import Content, TopicTrie, headers_match
+from rewindmq.engine.routing.router import Router
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import BROKER, Argument, Bound, ExchangeDeclared, MetadataEvent
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness, args, refusal
 
-from engine.amqp.properties import with_counts
-from engine.errors import PreconditionFailed
-from projections.machine.queue import Queue
+from rewindmq.engine.amqp.properties import with_counts
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.projections.machine.data.queue import Queue
 
 Q = "queue 'q' in vhost '/'"
 QUORUM = {"x_queue_type": "quorum"}

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from broker_harness import Client, Harness, args, refusal
 
-from engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
-from engine.http.clients import consumer_item
-from engine.http.queues import queue_item
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
+from rewindmq.engine.http.resources.clients import consumer_item
+from rewindmq.engine.http.resources.queues import queue_item
 
 Q = "queue 'q' in vhost '/'"
 TYPES = ("classic", "quorum")

@@ -8,8 +8,8 @@ from broker_harness import Client, Harness
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, Tally, all_counters
-from engine.http.statistics import APART_SECONDS, FORGET_SECONDS, WINDOW_SECONDS, Rates
+from rewindmq.engine.http.statistics import APART_SECONDS, FORGET_SECONDS, WINDOW_SECONDS, Rates
+from rewindmq.engine.runtime.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, Tally, all_counters
 
 
 @given(st.lists(st.sampled_from((0, 1, 99, 100, 101, 5_000, 100_000_001)), max_size=30), st.data())

@@ -13,10 +13,10 @@ import pika
 import pytest
 import uvloop
 
-import engine.server
-from engine.doors import ADDRESS, FULL, UNKNOWN, Door, Guest, host_of, shares
-from engine.server import AmqpServer
-from projections import rocks
+import rewindmq.engine.amqp.server
+from rewindmq.engine.amqp.server import AmqpServer
+from rewindmq.engine.runtime.admission import ADDRESS, FULL, UNKNOWN, Door, Guest, host_of, shares
+from rewindmq.projections.store import rocks
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import HANDSHAKE, HEADER
 from tests.engine.test_amqp_server import Socket
@@ -132,7 +132,7 @@ def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pyt
         await server.stop()
         assert (door.logged_in, door.unknown) == (0, 0)
 
-    monkeypatch.setattr(engine.server, "CLOSING_SECONDS", 10.0)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "CLOSING_SECONDS", 10.0)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.wait_for(scenario(), 20))
 
@@ -154,7 +154,7 @@ class FewDescriptors(RunningBroker):
     program = (
         "-c",
         f"import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({FEW}, {FEW}));"
-        "from engine.cli.main import main; main(['start', *sys.argv[1:]])",
+        "from rewindmq.engine.cli.main import main; main(['start', *sys.argv[1:]])",
     )
 
 
@@ -171,8 +171,7 @@ def test_idle_sockets_of_one_host_take_nothing_from_amqp_or_the_store(tmp_path: 
     broker = FewDescriptors(tmp_path / "data")
     with contextlib.ExitStack() as stack:
         idle = [
-            stack.enter_context(socket.create_connection((broker.host, broker.http_port)))
-            for _ in range(many_sockets)
+            stack.enter_context(socket.create_connection((broker.host, broker.http_port))) for _ in range(many_sockets)
         ]
         connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
         channel = connection.channel()

@@ -1,8 +1,8 @@
-"""Coroutines that mostly need not wait (engine/eager.py)."""
+"""Coroutines that mostly need not wait (engine/runtime/eager.py)."""
 
 import asyncio
 
-from engine import eager
+from rewindmq.engine.runtime import eager
 
 
 async def waits(future: "asyncio.Future[None]", ended: list[str]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pika
 import pytest
 
-from engine.file_modes import close_to_others
+from rewindmq.engine.file_modes import close_to_others
 from tests.running import RunningBroker
 
 
@@ -16,9 +16,7 @@ def modes_of(data: Path) -> dict[str, int]:
     return {str(path.relative_to(data)): stat.S_IMODE(path.lstat().st_mode) for path in data.rglob("*")}
 
 
-def test_a_broker_writes_for_its_user_and_group(
-    tmp_path: Path, start_broker: Callable[..., RunningBroker]
-) -> None:
+def test_a_broker_writes_for_its_user_and_group(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> None:
     """In a directory that an older version has made, everything that was wider is closed, too."""
     data = tmp_path / "data"
     broker = start_broker(data)

@@ -8,12 +8,12 @@ import httpx
 import pytest
 from broker_harness import Client
 
-from engine.broker import Broker
-from engine.errors import ConnectionForced
-from engine.http.app import make_app
-from engine.read_back import ReadBackPartition
-from engine.restoring import Plan, Wanted, restore
-from schemas.events import (
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.errors import ConnectionForced
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.rewind.restore import Plan, Wanted, restore
+from rewindmq.schemas.events import (
     BROKER,
     Actor,
     Event,
@@ -24,7 +24,7 @@ from schemas.events import (
     Route,
     VhostCreated,
 )
-from schemas.single_object import FramedEncoder
+from rewindmq.schemas.single_object import FramedEncoder
 from tests.engine.test_read_back import START_MS, Nodes, declare, publish, run, session, settled
 
 

@@ -12,12 +12,12 @@ from broker_harness import Harness
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.broker import Broker
-from engine.definitions import export
-from engine.errors import AmqpError
-from engine.http.pieces import members
-from engine.importing import Import
-from engine.loop_share import Work
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.definitions.document import export
+from rewindmq.engine.definitions.load import Import
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.http.pieces import members
+from rewindmq.engine.runtime.loop_share import Work
 from tests.http.test_http_definitions import WHOLE
 
 JSON = st.recursive(
@@ -96,6 +96,7 @@ def carry_out(h: Harness, document: Any) -> None:
 
 def exported(h: Harness) -> dict[str, Any]:
     """As it goes over the wire."""
+
     async def work() -> str:
         slices = Work(real(h).http_share)
         return "".join([piece async for piece in members(slices, await export(real(h), slices))])

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from engine.joining import require_homes
-from engine.log.base import LogError
-from engine.log.placement import Home, astray, count_of, partition_of
-from projections.machine.machine import Machine
-from schemas.events import BROKER, QueueDeclared, QueueDeleted, Tick
+from rewindmq.engine.cluster.start import require_homes
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.placement import Home, astray, count_of, partition_of
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import BROKER, QueueDeclared, QueueDeleted, Tick
 
 NAMES = [f"queue-{number}" for number in range(20)]
 # Queue "both" is in partition 1, of 2 and of 4.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.log_clock import NS, LogClock, Telling
+from rewindmq.engine.runtime.log_clock import NS, LogClock, Telling
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from engine.logs import LONGEST_MESSAGE, Line, escaped
+from rewindmq.engine.logging_setup import LONGEST_MESSAGE, Line, escaped
 from tests.running import ROOT
 
 LINE = Line("%(asctime)s [%(levelname)s] %(message)s")
@@ -43,7 +43,7 @@ def test_a_defect_is_told_with_its_place_and_without_text_from_outside() -> None
 
 def test_what_the_loop_says_of_a_task_that_nobody_waits_for_is_a_line() -> None:
     program = (
-        "import asyncio\nfrom engine.logs import log_to_stderr\nlog_to_stderr('info')\n"
+        "import asyncio\nfrom rewindmq.engine.logging_setup import log_to_stderr\nlog_to_stderr('info')\n"
         "async def fail(): raise ValueError('a' * 9_000 + chr(27))\n"
         "async def main():\n    asyncio.ensure_future(fail())\n    await asyncio.sleep(0.01)\n"
         "asyncio.run(main())\n"

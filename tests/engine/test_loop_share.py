@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from engine.http import pieces
-from engine.loop_share import SLICE_SECONDS, LoopShare, Work
+from rewindmq.engine.http import pieces
+from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work
 
 STEP = SLICE_SECONDS / 4  # what an item costs
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import ResourceError
-from engine.memory import FULL, LEAST_REFUSABLE_BYTES, REFUSABLE_SHARE, Kind, MemoryAccount
-from engine.watermarks import Limit, disk_limit, memory_of_machine, memory_watermark
+from rewindmq.engine.errors import ResourceError
+from rewindmq.engine.runtime.memory import FULL, LEAST_REFUSABLE_BYTES, REFUSABLE_SHARE, Kind, MemoryAccount
+from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_of_machine, memory_watermark
 
 SIZES = {
     "1073741824": 1 << 30, "50MB": 50_000_000, "1GB": 1_000_000_000, "1GiB": 1 << 30, "1g": 1 << 30, "2k": 2_048,

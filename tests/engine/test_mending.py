@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.broker import Broker
-from engine.mending import LOOKS_BEFORE_MENDING, Mending
-from engine.node import Node
-from schemas.events import BROKER, PolicySet, VhostDeleted
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.repair import LOOKS_BEFORE_MENDING, Mending
+from rewindmq.schemas.events import BROKER, PolicySet, VhostDeleted
 from tests.engine.test_read_back import Nodes, declare, run, session, settled
 
 QUEUES = 20
@@ -31,7 +31,7 @@ class Looking:
             return broken(mending, name)
 
         monkeypatch.setattr(Mending, "_broken", noted)
-        monkeypatch.setattr("engine.mending.NAMES_A_LOOK", A_LOOK)
+        monkeypatch.setattr("rewindmq.engine.cluster.repair.NAMES_A_LOOK", A_LOOK)
         assert self.node._timer is not None
         self.node._timer.cancel()  # a real second counts for nothing here
 
@@ -53,9 +53,7 @@ class Looking:
         self.nodes.history.assign({each.name: list(owners) for each in self.nodes.history.queues})
 
 
-def looking(
-    test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`test` at a node with `QUEUES` queues, all of them bound, and nothing half done."""
 
     async def with_queues(nodes: Nodes) -> None:
@@ -100,7 +98,7 @@ def test_all_of_it_is_mended_and_a_look_stays_short(
 ) -> None:
     async def test(by_hand: Looking) -> None:
         await set_half(by_hand.broker, "p", 7)
-        with caplog.at_level(logging.CRITICAL, "engine.mending"):
+        with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.repair"):
             await by_hand.until_quiet()
         assert limits(by_hand.broker) == [7] * QUEUES
         assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_MENDING + 1) * A_LOOK  # the last sees that it is mended

@@ -6,8 +6,8 @@ import hashlib
 
 import pytest
 
-from engine.errors import PreconditionFailed
-from engine.passwords import Passwords, exported, imported, rabbitmq_hash
+from rewindmq.engine.broker.passwords import Passwords, exported, imported, rabbitmq_hash
+from rewindmq.engine.errors import PreconditionFailed
 
 SHA256, SHA512, MD5 = (f"rabbit_password_hashing_{name}" for name in ("sha256", "sha512", "md5"))
 # Its salt is 908D C60A, its password test12: the example that RabbitMQ documents.

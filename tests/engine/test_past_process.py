@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from engine import past_process as module
-from engine.past_process import PastProcess, ProcessEnded, TooManyQuestions
+from rewindmq.engine.rewind import worker as module
+from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """A broker that folds only what it reads back, on a shared log in memory: what goes wrong between asking and reading.
 
-    async with Nodes(tmp_path) as nodes:
-        broker = await nodes.start("a")
-        nodes.log("a").cut(True)          # what is asked from here on waits, until
-        nodes.log("a").cut(False)
+async with Nodes(tmp_path) as nodes:
+    broker = await nodes.start("a")
+    nodes.log("a").cut(True)          # what is asked from here on waits, until
+    nodes.log("a").cut(False)
 """
 
 import asyncio
@@ -16,24 +16,24 @@ import httpx
 import pytest
 from broker_harness import Client, args
 
-from engine.amqp.channel import Channel, ConnectionState
-from engine.amqp.channel_methods import basic_consume
-from engine.amqp.methods import Method
-from engine.amqp.output import ChannelOutput, Output
-from engine.amqp.overdue import look_after
-from engine.broker import Broker, Config, Session
-from engine.errors import ConnectionForced, NotFound
-from engine.http.app import make_app
-from engine.http.queues import queue_item
-from engine.joining import open_node
-from engine.log.base import LogError
-from engine.log.memory_shared import MemorySharedLog, MemorySharedPartition, SharedHistory
-from engine.node import Node
-from projections.machine.machine import MACHINE_VERSION, NewerHistory
-from projections.replay import recover
-from projections.store import StateStore
-from schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
-from schemas.single_object import FramedEncoder
+from rewindmq.engine.amqp.channel import Channel, ConnectionState
+from rewindmq.engine.amqp.channel_methods import basic_consume
+from rewindmq.engine.amqp.consumer_timeout import look_after
+from rewindmq.engine.amqp.methods import Method
+from rewindmq.engine.amqp.output import ChannelOutput, Output
+from rewindmq.engine.broker.broker import Broker, Config, Session
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.start import open_node
+from rewindmq.engine.errors import ConnectionForced, NotFound
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
+from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
+from rewindmq.schemas.single_object import FramedEncoder
 
 START_MS = 1_700_000_000_000
 PERSISTENT = b"\x10\x00\x02"
@@ -47,7 +47,7 @@ class Nodes:
         self.brokers: dict[str, Broker] = {}
         self.failures: list[Exception] = []
         self._opening = ""
-        monkeypatch.setattr("engine.joining.KafkaLog", self)
+        monkeypatch.setattr("rewindmq.engine.cluster.start.KafkaLog", self)
 
     def open(self, *settings: Any) -> MemorySharedLog:
         """Stands in for `KafkaLog.open`."""
@@ -181,7 +181,7 @@ def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
 
         monkeypatch.setattr(partition.machine, "apply", half)
         publish(other, session(other), b"1", Client())
-        with caplog.at_level(logging.CRITICAL, "engine.node"):
+        with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.node"):
             await settled()
         assert [str(error) for error in nodes.failures] == ["a defect"]
         monkeypatch.undo()
@@ -224,6 +224,7 @@ def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Attached and gone within one batch: consume-ok, then basic.cancel, and no error after these."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         who, client = session(broker), Client()
@@ -245,7 +246,7 @@ def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
 
 def test_ids_are_never_used_twice_while_the_next_epoch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
-        monkeypatch.setattr("engine.broker.EPOCH_IDS", 8)
+        monkeypatch.setattr("rewindmq.engine.broker.broker.EPOCH_IDS", 8)
         broker = await nodes.start("a")
         epoch = nodes.node("a").epoch
         ids = []
@@ -294,6 +295,7 @@ def test_a_heartbeat_follows_whatever_goes_wrong_with_one(tmp_path: Path, monkey
 
 def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of an HTTP request, which has no connection that could be closed."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         who = session(broker)
@@ -308,11 +310,12 @@ def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatc
 
 def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every partition: what another node has done may be asked for here as soon as clients may come."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         await declare(broker, session(broker))
         held = broker.partition_for("/", "q").name
-        monkeypatch.setattr("engine.joining.recover", lambda log, store: recover(_Empty(log), store))
+        monkeypatch.setattr("rewindmq.engine.cluster.start.recover", lambda log, store: recover(_Empty(log), store))
         waiting = MemorySharedPartition.waiting
 
         def lagging(partition: MemorySharedPartition) -> int:
@@ -369,6 +372,7 @@ class _Empty:
 
 def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At once, whoever the owner will be: no client is refused what older nodes would not know."""
+
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
         assert {partition.machine.machine_version for partition in broker.partitions} == {MACHINE_VERSION}
@@ -382,8 +386,8 @@ def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monke
 def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         old = await nodes.start("a")
-        monkeypatch.setattr("engine.node.MACHINE_VERSION", MACHINE_VERSION + 1)
-        monkeypatch.setattr("projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION + 1)
+        monkeypatch.setattr("rewindmq.engine.cluster.node.MACHINE_VERSION", MACHINE_VERSION + 1)
+        monkeypatch.setattr("rewindmq.projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION + 1)
         new = await nodes.start("b")
         nodes.history.assign({each.name: ["b"] for each in nodes.history.queues})
         await settled()
@@ -423,6 +427,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Profile rabbitmq-4.3: on a log that is read back the cancelling takes a while."""
+
     async def test(nodes: Nodes) -> None:
         first, second = await nodes.start("a"), await nodes.start("b")
         who, other, client = session(first), session(second), Client()
@@ -454,6 +459,7 @@ def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locator: str
 ) -> None:
     """Whatever its locator says, and whoever is asked; S-083: it goes with the connection."""
+
     async def test(nodes: Nodes) -> None:
         first, second = await nodes.start("a"), await nodes.start("b")
         who = session(second)
@@ -571,8 +577,10 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
         transport = httpx.ASGITransport(app=make_app(broker))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             assert (await api.put("/queues/%2F/q", json={})).status_code == 201
-            monkeypatch.setattr("engine.http.call.DURABLE_SECONDS", 0.05)
-            monkeypatch.setattr("engine.log.memory_shared.PATIENCE_SECONDS", 3_600)  # else publishing is blocked
+            monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)
+            monkeypatch.setattr(
+                "rewindmq.engine.log.simulated.shared.PATIENCE_SECONDS", 3_600
+            )  # else publishing is blocked
             nodes.log("a").cut(True)
             answers = [
                 await api.put("/queues/%2F/later", json={}),

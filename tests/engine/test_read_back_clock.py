@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from engine.broker import Broker
-from engine.errors import NotImplementedByBroker
-from engine.node import Node
-from engine.read_back import ReadBackPartition
-from projections.machine.machine import Machine
-from projections.replay import events_of, fold
-from schemas.clock_events import ClockSet, ClockStepped
-from schemas.events import BROKER, MachineUpgraded, Published, Tick
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.errors import NotImplementedByBroker
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import events_of, fold
+from rewindmq.schemas.clock_events import ClockSet, ClockStepped
+from rewindmq.schemas.events import BROKER, MachineUpgraded, Published, Tick
 from tests.engine.broker_harness import args
 from tests.engine.test_read_back import PERSISTENT, Nodes, session, settled
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.state_copy import BadCopy, CopyUnderWay, StateCopy, receive, remove_leftovers
-from projections import keys
-from projections.machine.machine import Machine
-from projections.snapshots import Snapshots
-from projections.store import StateStore
+from rewindmq.engine.cluster.state_copy import BadCopy, CopyUnderWay, StateCopy, receive, remove_leftovers
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StateStore
 
 NUMBER = b"queues-0\x00M"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from engine.amqp.properties import parse
-from engine.amqp.tables import encode, mapping
-from engine.errors import PreconditionFailed, ResourceError
-from engine.keys import KeyStore
-from engine.subjects import LOOK_AGAIN_SECONDS, Subjects, why_no_subject_header
-from schemas.events import Published, Route
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.amqp.tables import encode, mapping
+from rewindmq.engine.erasure.encryption import LOOK_AGAIN_SECONDS, Subjects, why_no_subject_header
+from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.errors import PreconditionFailed, ResourceError
+from rewindmq.schemas.events import Published, Route
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, method, publish
 from tests.engine.amqp_wire import properties as wire_properties

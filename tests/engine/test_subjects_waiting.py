@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from engine.keys import KeyStore
-from engine.subjects import Subjects
-from schemas.events import Published
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.schemas.events import Published
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, method, publish
 from tests.engine.amqp_wire import properties as wire_properties

@@ -7,7 +7,7 @@ import json
 import random
 from collections import Counter
 
-from engine.http.app import ROUTES
+from rewindmq.engine.http.app import ROUTES
 
 ANSWER_SECONDS = 60
 USER = "fuzz"
@@ -206,9 +206,7 @@ async def attack(port: int, seed: int, count: int, told: Counter[str], found: li
         streams[1].transport.abort()
 
 
-async def answered(
-    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes
-) -> tuple[str, bool]:
+async def answered(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], request: bytes) -> tuple[str, bool]:
     """The status, and whether the connection can be used again. "none": it was closed, or the request is not whole."""
     reader, writer = streams
     head, _, body = request.partition(b"\r\n\r\n")
@@ -230,4 +228,3 @@ async def answered(
         return ("late" if whole else "none"), False
     except (ConnectionError, asyncio.IncompleteReadError):
         return "none", False
-

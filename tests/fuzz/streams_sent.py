@@ -97,7 +97,7 @@ async def attack(port: int, seed: int, frames: int, told: Counter[str], found: l
         told["streams"] += 1
         told["frames"] = told["frames"] + streams.frames - before
         if "541" in codes:
-            found.append(f"541: seed {seed}, stream {number}: {data[len(HANDSHAKE):][:2_000]!r}")
+            found.append(f"541: seed {seed}, stream {number}: {data[len(HANDSHAKE) :][:2_000]!r}")
         number += 1
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.http.app import make_app
-from engine.http.bodies import (
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.bodies import (
     MAX_BODY_BYTES,
     MAX_DEFINITIONS_BYTES,
     MAX_VALUES,
@@ -20,7 +20,7 @@ from engine.http.bodies import (
     definitions_from,
     json_object,
 )
-from engine.memory import Kind
+from rewindmq.engine.runtime.memory import Kind
 from tests.engine.broker_harness import Harness
 from tests.running import RunningBroker
 

@@ -6,8 +6,8 @@ import socket
 import httpx
 import pytest
 
-from engine.http.browsers import is_same, stays_here
-from engine.http.web import STATIC
+from rewindmq.engine.http.browsers import is_same, stays_here
+from rewindmq.engine.http.web import STATIC
 from tests.running import RunningBroker
 
 BOUNDARY = "multipart/form-data; boundary=x"
@@ -36,9 +36,7 @@ def test_a_form_of_a_foreign_page_makes_no_administrator(api: httpx.Client, head
 
 @pytest.mark.parametrize("headers", FOREIGN)
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
-def test_nothing_else_is_changed_either(
-    api: httpx.Client, queue: str, method: str, headers: dict[str, str]
-) -> None:
+def test_nothing_else_is_changed_either(api: httpx.Client, queue: str, method: str, headers: dict[str, str]) -> None:
     paths = {"PUT": f"/queues/%2F/{queue}x", "POST": f"/queues/%2F/{queue}/get", "DELETE": f"/queues/%2F/{queue}"}
     assert api.request(method, paths[method], json={}, headers=headers).status_code == 403
     assert api.get("/aliveness-test/%2F", headers=headers).status_code == 403

@@ -97,9 +97,9 @@ def test_a_whole_broker_goes_in_and_out(target: RunningBroker) -> None:
         metadata = WHOLE["vhosts"][0]["metadata"]
         assert found["vhosts"][1] == {"name": "v", **metadata, "metadata": metadata}
         mine = [each for each in found["permissions"] if each["vhost"] == "v"]
-        assert mine == [
-            {"user": name, "vhost": "v", **RIGHTS} for name in ("boss", "guest", "moved")
-        ], "who made the vhost may use it"
+        assert mine == [{"user": name, "vhost": "v", **RIGHTS} for name in ("boss", "guest", "moved")], (
+            "who made the vhost may use it"
+        )
         for category in ("topic_permissions", "global_parameters", "policies", "exchanges"):
             assert found[category] == WHOLE[category], category
         assert sorted(found["parameters"], key=str) == sorted(WHOLE["parameters"], key=str)
@@ -236,9 +236,7 @@ def changed(category: str, number: int, **values: Any) -> dict[str, Any]:
     (changed("bindings", 0, destination_type="cat"), "binding of 'x': destination_type 'cat' is neither"),
     (changed("bindings", 0, arguments={"x-match": "most"}), "binding of 'x': Invalid x-match field value"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_and_nothing_is_done(
-    api: httpx.Client, document: dict[str, Any], reason: str
-) -> None:
+def test_what_is_wrong_is_said_and_nothing_is_done(api: httpx.Client, document: dict[str, Any], reason: str) -> None:
     before = exported(api)
     answer = api.post("/definitions", json=document)
     assert answer.status_code == 400

@@ -10,7 +10,7 @@ import pytest
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from engine.http.ending import STOPPING, Ending
+from rewindmq.engine.http.disconnects import STOPPING, Ending
 from tests.running import RunningBroker
 
 HUGE = "9" * 20
@@ -27,9 +27,7 @@ ENDLESS = "9" * 5_000  # more digits than Python turns into a number
     (f"/queues?page=1&page_size={HUGE}", 400, "Pagination parameters are invalid"),
     (f"/queues/%2F/QUEUE/at?offset={ENDLESS}", 400, f"offset is a whole number, not '{ENDLESS}'"),
 ])  # fmt: skip
-def test_a_number_without_end_is_refused(
-    api: httpx.Client, queue: str, path: str, status: int, reason: str
-) -> None:
+def test_a_number_without_end_is_refused(api: httpx.Client, queue: str, path: str, status: int, reason: str) -> None:
     answer = api.get(path.replace("QUEUE", queue))
     assert (answer.status_code, answer.json()["reason"]) == (status, reason)
 
@@ -46,7 +44,7 @@ def test_a_body_that_is_cut_short_is_no_defect(broker: RunningBroker, api: httpx
     with socket.create_connection((broker.host, broker.http_port)) as client:
         client.sendall(
             b"PUT /api/queues/%2F/never HTTP/1.1\r\nhost: a\r\nauthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n"
-            b"content-length: 1000\r\n\r\n{\"durable\":"
+            b'content-length: 1000\r\n\r\n{"durable":'
         )
         time.sleep(0.2)
     assert api.get("/whoami").status_code == 200

@@ -7,13 +7,13 @@ import pika
 import pytest
 from click.testing import CliRunner
 
-from engine.cli.main import rewindmq
-from engine.log.reader import EmbeddedLogReader
-from projections.marks import NoSuchMark, moment, positions, topology_of
-from spark_replay.diff import plan_moment
-from spark_replay.history import plan_history
-from spark_replay.history_log import open_log
-from spark_replay.moments import by_offsets, time_of
+from rewindmq.engine.cli.main import rewindmq
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.marks import NoSuchMark, moment, positions, topology_of
+from rewindmq.spark_replay.history.diff import plan_moment
+from rewindmq.spark_replay.history.history import plan_history
+from rewindmq.spark_replay.location.log import open_log
+from rewindmq.spark_replay.location.marks import by_offsets, time_of
 from tests.running import RunningBroker
 
 Channel = "pika.adapters.blocking_connection.BlockingChannel"

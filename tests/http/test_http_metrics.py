@@ -36,7 +36,10 @@ def families(text: str) -> dict[str, Metric]:
 
 def metrics(broker: RunningBroker, path: str = "/metrics", **query: object) -> dict[str, Metric]:
     answer = httpx.get(
-        broker.http_url + path, params=query, auth=GUEST, trust_env=False,  # type: ignore[arg-type]
+        broker.http_url + path,
+        params=query,
+        auth=GUEST,
+        trust_env=False,  # type: ignore[arg-type]
     )
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return families(answer.text)
@@ -219,9 +222,7 @@ def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: ht
         f"family={each}" for each in ("queue_metrics", "channel_metrics", "connection_metrics", "vhost_status",
                                       "exchange_names", "exchange_bindings")
     )  # fmt: skip
-    session = pika.BlockingConnection(
-        pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "private")
-    )
+    session = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "private"))
     session.channel()
     port = session._impl.params.port  # type: ignore[attr-defined]
     names = ("secret-plan", "secret-way", "private", f" -> 127.0.0.1:{port}")

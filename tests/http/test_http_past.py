@@ -11,12 +11,12 @@ import httpx
 import pika
 import pytest
 
-from engine.http.call import ApiError
-from engine.http.past import Question, read
-from engine.keys import NO_KEYS, KeyStore
-from engine.log.history import History
-from engine.past_process import PastProcess
-from projections.rewind import At
+from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
+from rewindmq.engine.http.call import ApiError
+from rewindmq.engine.http.resources.past import Question, read
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.projections.rewind import At
 from tests.running import RunningBroker, free_port
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.placement import partition_of
-from schemas.codec import Encoder
-from schemas.events import Acked, Actor, Event, Published, Route
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Acked, Actor, Event, Published, Route
 from tests.running import RunningBroker
 
 ANN = Actor("ann", 0)

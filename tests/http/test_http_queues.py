@@ -320,9 +320,7 @@ def test_a_message_above_the_bound_is_got_alone(api: httpx.Client, broker: Runni
 
 
 @pytest.mark.parametrize("encoding", ["auto", "base64"])
-def test_large_bodies_come_as_they_are(
-    api: httpx.Client, broker: RunningBroker, queue: str, encoding: str
-) -> None:
+def test_large_bodies_come_as_they_are(api: httpx.Client, broker: RunningBroker, queue: str, encoding: str) -> None:
     """They are encoded piece by piece, and pieces end anywhere in a character."""
     text = 'é"\\\n\u20ac\U0001f407' * 50_000
     binary = bytes(range(256)) * 2_000

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import httpx
 
-from engine.config import Config
+from rewindmq.engine.config import Config
 from tests.running import RunningBroker
 
 

@@ -10,7 +10,7 @@ import pika
 import pytest
 from click.testing import CliRunner
 
-from engine.cli.main import rewindmq
+from rewindmq.engine.cli.main import rewindmq
 from tests.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"kept": "yes"}, message_id="m")

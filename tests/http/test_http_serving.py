@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import uvloop
 
-from engine.doors import Door, bound
-from engine.http import serving
-from engine.loop_share import LoopShare
+from rewindmq.engine.http import server as serving
+from rewindmq.engine.runtime.admission import Door, bound
+from rewindmq.engine.runtime.loop_share import LoopShare
 
 ANSWER = b"x" * 4_000_000
 

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from engine.http import state
-from engine.state_copy import StateCopy
-from projections.store import StateStore
+from rewindmq.engine.cluster.state_copy import StateCopy
+from rewindmq.engine.http.resources import state
+from rewindmq.projections.store.store import StateStore
 from tests.running import RunningBroker
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from engine.cli.main import run
-from engine.config import Config
-from engine.process import Failure, _listen_http
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.config import Config
+from rewindmq.engine.process import Failure, _listen_http
 from tests.certificates import Authority
 from tests.running import ROOT, RunningBroker, free_port, start_process
 
@@ -29,7 +29,7 @@ class Tls:
         self.port, self.metrics_port = free_port(), free_port()
         self.url = f"https://localhost:{self.port}"
         self.process = start_process(
-            [sys.executable, "-m", "engine", "--data", str(home / "data"), "--amqp-port", str(free_port()),
+            [sys.executable, "-m", "rewindmq.engine", "--data", str(home / "data"), "--amqp-port", str(free_port()),
              "--https-port", str(self.port), "--prometheus-port", str(self.metrics_port), *self.options],
             cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
@@ -105,9 +105,7 @@ def test_a_port_that_is_taken_is_named(tls: Tls, tmp_path: Path, option: str) ->
         RunningBroker(tmp_path / "data", option, str(tls.port), *options)
 
 
-def test_it_needs_a_certificate_and_asks_for_none(
-    tls: Tls, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_needs_a_certificate_and_asks_for_none(tls: Tls, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     start = ["start", "--data", str(tmp_path / "data"), "--https-port", "1"]
     assert run(start) == 64
     assert "--tls-port and --https-port need --tls-cert and --tls-key" in capsys.readouterr().err

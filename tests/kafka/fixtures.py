@@ -1,7 +1,7 @@
 """Real Kafkas for tests. All test folders have them (tests/conftest.py).
 
-    kafka     one node for the whole test run: take topics of your own (a prefix of your own)
-    kafka3    three nodes for a test module, replication 3, quick to see that a node died: kill one, start it again
+kafka     one node for the whole test run: take topics of your own (a prefix of your own)
+kafka3    three nodes for a test module, replication 3, quick to see that a node died: kill one, start it again
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,8 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from engine.log.kafka import KafkaLog
-from engine.log.shared import Arrived
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.shared_contract import Arrived
 
 SECONDS = 90
 

@@ -1,8 +1,8 @@
 """Nodes of RewindMQ on one Kafka and one prefix, as processes of their own, and what tests ask of them.
 
-    with Nodes(directory, kafka, "prefix") as nodes:
-        north = nodes.start("north"); south = nodes.start("south")
-        nodes.digests()         asks every node that runs for its digests, folds the topics plainly, and compares all
+with Nodes(directory, kafka, "prefix") as nodes:
+    north = nodes.start("north"); south = nodes.start("south")
+    nodes.digests()         asks every node that runs for its digests, folds the topics plainly, and compares all
 """
 
 import itertools
@@ -16,11 +16,11 @@ import httpx
 import pika
 from pika import BlockingConnection
 
-from engine.log.kafka_reading import KafkaLogReader
-from projections.machine.machine import Machine
-from projections.replay import fold
-from schemas.events import BROKER, CheckpointAsked, Checkpointed
-from schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.schemas.events import BROKER, CheckpointAsked, Checkpointed
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.producers import ordered_producer
 from tests.running import RunningBroker

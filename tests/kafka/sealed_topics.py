@@ -16,13 +16,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from engine.log import sealing
-from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
-from engine.log.sealed_topic import in_topics
-from engine.log.seals import Stored, fingerprint
-from schemas.codec import Encoder
-from schemas.events import Actor, Event, Purged, VhostCreated
-from schemas.single_object import wrap
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.in_topic import in_topics
+from rewindmq.engine.log.seals.seal import Stored, fingerprint
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Actor, Event, Purged, VhostCreated
+from rewindmq.schemas.single_object import wrap
 from tests.kafka.producers import ordered_producer
 
 SECONDS = 30

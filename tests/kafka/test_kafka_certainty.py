@@ -10,8 +10,8 @@ from confluent_kafka import Producer
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, UnroutableError
 
-from schemas.events import BROKER, Tick
-from schemas.single_object import FramedEncoder
+from rewindmq.schemas.events import BROKER, Tick
+from rewindmq.schemas.single_object import FramedEncoder
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import SECONDS, Nodes, api, connect
 from tests.running import RunningBroker

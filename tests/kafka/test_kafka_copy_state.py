@@ -13,10 +13,10 @@ from typing import Any
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from engine.log.kafka_reading import KafkaLogReader
-from engine.log.placement import partition_of
-from projections.replay import recover
-from projections.store import StateStore
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
 from tests.cli.conftest import run
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import NEVER, Nodes, api, connect, until

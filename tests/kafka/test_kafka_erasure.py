@@ -7,8 +7,8 @@ from typing import Any
 
 import pika
 
-from engine.cli import main
-from engine.keys import KeyStore
+from rewindmq.engine.cli import main
+from rewindmq.engine.erasure.key_store import KeyStore
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import Nodes, api, connect, until
 from tests.running import RunningBroker

@@ -8,9 +8,9 @@ import pika
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from engine.log.kafka_reading import KafkaLogReader
-from engine.log.placement import partition_of
-from schemas.producer import Publisher
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.schemas.producer import Publisher
 from tests.cli.conftest import run
 from tests.cli.test_cli_commands import failed
 from tests.kafka.cluster import KafkaCluster

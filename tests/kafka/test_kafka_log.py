@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from engine.log.base import LogError
-from engine.log.kafka import KafkaLog
-from engine.log.kafka_reading import KafkaLogReader, KafkaPartition
-from engine.log.shared import RecordTooLarge
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.shared_contract import RecordTooLarge
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.following import SECONDS, Following
 from tests.kafka.producers import ordered_producer

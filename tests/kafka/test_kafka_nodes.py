@@ -21,10 +21,10 @@ from pika.exceptions import (
     UnroutableError,
 )
 
-from engine.log.placement import partition_of
-from schemas.events import BROKER, Event, GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
-from schemas.producer import Publisher
-from schemas.single_object import FramedEncoder
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.schemas.events import BROKER, Event, GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
+from rewindmq.schemas.producer import Publisher
+from rewindmq.schemas.single_object import FramedEncoder
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import SECONDS, Nodes, api, connect, until
 from tests.kafka.producers import ordered_producer

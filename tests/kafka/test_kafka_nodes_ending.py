@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from engine.log.placement import partition_of
+from rewindmq.engine.log.placement import partition_of
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import NEVER, SECONDS, Nodes, connect, until
 from tests.running import ROOT, RunningBroker, free_port
@@ -257,7 +257,8 @@ def test_what_is_larger_than_a_topic_takes_is_refused_with_406(kafka: KafkaClust
 
 def refused(data: Path, *options: str) -> str:
     """A start that must fail; the one line on stderr that says why."""
-    command = [sys.executable, "-m", "engine", "--data", str(data), "--amqp-port", str(free_port()), "--http-port",
+    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
+               "--http-port",
                str(free_port()), *options]  # fmt: skip
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == UNAVAILABLE, ended.stderr

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from engine.log.placement import partition_of
+from rewindmq.engine.log.placement import partition_of
 from tests.cli.conftest import run
 from tests.kafka.cluster import KafkaCluster, java
 from tests.kafka.nodes import api, until

@@ -2,9 +2,9 @@
 
 import threading
 
-from engine.log.base import LogError
-from engine.log.kafka_clients import KafkaClients
-from engine.log.kafka_owners import KafkaOwners
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import KafkaClients
+from rewindmq.engine.log.kafka.owners import KafkaOwners
 
 
 def test_a_thread_that_ends_is_told_of() -> None:

@@ -20,14 +20,14 @@ import pytest
 from confluent_kafka import Producer
 from rocksdict import Rdict
 
-from engine.log.history import History
-from engine.log.kafka import KafkaLog
-from engine.log.kafka_following import BATCH_RECORDS
-from engine.log.kafka_reading import KafkaPartition
-from engine.log.placement import partition_of
-from engine.past import NEIGHBOURS, queue_at
-from projections import keys, rocks
-from projections.rewind import At, parse_time
+from rewindmq.engine.log.kafka.follower import BATCH_RECORDS
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.location import History
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.engine.rewind.queue_at import NEIGHBOURS, queue_at
+from rewindmq.projections.rewind import At, parse_time
+from rewindmq.projections.store import keys, rocks
 from tests.cli.conftest import run
 from tests.cli.test_cli_commands import failed
 from tests.kafka.cluster import KafkaCluster

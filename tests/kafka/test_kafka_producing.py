@@ -15,13 +15,13 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from engine.http.properties import properties_of
-from engine.log.placement import murmur2, partition_of
-from projections.machine.effects import Deliver, Effect, Quarantine
-from projections.machine.machine import Machine
-from schemas.events import Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
-from schemas.producer import Publisher
-from schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.log.placement import murmur2, partition_of
+from rewindmq.projections.machine.data.effects import Deliver, Effect, Quarantine
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
+from rewindmq.schemas.producer import Publisher
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.producers import ordered_producer
 from tests.running import ROOT, RunningBroker

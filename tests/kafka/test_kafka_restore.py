@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pika
 
-from engine.log.kafka_reading import KafkaLogReader
-from projections.marks import topology_of
-from projections.rewind import format_time
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.marks import topology_of
+from rewindmq.projections.rewind import format_time
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.nodes import Nodes, api, connect, until
 

@@ -10,14 +10,16 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from engine.cli.main import run
-from engine.log import kafka_reading, kafka_topics, sealing
-from engine.log.base import LogError
-from engine.log.kafka import KafkaLog
-from engine.log.sealed_topic import in_topics, split_time
-from engine.log.sealing import Harm, check, prove
-from engine.log.seals import BadSeal, Stored, check_proof
-from schemas.single_object import FramedDecoder
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka import reader as kafka_reading
+from rewindmq.engine.log.kafka import topics as kafka_topics
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.in_topic import in_topics, split_time
+from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
+from rewindmq.engine.log.seals.sealer import Harm, check, prove
+from rewindmq.schemas.single_object import FramedDecoder
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.plants import PLANTS, of_queues
 from tests.kafka.sealed_topics import KEY, KEYS, PRIVATE_PEM, PUBLIC_PEM, RECORDS, Topics, forged, history, purge, seal

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from engine.log.base import LogError, NoAnswer
-from engine.log.kafka import KafkaLog
-from engine.log.kafka_patience import PATIENCE_SECONDS
-from engine.log.kafka_reading import KafkaLogReader
-from engine.log.kafka_topics import KafkaTopics
+from rewindmq.engine.log.contract import LogError, NoAnswer
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.kafka.topics import KafkaTopics
 from tests.kafka.cluster import FAST, KafkaCluster
 from tests.kafka.fixtures import require_kafka
 from tests.kafka.following import Following
@@ -285,7 +285,7 @@ def test_a_kafka_that_asks_for_a_password(
 ) -> None:
     """The settings for it reach every client: of topics, appends, reading, reading back, and duties."""
     require_kafka()
-    login = "org.apache.kafka.common.security.plain.PlainLoginModule required user_node=\"secret\";"
+    login = 'org.apache.kafka.common.security.plain.PlainLoginModule required user_node="secret";'
     of_kafka = {
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,PROXIED:SASL_PLAINTEXT",
         "listener.name.proxied.sasl.enabled.mechanisms": "PLAIN",
@@ -313,9 +313,9 @@ def test_a_kafka_that_asks_for_a_password(
 
 
 def wait_only(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    monkeypatch.setattr("engine.log.kafka.TIMEOUT_SECONDS", seconds)
-    monkeypatch.setattr("engine.log.kafka_topics.TIMEOUT_SECONDS", seconds)
-    monkeypatch.setattr("engine.log.kafka_clients._PATIENCE_SECONDS", {})
+    monkeypatch.setattr("rewindmq.engine.log.kafka.log.TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr("rewindmq.engine.log.kafka.topics.TIMEOUT_SECONDS", seconds)
+    monkeypatch.setattr("rewindmq.engine.log.kafka.clients._PATIENCE_SECONDS", {})
 
 
 @pytest.fixture

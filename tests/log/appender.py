@@ -10,7 +10,7 @@ import os
 import sys
 from pathlib import Path
 
-from engine.log.embedded import EmbeddedLog
+from rewindmq.engine.log.embedded.log import EmbeddedLog
 from tests.log.records import START_MS, record
 
 

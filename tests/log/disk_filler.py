@@ -14,9 +14,9 @@ import signal
 import sys
 from pathlib import Path
 
-from engine.log import commit
-from engine.log.base import LogError
-from engine.log.embedded import EmbeddedLog
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded import commit
+from rewindmq.engine.log.embedded.log import EmbeddedLog
 from tests.log.records import START_MS, record
 
 commit.RETRY_SECONDS = 0.01

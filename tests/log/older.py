@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from engine.log.index import index_path, lengths_path
-from engine.log.reader import PartitionReader
-from engine.log.segments import MAGIC, encode_long, read_header, segment_files
+from rewindmq.engine.log.embedded.index import index_path, lengths_path
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import MAGIC, encode_long, read_header, segment_files
 
 
 def to_format_1(directory: Path) -> None:

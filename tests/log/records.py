@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from engine.log.base import Block, LogPartition
-from engine.log.embedded import EmbeddedLog
-from schemas.codec import Encoder
-from schemas.events import Acked, Actor, Published, Route
+from rewindmq.engine.log.contract import Block, LogPartition
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Acked, Actor, Published, Route
 
 START_MS = 1_763_715_845_000
 ACTOR = Actor("guest", 7)

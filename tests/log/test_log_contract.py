@@ -1,4 +1,4 @@
-"""The contracts of engine/log/base.py and shared.py, held against every implementation.
+"""The contracts of engine/log/contract.py and shared.py, held against every implementation.
 
 What all logs have in common (partitions, order, reading by offsets and times, records as they were) is held against
 `History`, which appends and waits until it can be read; how a log that is the node's own numbers and commits, against
@@ -14,12 +14,12 @@ from typing import Protocol
 
 import pytest
 
-from engine.log.base import Block, Log
-from engine.log.embedded import EmbeddedLog
-from engine.log.kafka import KafkaLog
-from engine.log.memory import Faults, MemoryLog
-from projections.replay import PartitionLog, decoder_for
-from schemas.single_object import wrap
+from rewindmq.engine.log.contract import Block, Log
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
+from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.schemas.single_object import wrap
 from tests.log.records import START_MS, contents, expected, fill, record
 
 LOGS: dict[str, Callable[[Path], Log]] = {

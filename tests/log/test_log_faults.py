@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from engine.log import commit, segments
-from engine.log.base import LogError
-from engine.log.embedded import EmbeddedLog
-from engine.log.index import index_path
-from engine.log.reader import EmbeddedLogReader
-from engine.log.sealed_segments import segmented
-from engine.log.verify import verify_chain
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded import commit, segments
+from rewindmq.engine.log.embedded.index import index_path
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.engine.log.seals.in_files import segmented
 from tests.log.records import START_MS, contents, expected, fill, make_log, record, reopened
 from tests.needs import require
 
@@ -48,7 +48,7 @@ def test_two_brokers_cannot_open_one_directory(tmp_path: Path) -> None:
     log = EmbeddedLog.open(tmp_path, 1)
     with pytest.raises(LogError, match=rf"in use by another broker \(process {os.getpid()}, lock {tmp_path}/lock\)"):
         EmbeddedLog.open(tmp_path, 1)
-    other = "from pathlib import Path; from engine.log.embedded import EmbeddedLog; import sys\n"
+    other = "from pathlib import Path; from rewindmq.engine.log.embedded.log import EmbeddedLog; import sys\n"
     other += "EmbeddedLog.open(Path(sys.argv[1]), 1)"
     run = subprocess.run([sys.executable, "-c", other, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.returncode != 0
@@ -214,7 +214,7 @@ def test_a_defect_in_the_thread_is_heard_of(tmp_path: Path, monkeypatch: pytest.
         log.on_failure = lambda error: heard.append(str(error))
         fill(log.queues[0], range(3))
         with monkeypatch.context() as patch:
-            patch.setattr("engine.log.writer.encode_block", lambda *arguments: 1 // 0)
+            patch.setattr("rewindmq.engine.log.embedded.writer.encode_block", lambda *arguments: 1 // 0)
             log.commit()
             while not heard:
                 await asyncio.sleep(0.001)
@@ -285,9 +285,7 @@ def test_kill_9_loses_nothing_that_was_confirmed(tmp_path: Path) -> None:
             assert there >= confirmed[number], f"round {round_number}: {confirmed[number]} confirmed, {there} there"
             start = max(0, whole[number] - 100)
             found = [
-                record
-                for block in queue.read(start)
-                for record in block.records[max(0, start - block.first_offset) :]
+                record for block in queue.read(start) for record in block.records[max(0, start - block.first_offset) :]
             ]
             assert found == [record(offset) for offset in range(start, there)]
             whole[number] = there

@@ -2,7 +2,7 @@
 
 import logging
 
-from engine.log.kafka_clients import Seldom
+from rewindmq.engine.log.kafka.clients import Seldom
 
 
 def test_librdkafkas_lines_come_once_a_minute() -> None:

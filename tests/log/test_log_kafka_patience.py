@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.log.kafka_patience import LOOK_SECONDS, PATIENCE_SECONDS, Patience
+from rewindmq.engine.log.kafka.patience import LOOK_SECONDS, PATIENCE_SECONDS, Patience
 
 LOOK = 0.1  # seconds between two looks of a process that gets to run
 LONG = int(PATIENCE_SECONDS / LOOK) * 10  # looks

@@ -4,8 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from engine.log import blocks, memory
-from engine.log.memory import Faults, MemoryLog
+from rewindmq.engine.log.embedded import blocks
+from rewindmq.engine.log.simulated import embedded as memory
+from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
 from tests.log.records import START_MS, contents, expected, record
 
 STORM = Faults(seed=0, commit_delay_seconds=0.5, failure_rate=0.3, torn_rate=0.5)

@@ -1,12 +1,12 @@
-"""The shared log in memory keeps what a real one keeps, whatever its faults are (engine/log/shared.py)."""
+"""The shared log in memory keeps what a real one keeps, whatever its faults are (engine/log/shared_contract.py)."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from engine.log.base import LogError
-from engine.log.memory_shared import SESSION_SECONDS, MemorySharedLog, SharedFaults, SharedHistory
-from engine.log.shared import Arrived
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.shared_contract import Arrived
+from rewindmq.engine.log.simulated.shared import SESSION_SECONDS, MemorySharedLog, SharedFaults, SharedHistory
 from tests.simulation.nodes_loop import NodesLoop
 
 FAULTS = SharedFaults(7, append_seconds=0.3, arrival_seconds=1.0, duty_seconds=2.0, gap_rate=0.3)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from engine.log.base import CorruptLog
-from engine.log.blocks import encode_block
-from engine.log.embedded import EmbeddedLog
-from engine.log.index import ENTRY, HEADER, first_chain, index_path, lengths_path, next_chain
-from engine.log.reader import EmbeddedLogReader
-from engine.log.segments import read_header, segment_files
-from engine.log.verify import verify_chain
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.embedded.blocks import encode_block
+from rewindmq.engine.log.embedded.index import ENTRY, HEADER, first_chain, index_path, lengths_path, next_chain
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import read_header, segment_files
+from rewindmq.engine.log.embedded.verify import verify_chain
 from tests.log.records import START_MS, contents, expected, fill, make_log, record, reopened
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.log import reserve as module
-from engine.log.embedded import EmbeddedLog
-from engine.log.reserve import MARGIN_BYTES, RESERVE_BYTES, START_BYTES, STEP_BYTES, Reserve
+from rewindmq.engine.log.embedded import reserve as module
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES, START_BYTES, STEP_BYTES, Reserve
 from tests.log.records import fill, record, reopened
 
 FULL = OSError(errno.ENOSPC, "No space left on device")

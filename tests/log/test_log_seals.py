@@ -14,19 +14,19 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from engine.cli.main import run
-from engine.log import sealing
-from engine.log.embedded import EmbeddedLog
-from engine.log.index import index_path, lengths_path
-from engine.log.merkle import Tree, leaf_hash, proof, root_of
-from engine.log.prints import located
-from engine.log.reader import PartitionReader
-from engine.log.sealed_segments import segmented
-from engine.log.sealing import Harm, check, prove
-from engine.log.seals import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies
-from engine.log.segments import segment_files
-from schemas.codec import Encoder
-from schemas.events import Actor, Published, Purged, Route
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.embedded.index import index_path, lengths_path
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.fingerprints import located
+from rewindmq.engine.log.seals.in_files import segmented
+from rewindmq.engine.log.seals.merkle import Tree, leaf_hash, proof, root_of
+from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, check_proof, fingerprint, read_copies
+from rewindmq.engine.log.seals.sealer import Harm, check, prove
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Actor, Published, Purged, Route
 from tests.log.older import to_format_1
 
 KEY = Ed25519PrivateKey.generate()

@@ -11,17 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.log import embedded, reader
-from engine.log.base import LogError
-from engine.log.embedded import EmbeddedLog
-from engine.log.index import lengths_path
-from engine.log.reader import EmbeddedLogReader
-from engine.log.segments import max_timestamp, segment_files
-from engine.log.verify import verify_chain
-from schemas import walk
-from schemas.codec import Decoder, Encoder
-from schemas.events import Actor, Event, Published
-from schemas.registry import envelope_schema, envelope_schema_json
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded import log as embedded
+from rewindmq.engine.log.embedded import reader
+from rewindmq.engine.log.embedded.index import lengths_path
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import max_timestamp, segment_files
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.schemas import walk
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import Actor, Event, Published
+from rewindmq.schemas.registry import envelope_schema, envelope_schema_json
 from tests.log.records import START_MS, contents, expected, fill, make_log, record, reopened
 from tests.schemas.strategies import actors, timestamps
 from tests.schemas.strategies import events as any_event
@@ -93,9 +94,7 @@ def test_the_chain_runs_from_the_name_over_every_stored_byte(tmp_path: Path) -> 
     assert sum(segment.unproven_blocks for segment in verified) == 0
 
 
-def test_many_small_blocks_are_all_read_by_the_index(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """More than one read of the index and of the segment; none falls back on walking."""
     monkeypatch.setattr(reader, "_BYTES_AT_ONCE", 5_000)
     monkeypatch.setattr("os.fdatasync", lambda descriptor: None)
@@ -146,7 +145,7 @@ def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest
     """A log of an older version is gone on with, its records read as today's; an unknown version's is refused."""
     directory = make_log(tmp_path, [6])
     monkeypatch.setattr(reader, "older_schema", lambda schema: "older")
-    monkeypatch.setattr("engine.log.writer.older_schema", lambda schema: "older")
+    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.older_schema", lambda schema: "older")
     with pytest.raises(LogError, match="another version of RewindMQ, or its header is damaged: no rel"):
         EmbeddedLog.open(tmp_path, 1)
     monkeypatch.setattr(reader, "check_schema", lambda header, path: None)

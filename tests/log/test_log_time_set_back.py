@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.memory import MemoryLog
-from engine.log.reader import EmbeddedLogReader
-from schemas.codec import Encoder
-from schemas.events import BROKER, Tick
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.simulated.embedded import MemoryLog
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import BROKER, Tick
 
 # Three stretches: honest time, ten thousand too much, and honest again from where the first had ended.
 STRETCHES = (range(100, 200), range(10_150, 10_250), range(160, 400))

@@ -11,15 +11,15 @@ from pathlib import Path
 import fastavro
 import pytest
 
-from engine.cli.main import run as cli
-from engine.log import blocks, reader, verify
-from engine.log.base import CorruptLog
-from engine.log.embedded import EmbeddedLog
-from engine.log.index import ENTRY, index_path, lengths_path
-from engine.log.reader import PartitionReader
-from engine.log.segments import segment_files
-from engine.log.verify import follow_on, unchecked_before, verify_chain, verify_segment
-from engine.log.writer import PartitionWriter
+from rewindmq.engine.cli.main import run as cli
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.embedded import blocks, reader, verify
+from rewindmq.engine.log.embedded.index import ENTRY, index_path, lengths_path
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.embedded.verify import follow_on, unchecked_before, verify_chain, verify_segment
+from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.log.older import to_format_1
 from tests.log.records import START_MS, contents, expected, fill, make_log, record, reopened
 from tests.log.torn import KINDS, run
@@ -202,7 +202,7 @@ def test_an_older_log_is_read_and_gone_on_with_and_said_to_have_no_checksums(
     assert reopened(tmp_path) == expected(210)
     assert segment_files(directory) == files  # and the next broker goes on with the new one
     shutil.rmtree(tmp_path / "state", ignore_errors=True)
-    from projections.store import StateStore
+    from rewindmq.projections.store.store import StateStore
 
     StateStore.open(tmp_path / "state").close()
     assert cli(["verify", "--data", str(tmp_path)]) == 0

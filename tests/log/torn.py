@@ -23,11 +23,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.log.base import CorruptLog, LogError
-from engine.log.index import ENTRY, index_path, lengths_path
-from engine.log.reader import PartitionReader
-from engine.log.verify import verify_chain
-from engine.log.writer import PartitionWriter
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.index import ENTRY, index_path, lengths_path
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.engine.log.embedded.writer import PartitionWriter
 from tests.log.records import START_MS, record
 
 KINDS = ("torn", "older", "stale", "misdirected", "flipped")

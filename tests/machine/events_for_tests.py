@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 
-from projections.machine.effects import (
+from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
     Delay,
@@ -19,9 +19,9 @@ from projections.machine.effects import (
     Release,
     Requeue,
 )
-from projections.machine.machine import Machine
-from projections.machine.queue import Queue
-from schemas.events import (
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     Argument,

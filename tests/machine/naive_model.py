@@ -5,9 +5,9 @@ the real one only the event classes and the settings (arguments and policies are
 of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
 """
 
-from projections.machine.profile import profile_of
-from projections.machine.settings import Settings, resolve
-from schemas.events import (
+from rewindmq.projections.machine.rules.profile import profile_of
+from rewindmq.projections.machine.rules.settings import Settings, resolve
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     BrokerStarted,

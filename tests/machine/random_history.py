@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from events_for_tests import START_MS, VHOST, arguments, policy, route
 
-from projections.machine.consumer import Consumer
-from projections.machine.effects import Effect
-from projections.machine.machine import MACHINE_VERSION, Machine
-from schemas.events import (
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.events import (
     BROKER,
     Acked,
     Actor,

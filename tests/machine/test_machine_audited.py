@@ -1,5 +1,5 @@
-"""The audit's own ledger (spark_replay/ledger.py) agrees with the machine on random histories, which have priorities,
-delayed retry, delayed exchanges and both profiles; and it notices a machine that says something else."""
+"""The audit's own ledger (spark_replay/audit/ledger.py) agrees with the machine on random histories, which have
+priorities, delayed retry, delayed exchanges and both profiles; and it notices a machine that says something else."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -8,10 +8,10 @@ import pytest
 from events_for_tests import START_MS, VHOST, Bench
 from random_history import History, Step
 
-from projections.machine.effects import Delay, Deliver, Effect, FetchReply, Forget, Requeue
-from projections.machine.machine import Machine
-from schemas.events import Actor, ConsumerCancelled, Event, Nacked
-from spark_replay.audit_fold import CHECKS, AuditProduct
+from rewindmq.projections.machine.data.effects import Delay, Deliver, Effect, FetchReply, Forget, Requeue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Actor, ConsumerCancelled, Event, Nacked
+from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
 
 Lie = Callable[[list[Effect]], bool]
 
@@ -132,7 +132,8 @@ class Watched(Bench):
 
 
 def test_counts_that_have_come_to_their_largest_number_are_no_finding() -> None:
-    """Profile 4.3 counts to 4,095 failures and 2,047 returns, and no further (projections/machine/counting.py)."""
+    """Profile 4.3 counts to 4,095 failures and 2,047 returns, and no further
+    (projections/machine/data/return_counts.py)."""
     bench = Watched()
     bench.declare("q", "quorum", semantics="rabbitmq-4.3", delivery_limit=-1)
     message = bench.publish()

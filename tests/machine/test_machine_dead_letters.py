@@ -3,8 +3,8 @@
 import pytest
 from events_for_tests import Bench, explain, policy
 
-from projections.machine.effects import DeadLetter
-from schemas.events import DeadLettersForwarded, Origin, QueueDeleted, Tick
+from rewindmq.projections.machine.data.effects import DeadLetter
+from rewindmq.schemas.events import DeadLettersForwarded, Origin, QueueDeleted, Tick
 
 AT_LEAST_ONCE: dict[str, object] = {
     "dead_letter_exchange": "dlx",

@@ -5,13 +5,21 @@ import random
 import pytest
 from events_for_tests import VHOST, Bench, explain, policy
 
-from projections.machine import ready
-from projections.machine.delayed import Timed, exchange_of, queue_of
-from projections.machine.effects import DeadLetter, Keep, Release
-from projections.machine.machine import Machine
-from projections.machine.profile import RABBITMQ_3_13, RABBITMQ_4_3
-from projections.machine.settings import resolve
-from schemas.events import BrokerStarted, DeadLettersForwarded, Nacked, Purged, QueueDeclared, QueueDeleted, Tick
+from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data.delayed_order import Timed, exchange_of, queue_of
+from rewindmq.projections.machine.data.effects import DeadLetter, Keep, Release
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, RABBITMQ_4_3
+from rewindmq.projections.machine.rules.settings import resolve
+from rewindmq.schemas.events import (
+    BrokerStarted,
+    DeadLettersForwarded,
+    Nacked,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    Tick,
+)
 
 QUEUE = queue_of("x")
 

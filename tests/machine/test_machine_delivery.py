@@ -3,8 +3,8 @@
 import pytest
 from events_for_tests import Bench, explain, policy
 
-from projections.machine.effects import DeadLetter, Deliver, FetchReply, Forget, Requeue
-from schemas.events import (
+from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, FetchReply, Forget, Requeue
+from rewindmq.schemas.events import (
     Acked,
     BrokerStarted,
     ConsumerCancelled,
@@ -115,7 +115,7 @@ def served(version: int, acks: int) -> list[str]:
     order = []
     for _ in range(acks):
         held = [(number, *bench.queue(queue).holders[number].held) for number, queue in consumers.items()]
-        (number, message_id), = [each for each in held if len(each) > 1]
+        ((number, message_id),) = [each for each in held if len(each) > 1]
         order.append(consumers[number])
         bench.ack(number, message_id, queue=consumers[number])
     return order

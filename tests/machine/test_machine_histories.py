@@ -11,9 +11,10 @@ from events_for_tests import VHOST, explain
 from naive_model import NaiveMachine
 from random_history import History, Step
 
-from projections.machine import ready, state
-from projections.machine.effects import Effect
-from projections.machine.machine import Machine
+from rewindmq.projections.machine import state
+from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import Machine
 
 ROOT = Path(__file__).parents[2]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from events_for_tests import Bench
 
-from projections.machine.effects import (
+from rewindmq.projections.machine.data.effects import (
     DeadLetter,
     Delay,
     Deliver,
@@ -18,8 +18,8 @@ from projections.machine.effects import (
     Refuse,
     Requeue,
 )
-from schemas.events import Actor, ConsumerCancelled, Event, Origin, Purged
-from spark_replay.audit_fold import AuditProduct
+from rewindmq.schemas.events import Actor, ConsumerCancelled, Event, Origin, Purged
+from rewindmq.spark_replay.audit.fold import AuditProduct
 
 Lie = Callable[[list[Effect]], None]
 
@@ -378,9 +378,7 @@ def test_b18_a_lie_is_found_with_check_queue_message_and_offset(lie: Story) -> N
 
 
 @pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
-def test_the_same_history_without_the_lie_has_no_finding(
-    lie: Story, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_same_history_without_the_lie_has_no_finding(lie: Story, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Audited()
     monkeypatch.setattr(Audited, "lie", property(lambda self: None, lambda self, value: None), raising=False)
     if lie is not a_stream_cuts_in_the_wrong_order:  # whose ledger is told a lie
@@ -389,7 +387,7 @@ def test_the_same_history_without_the_lie_has_no_finding(
 
 
 def test_every_check_of_the_fold_has_a_lie() -> None:
-    from spark_replay.audit_fold import CHECKS
+    from rewindmq.spark_replay.audit.fold import CHECKS
 
     found = set()
     for lie in LIES:

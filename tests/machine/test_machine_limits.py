@@ -3,8 +3,8 @@
 import pytest
 from events_for_tests import Bench, explain, policy
 
-from projections.machine.effects import DeadLetter, Forget, Refuse
-from schemas.events import DeadLettersForwarded, Purged
+from rewindmq.projections.machine.data.effects import DeadLetter, Forget, Refuse
+from rewindmq.schemas.events import DeadLettersForwarded, Purged
 
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from naive_model import NaiveMachine
 
-from projections.machine.effects import Effect
-from projections.machine.machine import MACHINE_VERSION, Machine
-from schemas.events import (
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     BrokerStarted,
@@ -125,9 +125,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self, names: list[str], size: int, expiration: int | None, persistent: bool, count: int, priority: int | None
     ) -> None:
         for _ in range(count):
-            self.both(
-                Published(route(*sorted(names)), b"", expiration, priority, persistent, None, None, b"", size)
-            )
+            self.both(Published(route(*sorted(names)), b"", expiration, priority, persistent, None, None, b"", size))
 
     @rule(name=st.sampled_from(NAMES), source=st.sampled_from(["x", "y"]), again=st.booleans())
     def forward(self, name: str, source: str, again: bool) -> None:
@@ -190,9 +188,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         if how == "ack":
             self.both(Acked(VHOST, queue, holder.consumer, tuple(ranges)), holder.session)
         else:
-            self.both(
-                Nacked(VHOST, queue, holder.consumer, tuple(ranges), how == "requeue", "nack"), holder.session
-            )
+            self.both(Nacked(VHOST, queue, holder.consumer, tuple(ranges), how == "requeue", "nack"), holder.session)
 
     @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), message_id=st.integers(0, 50))
     def settle_nonsense(self, name: str, number: int, message_id: int) -> None:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 from events_for_tests import VHOST, Bench, explain, policy, route
 
-from projections.machine import state
-from projections.machine.effects import Quarantine
-from projections.machine.machine import Machine
-from projections.machine.storing import pack_meta
-from schemas.events import (
+from rewindmq.projections.machine import state
+from rewindmq.projections.machine.data.effects import Quarantine
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.serialization import pack_meta
+from rewindmq.schemas.events import (
     BROKER,
     Acked,
     Actor,

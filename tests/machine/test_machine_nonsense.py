@@ -9,8 +9,18 @@ from events_for_tests import VHOST, Bench, policy, route
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine
-from schemas.events import EVENT_TYPES, Argument, Encryption, Event, MachineUpgraded, Origin, Policy, Published, Route
+from rewindmq.projections.machine.machine import HANDLERS, MACHINE_VERSION, Machine
+from rewindmq.schemas.events import (
+    EVENT_TYPES,
+    Argument,
+    Encryption,
+    Event,
+    MachineUpgraded,
+    Origin,
+    Policy,
+    Published,
+    Route,
+)
 
 LONG = 2**63 - 1
 numbers = st.one_of(st.integers(-2, 12), st.integers(-LONG - 1, LONG), st.sampled_from([101, 102, 2**31, 2**32, LONG]))

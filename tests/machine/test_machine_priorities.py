@@ -4,10 +4,10 @@
 import pytest
 from events_for_tests import VHOST, Bench, explain
 
-from projections.machine import ready
-from projections.machine.machine import Machine
-from projections.machine.priorities import give_priorities
-from schemas.events import BrokerStarted, Tick
+from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data.priority_order import give_priorities
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import BrokerStarted, Tick
 
 
 def prioritized(highest: int = 5, **keys: object) -> Bench:

@@ -3,8 +3,8 @@
 import pytest
 from events_for_tests import VHOST, Bench, route
 
-from projections.machine.effects import Quarantine
-from schemas.events import Actor, Origin, Published
+from rewindmq.projections.machine.data.effects import Quarantine
+from rewindmq.schemas.events import Actor, Origin, Published
 
 SERVICE = Actor("billing", 0)
 NO_AMQP = [b"", b"\x80\x00", b"\x10\x00\x02\x02", b"\x00\x01"]

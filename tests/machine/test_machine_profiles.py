@@ -4,10 +4,10 @@ not obvious was measured on RabbitMQ 4.3.6 (tests/clients/scenarios_priority.py)
 import pytest
 from events_for_tests import VHOST, Bench, explain
 
-from projections.machine.counting import ACQUIRED_MAX, DELIVERIES_MAX, counts_of, returned_or_failed
-from projections.machine.effects import Deliver, FetchReply
-from projections.machine.machine import Machine
-from schemas.events import BrokerStarted, Nacked, NodeLost, Purged
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
+from rewindmq.projections.machine.data.return_counts import ACQUIRED_MAX, DELIVERIES_MAX, counts_of, returned_or_failed
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import BrokerStarted, Nacked, NodeLost, Purged
 
 
 def later(version: int = 2, **keys: object) -> Bench:

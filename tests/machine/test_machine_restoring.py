@@ -6,10 +6,10 @@ from itertools import pairwise
 import pytest
 from events_for_tests import VHOST, Bench, route
 
-from projections.machine.machine import Machine
-from projections.machine.queue import Queue
-from projections.machine.restoring import is_restored, note_restored
-from schemas.events import Origin, Published
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Origin, Published
 
 
 def origin(message_id: int, restore: str = "undo", count: int = 0, redelivered: bool = False) -> Origin:

@@ -3,8 +3,8 @@
 import pytest
 from events_for_tests import arguments, policy
 
-from projections.machine.settings import Settings, effective_definition, resolve
-from schemas.events import Argument, Policy
+from rewindmq.projections.machine.rules.settings import Settings, effective_definition, resolve
+from rewindmq.schemas.events import Argument, Policy
 
 TYPES = ("classic", "quorum")
 

@@ -3,9 +3,17 @@
 import pytest
 from events_for_tests import VHOST, Bench
 
-from projections.machine.machine import Machine
-from projections.machine.queue import Queue
-from schemas.events import Argument, ConsumerAttached, ConsumerCancelled, Fetched, Nacked, NodeLost, QueueDeclared
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import (
+    Argument,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Fetched,
+    Nacked,
+    NodeLost,
+    QueueDeclared,
+)
 
 TYPES = ("classic", "quorum")
 ASKED = Argument("x-single-active-consumer", "bool", True)
@@ -250,7 +258,7 @@ def test_s110_the_next_has_the_highest_priority_then_the_largest_prefetch_then_c
 
 
 def test_s110_after_a_timeout_the_highest_priority_is_next() -> None:
-    """A consumer timeout is its cancellation, and then what it held comes back (engine/amqp/overdue.py)."""
+    """A consumer timeout is its cancellation, and then what it held comes back (engine/amqp/consumer_timeout.py)."""
     bench = modern()
     first = bench.attach(prefetch=1)
     one, two = bench.publish(), bench.publish()

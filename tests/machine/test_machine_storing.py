@@ -7,10 +7,10 @@ import sys
 import pytest
 from events_for_tests import VHOST, Bench, policy, route
 
-from projections.machine import ready
-from projections.machine.machine import Machine
-from projections.machine.ready import CHUNK, NONE, PERSISTENT, SIZE_MASK, Order
-from schemas.events import BROKER, Acked, Argument, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
+from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data.message_order import CHUNK, NONE, PERSISTENT, SIZE_MASK, Order
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import BROKER, Acked, Argument, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
 
 
 def filled(count: int, expiration: int | None = None) -> Machine:
@@ -87,7 +87,7 @@ def test_returned_messages_stay_compact_and_sorted() -> None:
 
 def give_back(machine: Machine, offset: int, ids: list[int]) -> None:
     """Cancel consumer 9, then return `ids` from the last to the first, then all the others."""
-    from schemas.events import ConsumerCancelled, Nacked
+    from rewindmq.schemas.events import ConsumerCancelled, Nacked
 
     machine.apply(offset, 1000, BROKER, ConsumerCancelled(VHOST, "q", 9), [])
     rest = [i for i in range(1, 6 * CHUNK + 1) if i not in set(ids)]

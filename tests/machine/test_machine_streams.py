@@ -4,11 +4,11 @@ import random
 
 from events_for_tests import START_MS, VHOST, Bench, arguments, explain, policy, route
 
-from projections.machine import stream
-from projections.machine.effects import Forget
-from projections.machine.machine import Machine
-from projections.machine.settings import age_ms
-from schemas.events import (
+from rewindmq.projections.machine.data import stream
+from rewindmq.projections.machine.data.effects import Forget
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.rules.settings import age_ms
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     BrokerStarted,

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 from events_for_tests import START_MS, VHOST, arguments, policy, route
 
-from projections.machine.effects import (
+from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
     Deliver,
@@ -37,8 +37,8 @@ from projections.machine.effects import (
     Release,
     Requeue,
 )
-from projections.machine.machine import Machine
-from schemas.events import (
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     BrokerStarted,

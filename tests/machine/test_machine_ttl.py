@@ -3,8 +3,17 @@
 import pytest
 from events_for_tests import START_MS, Bench, arguments, explain, policy
 
-from projections.machine.effects import Forget, QueueGone
-from schemas.events import BROKER, BrokerStarted, ConsumerCancelled, Nacked, Purged, QueueDeclared, QueueDeleted, Tick
+from rewindmq.projections.machine.data.effects import Forget, QueueGone
+from rewindmq.schemas.events import (
+    BROKER,
+    BrokerStarted,
+    ConsumerCancelled,
+    Nacked,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    Tick,
+)
 
 
 def test_s031_s037_dead_after_its_ttl() -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from traffic import Traffic
 
-from engine.cli import main as cli
-from engine.log.embedded import EmbeddedLog
-from projections import first_difference as stepping
-from projections.first_difference import VersionError, first_difference
-from projections.machine.effects import MAXLEN
-from projections.machine.machine import Machine
-from projections.quarantine import QuarantineReport
-from projections.replay import blocks_of, events_of, replay
-from schemas.codec import Decoder
-from schemas.events import Acked, Purged
+from rewindmq.engine.cli import main as cli
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.projections.machine.data.effects import MAXLEN
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import blocks_of, events_of, replay
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.versions import compare as stepping
+from rewindmq.projections.versions.compare import VersionError, first_difference
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Acked, Purged
 from tests.running import ROOT
 
 Changed = Callable[[str, str, str], Path]
@@ -35,8 +35,9 @@ def changed(tmp_path: Path) -> Changed:
 
     def change(file: str, old: str, new: str) -> Path:
         for folder in ("projections", "schemas"):
-            shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-        path = tmp_path / "projections" / file
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / folder, tmp_path / "rewindmq" / folder, ignore=ignored)
+        path = tmp_path / "rewindmq" / file
         assert path.read_text().count(old) == 1
         path.write_text(path.read_text().replace(old, new))
         return tmp_path
@@ -54,13 +55,17 @@ def first_of(traffic: Traffic, kind: type) -> int:
 
 
 def test_b08_the_same_rules_agree(traffic: Traffic, changed: Changed) -> None:
-    other = changed("verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1")  # which no fold imports
+    other = changed(
+        "projections/verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1"
+    )  # which no fold imports
     assert first_difference(traffic.log, other) is None
 
 
 def test_b08_the_first_event_that_leads_to_something_else(traffic: Traffic, changed: Changed) -> None:
     """Though the states stay the same: a reason is in no state."""
-    found = first_difference(traffic.log, changed("machine/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"'))
+    found = first_difference(
+        traffic.log, changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    )
     assert found is not None
     assert (found.partition, found.offset, found.event, found.user) == ("queues-0", *first_over_length(traffic))
     assert [text for text in found.here.effects if "'maxlen'" in text]
@@ -78,7 +83,7 @@ def first_over_length(traffic: Traffic) -> tuple[int, str, str]:
 
 
 def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed: Changed) -> None:
-    other = changed("machine/settlement.py", "queue.acked += count", "queue.acked += 2 * count")
+    other = changed("projections/machine/events/settlement.py", "queue.acked += count", "queue.acked += 2 * count")
     found = first_difference(traffic.log, other)
     assert found is not None
     assert (found.offset, found.event) == (first_of(traffic, Acked), "Acked")
@@ -88,9 +93,23 @@ def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed
     assert first_difference(traffic.log, other, effects_only=True) is None
 
 
+def test_b08_a_version_before_the_package_rewindmq(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
+    """Its folders were packages of their own."""
+    changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    older = tmp_path / "older"
+    for folder in ("projections", "schemas"):
+        shutil.move(tmp_path / "rewindmq" / folder, older / folder)
+    for file in older.rglob("*.py"):
+        file.write_text(file.read_text().replace("from rewindmq.", "from ").replace('("rewindmq.', '("'))
+    found = first_difference(traffic.log, older)
+    assert found is not None
+    assert (found.offset, found.event) == first_over_length(traffic)[:2]
+    assert [text for text in found.there.effects if "'too long'" in text]
+
+
 def test_b08_a_version_that_cannot_go_on(traffic: Traffic, changed: Changed) -> None:
     handler = "def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:\n"
-    other = changed("machine/lifecycle.py", handler, handler + "    raise KeyError(event.queue)\n")
+    other = changed("projections/machine/events/queues.py", handler, handler + "    raise KeyError(event.queue)\n")
     found = first_difference(traffic.log, other)
     assert found is not None
     assert (found.offset, found.event) == (first_of(traffic, Purged), "Purged")
@@ -101,7 +120,7 @@ def test_b08_a_version_that_cannot_go_on(traffic: Traffic, changed: Changed) -> 
 def test_what_is_no_version_is_said(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
     with pytest.raises(VersionError, match="no version of RewindMQ: it has no projections/"):
         first_difference(traffic.log, tmp_path)
-    other = changed("machine/queue.py", "class Queue(Outcomes):", "class Queue(Outcomes:")
+    other = changed("projections/machine/data/queue.py", "class Queue(Outcomes):", "class Queue(Outcomes:")
     with pytest.raises(VersionError, match="SyntaxError"):
         first_difference(traffic.log, other)
 
@@ -119,7 +138,7 @@ def test_compare_versions(
     asked = ["compare_versions", "--data", str(data), "--silent"]
     assert cli.run([*asked, str(ROOT)]) == 0
     assert capsys.readouterr().out == f"queues-0\t{traffic.machine.next_offset}\tequal\n"
-    other = changed("machine/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    other = changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
     assert cli.run([*asked, str(other)]) == 1
     out, err = capsys.readouterr()
     lines = out.splitlines()

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from projections.patterns import (
+from rewindmq.projections.rules.patterns import (
     GROUPS_MOST,
     LONGEST,
     BadPattern,

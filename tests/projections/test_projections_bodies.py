@@ -5,10 +5,10 @@ import random
 import pytest
 from traffic import ANN, START_MS, published, record
 
-from projections import keys
-from projections.bodies import Body, BodyCache, size_of
-from schemas.codec import Decoder, Encoder
-from schemas.events import BROKER, Route
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.bodies import Body, BodyCache, size_of
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import BROKER, Route
 
 ROUTE = Route("/", "", "q", ("q",))
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from traffic import ListLog, Traffic
 
-from projections.replay import recover
-from projections.store import StateStore, StoreError
-from projections.verify import verify
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.projections.verify import verify
 
 
 def test_what_was_written_is_in_it_though_nothing_was_flushed(tmp_path: Path) -> None:

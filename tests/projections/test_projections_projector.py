@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from traffic import ANN, START_MS, Traffic, live_messages, published, queue_declared, record
 
-from projections import keys
-from projections.machine.machine import Machine
-from projections.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
-from projections.replay import fold
-from projections.store import Projector, StateStore
-from schemas.events import Acked, ConsumerAttached, Purged, QueueDeleted, Route
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
+from rewindmq.projections.store.store import Projector, StateStore
+from rewindmq.schemas.events import Acked, ConsumerAttached, Purged, QueueDeleted, Route
 
 PREFIX = keys.partition_prefix("queues-0")
 ROUTE = Route("/", "", "q", ("q",))

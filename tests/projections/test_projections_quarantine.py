@@ -7,12 +7,12 @@ import pytest
 from rocksdict import Rdict
 from traffic import ANN, Traffic
 
-from projections import keys, quarantine, rocks
-from projections.quarantine import MAX_REASON, Quarantined, QuarantineReport
-from projections.replay import fold, recover
-from projections.store import StateStore, StoreError
-from projections.verify import verify
-from schemas.events import Acked
+from rewindmq.projections.replay import fold, recover
+from rewindmq.projections.store import keys, quarantine, rocks
+from rewindmq.projections.store.quarantine import MAX_REASON, Quarantined, QuarantineReport
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.projections.verify import verify
+from rewindmq.schemas.events import Acked
 
 PREFIX = keys.partition_prefix("queues-0")
 

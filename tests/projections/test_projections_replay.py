@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from traffic import ANN, ListLog, Traffic, live_messages, record
 
-from engine.log.reader import PartitionReader
-from projections import replay
-from projections.machine.machine import Machine
-from projections.projector import FRESH_BYTES
-from projections.quarantine import QuarantineReport
-from projections.replay import fold, recover
-from projections.store import StateStore, StoreError
-from schemas.codec import Decoder
-from schemas.events import Acked, Published
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.projections import replay
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold, recover
+from rewindmq.projections.store.projector import FRESH_BYTES
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Acked, Published
 
 WRITER = Path(__file__).with_name("writer.py")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{WRITER.parents[2]}:{WRITER.parent}"}
@@ -112,7 +112,7 @@ def test_a_store_in_use_is_refused(tmp_path: Path) -> None:
 
 def test_a_store_of_another_format_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     StateStore.open(tmp_path).close()
-    monkeypatch.setattr("projections.keys.FORMAT_VERSION", b"2")
+    monkeypatch.setattr("rewindmq.projections.store.keys.FORMAT_VERSION", b"2")
     with pytest.raises(StoreError, match=r"format b'1', this version reads b'2'; delete the directory"):
         StateStore.open(tmp_path)
 
@@ -121,7 +121,7 @@ def test_replay_writes_behind_itself_so_that_its_memory_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replay, "GROUP_EFFECTS", 64)
-    monkeypatch.setattr("projections.projector.FRESH_BYTES", 50_000)
+    monkeypatch.setattr("rewindmq.projections.store.projector.FRESH_BYTES", 50_000)
     traffic = Traffic(3)
     traffic.run(2_000)
     store = StateStore.open(tmp_path)

@@ -6,9 +6,9 @@ import fastavro
 import pytest
 from traffic import ANN, START_MS, ListLog, Traffic, published, queue_declared
 
-from projections.machine.machine import Machine
-from projections.replay import fold
-from projections.rewind import (
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.projections.rewind import (
     At,
     OutsideHistory,
     RewindError,
@@ -18,8 +18,8 @@ from projections.rewind import (
     require_in_history,
     state_at,
 )
-from projections.snapshots import SnapshotError, Snapshots, load
-from schemas.events import Argument, Route
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
+from rewindmq.schemas.events import Argument, Route
 
 
 def snapshots_on_the_way(directory: Path, traffic: Traffic, every: int) -> Snapshots:

@@ -7,11 +7,11 @@ import pytest
 from rocksdict import Rdict
 from traffic import ANN, ListLog, Traffic, published, queue_declared
 
-from projections import keys, rocks
-from projections.replay import recover
-from projections.store import StateStore, StoreError
-from projections.verify import Verification, verify
-from schemas.events import DeadLettersForwarded, QueueDeleted, Route
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store import keys, rocks
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.projections.verify import Verification, verify
+from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted, Route
 
 PREFIX = keys.partition_prefix("queues-0")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from projections.topology import HANDLERS, SYSTEM_EXCHANGES, Topology
-from schemas.events import (
+from rewindmq.projections.topology.topology import HANDLERS, SYSTEM_EXCHANGES, Topology
+from rewindmq.schemas.events import (
     BROKER,
     Bound,
     BrokerStarted,
@@ -336,8 +336,8 @@ def test_a_policys_version_is_the_offset_of_its_event() -> None:
 
 def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
     program = (
-        "from projections.topology import Topology\n"
-        "from schemas.events import *\n"
+        "from rewindmq.projections.topology.topology import Topology\n"
+        "from rewindmq.schemas.events import *\n"
         "t = Topology()\n"
         "for n in range(50):\n"
         "    t.apply(2 * n, 0, BROKER, ExchangeDeclared('/', f'x{n}', 'topic', True, False, False))\n"

@@ -1,9 +1,9 @@
 """Seeded traffic through a real machine: events that make sense mostly, written to a log in memory and folded.
 
-    traffic = Traffic(seed=7)
-    traffic.run(500)                    # 500 events, in blocks as group commits would make them
-    traffic.log, traffic.machine        # the history, and what it must fold to
-    traffic.observed                    # per event: its effects' messages, for a live projector beside it
+traffic = Traffic(seed=7)
+traffic.run(500)                    # 500 events, in blocks as group commits would make them
+traffic.log, traffic.machine        # the history, and what it must fold to
+traffic.observed                    # per event: its effects' messages, for a live projector beside it
 """
 
 import random
@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from engine.log.base import Block
-from engine.log.embedded import EmbeddedPartition
-from projections.machine.effects import Effect, Quarantine
-from projections.machine.machine import Machine
-from projections.projector import Projector
-from schemas.codec import Decoder, Encoder
-from schemas.events import (
+from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.embedded.log import EmbeddedPartition
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.projector import Projector
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import (
     BROKER,
     Acked,
     Actor,

@@ -1,6 +1,6 @@
 """A process to be killed: appends traffic to the embedded log, folds it, and projects it, as fast as it can.
 
-    PYTHONPATH=.:tests/projections python tests/projections/writer.py DATA SEED
+PYTHONPATH=.:tests/projections python tests/projections/writer.py DATA SEED
 """
 
 import sys
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from traffic import Traffic
 
-from engine.log.embedded import EmbeddedLog
-from projections.replay import recover
-from projections.store import StateStore
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
 
 
 def main(data: Path, seed: int) -> None:

@@ -11,10 +11,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from schemas import events as e
-from schemas.codec import Encoder
-from schemas.registry import envelope_fingerprint
-from schemas.single_object import wrap
+from rewindmq.schemas import events as e
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.registry import envelope_fingerprint
+from rewindmq.schemas.single_object import wrap
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 

@@ -11,17 +11,7 @@ from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
-from schemas.events import (
-    EVENT_TYPES,
-    Actor,
-    Argument,
-    Encryption,
-    Event,
-    Origin,
-    Policy,
-    Published,
-    Route,
-)
+from rewindmq.schemas.events import EVENT_TYPES, Actor, Argument, Encryption, Event, Origin, Policy, Published, Route
 
 longs = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
 texts = st.one_of(st.sampled_from(["", "/", "orders", "naïve ✈"]), st.text(max_size=80))

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from schemas.codec import Decoder, Encoder, UndecodableRecord, strip_body
-from schemas.events import (
+from rewindmq.schemas.codec import Decoder, Encoder, UndecodableRecord, strip_body
+from rewindmq.schemas.events import (
     BROKER,
     EVENT_TYPES,
     Acked,
@@ -26,8 +26,8 @@ from schemas.events import (
     Tick,
     VhostDeleted,
 )
-from schemas.registry import parsed_envelope_schema
-from schemas.single_object import FramedDecoder, strip_framed_body, unwrap, wrap
+from rewindmq.schemas.registry import parsed_envelope_schema
+from rewindmq.schemas.single_object import FramedDecoder, strip_framed_body, unwrap, wrap
 from tests.schemas.samples import SAMPLES, sample_bytes
 from tests.schemas.strategies import EVENTS, actors, events, plain, timestamps
 
@@ -49,7 +49,7 @@ def for_fastavro(value: Any) -> Any:
     """An event as fastavro takes it: records as (name, dict), written without a line of the code under test."""
     if isinstance(value, tuple):
         return [for_fastavro(item) for item in value]
-    if type(value).__module__ not in ("schemas.events", "schemas.clock_events"):
+    if type(value).__module__ not in ("rewindmq.schemas.events", "rewindmq.schemas.clock_events"):
         return value
     fields = {name: for_fastavro(getattr(value, name)) for name in value.__dataclass_fields__ if name != "body_size"}
     if "messages" in fields:

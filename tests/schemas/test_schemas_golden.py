@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from schemas.codec import Decoder
-from schemas.events import EVENT_TYPES
-from schemas.registry import RELEASED, envelope_fingerprint
-from schemas.single_object import unwrap
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import EVENT_TYPES
+from rewindmq.schemas.registry import RELEASED, envelope_fingerprint
+from rewindmq.schemas.single_object import unwrap
 from tests.schemas.samples import GOLDEN, SAMPLES, readable_envelope, sample_bytes
 
 GOLDEN_FILES = sorted(GOLDEN.glob("*/*.bin"))

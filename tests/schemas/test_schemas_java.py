@@ -7,9 +7,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from engine.log.segments import segment_files
-from engine.log.writer import PartitionWriter
-from schemas.single_object import unwrap
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.schemas.single_object import unwrap
 from tests.schemas.samples import SAMPLES, sample_bytes
 
 NEEDED = ("avro-1", "jackson-", "slf4j-api", "commons-compress", "commons-io")

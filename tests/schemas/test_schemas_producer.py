@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import header
 
-from engine.amqp import tables
-from engine.amqp.properties import MAX_EXPIRY_MS, parse
-from engine.http.properties import properties_of
-from schemas import producer
-from schemas.events import Actor, Published
-from schemas.producer import Publisher
-from schemas.properties import flaw
-from schemas.single_object import FramedDecoder
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.properties import MAX_EXPIRY_MS, parse
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.schemas import producer
+from rewindmq.schemas.events import Actor, Published
+from rewindmq.schemas.producer import Publisher
+from rewindmq.schemas.properties import flaw
+from rewindmq.schemas.single_object import FramedDecoder
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 texts = st.text(st.characters(codec="utf-8"), max_size=63)  # 4 bytes a character at most

@@ -4,13 +4,13 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from engine.amqp import tables
-from engine.amqp.properties import parse
-from engine.errors import MalformedFrame, PreconditionFailed
-from schemas.events import Published
-from schemas.producer import Publisher
-from schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES, flaw
-from schemas.single_object import FramedDecoder
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.producer import Publisher
+from rewindmq.schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES, flaw
+from rewindmq.schemas.single_object import FramedDecoder
 from tests.schemas.test_schemas_producer import properties
 
 

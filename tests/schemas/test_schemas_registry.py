@@ -11,9 +11,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from schemas import evolution, registry
-from schemas.codec import Decoder, UndecodableRecord
-from schemas.events import (
+from rewindmq.schemas import evolution, registry
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import (
     EVENT_TYPES,
     Acked,
     Actor,
@@ -26,8 +26,8 @@ from schemas.events import (
     Published,
     Route,
 )
-from schemas.evolution import upgraded
-from schemas.registry import (
+from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.registry import (
     RELEASED,
     UnknownSchema,
     envelope_fingerprint,
@@ -37,12 +37,12 @@ from schemas.registry import (
     parsed_envelope_schema,
     released_schema_json,
 )
-from schemas.shapes import shape_of
-from schemas.single_object import unwrap, wrap
+from rewindmq.schemas.shapes import shape_of
+from rewindmq.schemas.single_object import unwrap, wrap
 from tests.schemas.samples import GOLDEN, SAMPLES, readable, sample_bytes
 
 AVSC = {Path(file.name).stem: json.loads(file.read_text("utf-8")) for file in
-        (resources.files("schemas") / "avsc").iterdir()}  # fmt: skip
+        (resources.files("rewindmq.schemas") / "avsc").iterdir()}  # fmt: skip
 PARTS = (Actor, Argument, Policy, Route, Origin, Encryption)
 ALL_RELEASED = [Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")]
 
@@ -73,7 +73,7 @@ def test_every_type_and_every_field_is_documented(name: str) -> None:
 
 
 def test_the_readme_lists_every_event() -> None:
-    readme = (resources.files("schemas") / "README.md").read_text("utf-8")
+    readme = (resources.files("rewindmq.schemas") / "README.md").read_text("utf-8")
     assert [cls.__name__ for cls in EVENT_TYPES if f"`{cls.__name__}`" not in readme] == []
 
 
@@ -90,7 +90,8 @@ def test_the_union_is_in_the_order_of_event_types() -> None:
 
 
 def test_todays_schema_is_released() -> None:
-    """A change of the schema files is a new release: python -m schemas.registry, python -m tests.schemas.samples."""
+    """A change of the schema files is a new release: python -m rewindmq.schemas.registry, python -m
+    tests.schemas.samples."""
     assert json.loads(released_schema_json(envelope_fingerprint())) == envelope_schema()
 
 
@@ -121,9 +122,7 @@ def _types(schema: Any) -> dict[str, dict[str, Any]]:
         if isinstance(part, list):
             return [visit(branch) for branch in part]
         if isinstance(part, dict) and part["type"] == "record":
-            found[part["name"]] = {
-                field["name"]: {**field, "type": visit(field["type"])} for field in part["fields"]
-            }
+            found[part["name"]] = {field["name"]: {**field, "type": visit(field["type"])} for field in part["fields"]}
             return f"{part['namespace']}.{part['name']}"
         return visit(part["items"]) if isinstance(part, dict) and part["type"] == "array" else part
 

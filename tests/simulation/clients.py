@@ -7,15 +7,15 @@ out of a history and the rest still means something.
 import random
 from collections.abc import Callable
 
-from engine.amqp.publishing import ALWAYS, prompt
-from engine.amqp.publishing import TRANSIENT as TRANSIENT_ONES
-from engine.amqp.settlement import ranges
-from engine.broker import Partition, Session
-from engine.errors import AmqpError
-from engine.matching import Content
-from projections.hidden import is_delay_queue
-from projections.machine.queue import Queue
-from schemas.events import Acked, Argument, Credited, Nacked, Published
+from rewindmq.engine.amqp.publishing import ALWAYS, prompt
+from rewindmq.engine.amqp.publishing import TRANSIENT as TRANSIENT_ONES
+from rewindmq.engine.amqp.settlement import ranges
+from rewindmq.engine.broker.broker import Partition, Session
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.routing.matches import Content
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_delay_queue
+from rewindmq.schemas.events import Acked, Argument, Credited, Nacked, Published
 from tests.simulation.witness import Publish, Receipt
 from tests.simulation.world import POINTS, SimulatedCrash, World
 
@@ -282,9 +282,7 @@ class Clients:
         taker = self.dice.choice(found)
         queue, credit = taker.queue, self.dice.randrange(1, 6)
         if taker.partition.machine.queue(queue.vhost, queue.name) is queue:
-            taker.partition.append(
-                taker.session.actor, Credited(queue.vhost, queue.name, taker.consumer_id, credit)
-            )
+            taker.partition.append(taker.session.actor, Credited(queue.vhost, queue.name, taker.consumer_id, credit))
         return f"{queue.name} {credit}"
 
     def cancel(self) -> str:

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from engine.log.memory import MemoryLog
+from rewindmq.engine.log.simulated.embedded import MemoryLog
 from tests.simulation.clients import DEAD, Clients, Step
 from tests.simulation.judge import judge
 from tests.simulation.witness import Witness

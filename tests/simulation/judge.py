@@ -17,10 +17,10 @@ What must hold, however often the broker was killed:
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from engine.log.memory import MemoryLog, MemoryPartition
-from engine.log.placement import partition_of
-from projections.last_words import LastWords
-from projections.machine.effects import (
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.engine.log.simulated.embedded import MemoryLog, MemoryPartition
+from rewindmq.projections.last_words import LastWords
+from rewindmq.projections.machine.data.effects import (
     DELAYED,
     DeadLetter,
     Delay,
@@ -36,12 +36,20 @@ from projections.machine.effects import (
     Release,
     Requeue,
 )
-from projections.machine.machine import Machine
-from projections.machine.queue import Queue
-from projections.quarantine import QuarantineReport
-from projections.replay import blocks_of, replay
-from schemas.codec import Decoder
-from schemas.events import Actor, BrokerStarted, Checkpointed, ConsumerAttached, DeadLettersForwarded, Event, Published
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import blocks_of, replay
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import (
+    Actor,
+    BrokerStarted,
+    Checkpointed,
+    ConsumerAttached,
+    DeadLettersForwarded,
+    Event,
+    Published,
+)
 from tests.simulation.witness import Claim, EffectRow, Witness, row_of
 
 READY = "ready"

@@ -10,11 +10,11 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-from engine.amqp.settlement import ranges
-from engine.broker import Broker, Partition, Session
-from engine.errors import AmqpError
-from projections.machine.queue import Queue
-from schemas.events import (
+from rewindmq.engine.amqp.settlement import ranges
+from rewindmq.engine.broker.broker import Broker, Partition, Session
+from rewindmq.engine.errors import AmqpError
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import (
     BROKER,
     Acked,
     Actor,
@@ -28,7 +28,7 @@ from schemas.events import (
     Route,
     Tick,
 )
-from schemas.single_object import FramedEncoder
+from rewindmq.schemas.single_object import FramedEncoder
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
 from tests.simulation.nodes_world import Life, World
 from tests.simulation.witness import EffectRow

@@ -7,8 +7,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import engine.broker
-from engine.log.memory_shared import HistoryPartition
+import rewindmq.engine.broker.broker
+from rewindmq.engine.log.simulated.shared import HistoryPartition
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
 from tests.simulation.nodes_clients import EXCHANGES, Client, Clients, Step, Taker, broker_of
@@ -151,7 +151,9 @@ class Drive:
         world = self.world
         world.record.trace.append("    healing")
         world.history.heal()
-        engine.broker.EPOCH_IDS = 1 << 24  # as `running` leaves it: who drains does not have to join again
+        rewindmq.engine.broker.broker.EPOCH_IDS = (
+            1 << 24
+        )  # as `running` leaves it: who drains does not have to join again
         if len(world.nodes) > 2 and world.dice.random() < 0.3:  # one is gone for good
             node = world.nodes.pop()
             if node in world.lives:

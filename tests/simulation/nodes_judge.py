@@ -18,13 +18,13 @@ What must hold, however nodes were killed, cut off, declared lost, and duties mo
 
 from collections import defaultdict
 
-from engine.log.memory_shared import HistoryPartition
-from projections.machine.effects import Effect, Quarantine
-from projections.machine.state import NODE_LOST
-from projections.topology import Topology
-from schemas.codec import UndecodableRecord
-from schemas.events import EPOCH_SHIFT, Checkpointed, NodeJoined, NodeLost, Published, Tick
-from schemas.single_object import FramedDecoder
+from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.events import EPOCH_SHIFT, Checkpointed, NodeJoined, NodeLost, Published, Tick
+from rewindmq.schemas.single_object import FramedDecoder
 from tests.simulation.clients import DEAD
 from tests.simulation.judge import Account, check_letters
 from tests.simulation.nodes_clients import Publish, Taker

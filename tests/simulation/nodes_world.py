@@ -1,8 +1,8 @@
 """Several simulated nodes on one shared log: each the real broker, its log, RocksDB and clock made by a seed.
 
 Real: open_node, Node, Broker, ReadBackPartition, ReadBackMetadata, Turns, Forwarder, Projector, recovery, snapshots,
-codec, queue machine, asyncio's tasks. Virtual: time (nodes_loop.py), the log (engine.log.memory_shared), RocksDB's disk
-(virtual.py), clients (nodes_clients.py). Everything is small that is large in production.
+codec, queue machine, asyncio's tasks. Virtual: time (nodes_loop.py), the log (rewindmq.engine.log.simulated.shared),
+RocksDB's disk (virtual.py), clients (nodes_clients.py). Everything is small that is large in production.
 
 A life is one process of a node, from its start to its stop or death. A node that gives up by itself (`failed`) is
 stopped as the process would stop; somebody starts it again later.
@@ -19,16 +19,16 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from engine.broker import Broker, Config
-from engine.joining import open_node
-from engine.log.base import LogError
-from engine.log.memory_shared import MemorySharedLog, SharedFaults, SharedHistory
-from projections.machine.machine import Machine
-from projections.projector import Projector
-from projections.replay import recover
-from projections.snapshots import Snapshots, load
-from projections.store import StateStore
-from projections.verify import verify_partition
+from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.cluster.start import open_node
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.projector import Projector
+from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
 from tests.simulation.virtual import VirtualBatch, VirtualRocks
 from tests.simulation.witness import EffectRow, row_of
@@ -109,17 +109,17 @@ class World:
         self.rocks = {self._state(node): VirtualRocks() for node in self.nodes}
         self.lives: dict[str, Life] = {}  # those that run, or start, by node
         self.sizes = {
-            "engine.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
-            "engine.turns.ROUND": dice.choice((1, 3, 100)),
+            "rewindmq.engine.runtime.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
+            "rewindmq.engine.runtime.turns.ROUND": dice.choice((1, 3, 100)),
             # with dice of its own: seeds keep the histories that they had before there was flow control
-            "engine.flow.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
-            "engine.flow.EVENTS_A_SECOND": 0,
-            "engine.broker.CREDIT_WINDOW": dice.choice((1, 3, 10)),
-            "engine.broker.EPOCH_IDS": dice.choice((30, 1 << 24, 1 << 24)),
-            "projections.projector.PERSIST_EVENTS": dice.choice((5, 60, 10_000)),
-            "projections.projector.READ_AHEAD_MESSAGES": dice.choice((1, 3, 50)),
-            "projections.store.BODY_CACHE_BYTES": dice.choice((0, 5_000, 1_000_000)),
-            "projections.machine.ready.CHUNK": dice.choice((2, 3, 1024)),
+            "rewindmq.engine.cluster.flow_control.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
+            "rewindmq.engine.cluster.flow_control.EVENTS_A_SECOND": 0,
+            "rewindmq.engine.broker.broker.CREDIT_WINDOW": dice.choice((1, 3, 10)),
+            "rewindmq.engine.broker.broker.EPOCH_IDS": dice.choice((30, 1 << 24, 1 << 24)),
+            "rewindmq.projections.store.projector.PERSIST_EVENTS": dice.choice((5, 60, 10_000)),
+            "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": dice.choice((1, 3, 50)),
+            "rewindmq.projections.store.store.BODY_CACHE_BYTES": dice.choice((0, 5_000, 1_000_000)),
+            "rewindmq.projections.machine.data.message_order.CHUNK": dice.choice((2, 3, 1024)),
         }
         self.snapshot_events = dice.choice((15, 60, 10_000))
         self.faults = SharedFaults(
@@ -142,7 +142,7 @@ class World:
         with ExitStack() as stack:
             for name, value in (self.sizes | self._replacements()).items():
                 stack.enter_context(patch(name, value))
-            logger = logging.getLogger("engine")
+            logger = logging.getLogger("rewindmq.engine")
             handler = _Defects(self.defects)
             before = logger.propagate
             logger.addHandler(handler)
@@ -243,17 +243,17 @@ class World:
 
     def _replacements(self) -> dict[str, Any]:
         return {
-            "engine.joining.KafkaLog": self,  # its `open` below
-            "engine.joining.recover": self._recover,
-            "engine.mending.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
-            "engine.auth.Access.hash": lambda access, password: "simulated",
-            "projections.projector.Projector.observe": self._observing(Projector.observe),
-            "projections.snapshots.os.fsync": lambda descriptor: None,
-            "projections.rocks.open_database": lambda path: self.rocks[path],
-            "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
-            "projections.rocks.WriteBatch": VirtualBatch,
-            "projections.projector.WriteBatch": VirtualBatch,
-            "projections.store.WriteBatch": VirtualBatch,
+            "rewindmq.engine.cluster.start.KafkaLog": self,  # its `open` below
+            "rewindmq.engine.cluster.start.recover": self._recover,
+            "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
+            "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
+            "rewindmq.projections.store.projector.Projector.observe": self._observing(Projector.observe),
+            "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
+            "rewindmq.projections.store.rocks.open_database": lambda path: self.rocks[path],
+            "rewindmq.projections.store.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
+            "rewindmq.projections.store.rocks.WriteBatch": VirtualBatch,
+            "rewindmq.projections.store.projector.WriteBatch": VirtualBatch,
+            "rewindmq.projections.store.store.WriteBatch": VirtualBatch,
         }
 
     def open(self, *settings: Any) -> MemorySharedLog:

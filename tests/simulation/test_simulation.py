@@ -1,8 +1,8 @@
 """Thousands of short lives: random clients, faults and crashes around the real broker, judged against the log.
 
-    python -m pytest tests/simulation                 a few hundred histories
-    python -m pytest tests/simulation --seed 4711     this one (also SIMULATION_SEED=4711)
-    python -m pytest tests/simulation -m slow         thousands (SIMULATION_FIRST: the first seed)
+python -m pytest tests/simulation                 a few hundred histories
+python -m pytest tests/simulation --seed 4711     this one (also SIMULATION_SEED=4711)
+python -m pytest tests/simulation -m slow         thousands (SIMULATION_FIRST: the first seed)
 """
 
 import os
@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from projections.machine.effects import (
+from rewindmq.projections.machine.data.effects import (
     ACKED,
     DELAYED,
     DELETED,

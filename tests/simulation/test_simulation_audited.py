@@ -12,18 +12,26 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from engine.log.memory import MemoryLog
-from engine.log.memory_shared import HistoryPartition
-from projections.machine.effects import DELAYED, DeadLetter, Duplicate, Effect, Quarantine, Refuse, endings
-from projections.machine.machine import Machine
-from projections.machine.state import NODE_LOST
-from schemas.codec import Decoder, UndecodableRecord
-from schemas.events import BROKER, Actor, Checkpointed, Event, Published
-from schemas.single_object import FramedDecoder
-from spark_replay import columns
-from spark_replay.audit_fold import AuditProduct
-from spark_replay.letters import SORTED_BY, Post, check_arrivals
-from spark_replay.outcomes import targets
+from rewindmq.engine.log.simulated.embedded import MemoryLog
+from rewindmq.engine.log.simulated.shared import HistoryPartition
+from rewindmq.projections.machine.data.effects import (
+    DELAYED,
+    DeadLetter,
+    Duplicate,
+    Effect,
+    Quarantine,
+    Refuse,
+    endings,
+)
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Published
+from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY, Post, check_arrivals
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.history.outcomes import targets
 from tests.simulation import history, nodes_history
 from tests.simulation.clients import DEAD
 

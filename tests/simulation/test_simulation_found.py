@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import NotFound
-from engine.log.memory import Faults, MemoryLog
-from schemas.events import Published
+from rewindmq.engine.errors import NotFound
+from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
+from rewindmq.schemas.events import Published
 from tests.simulation.clients import Clients, Taker, arguments
 from tests.simulation.world import PARTITIONS, World
 

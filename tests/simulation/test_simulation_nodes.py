@@ -12,7 +12,16 @@ from functools import cache
 
 import pytest
 
-from projections.machine.effects import ACKED, DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED
+from rewindmq.projections.machine.data.effects import (
+    ACKED,
+    DELETED,
+    DELIVERED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    PURGED,
+    REJECTED,
+)
 from tests.simulation.nodes_history import STEPS, WEIGHTS, check, history_of, run
 from tests.simulation.nodes_world import Record
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from engine.matching import Content
-from schemas.events import BROKER, ExchangeDeclared, ExchangeDeleted, Published
-from schemas.single_object import FramedEncoder
+from rewindmq.engine.routing.matches import Content
+from rewindmq.schemas.events import BROKER, ExchangeDeclared, ExchangeDeleted, Published
+from rewindmq.schemas.single_object import FramedEncoder
 from tests.simulation.clients import PERSISTENT, arguments
 from tests.simulation.nodes_clients import Client, broker_of
 from tests.simulation.nodes_world import Life, World
@@ -40,6 +40,7 @@ def bind(story: Story, client: Client, queue: str = "q1") -> None:
 
 def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
     """As engine/amqp does."""
+
     def publish() -> None:
         broker = broker_of(client.life)
         headers = b"\x07x-delayl" + delay_ms.to_bytes(8, "big")

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from engine.broker import Broker
-from engine.errors import AmqpError, NotFound
-from engine.log.memory_shared import SharedFaults
-from schemas.events import BROKER, ExchangeDeleted, NodeJoined, NodeLost, Tick, VhostDeleted
-from schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.errors import AmqpError, NotFound
+from rewindmq.engine.log.simulated.shared import SharedFaults
+from rewindmq.schemas.events import BROKER, ExchangeDeleted, NodeJoined, NodeLost, Tick, VhostDeleted
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from tests.simulation.clients import arguments
 from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
 from tests.simulation.nodes_world import Life, World

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from engine.amqp import tables
-from engine.amqp.properties import parse
-from engine.broker import Session
-from engine.partition import Partition
-from engine.reader import Reader
-from projections.machine.queue import Queue
-from projections.machine.stream import first_number
-from schemas.events import Published
+from rewindmq.engine.amqp import tables
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.broker.broker import Session
+from rewindmq.engine.rewind.reader import Reader
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.stream import first_number
+from rewindmq.schemas.events import Published
 from tests.simulation.clients import DEAD, Clients, arguments
 from tests.simulation.history import STEPS, WEIGHTS
 from tests.simulation.judge import judge

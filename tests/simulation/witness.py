@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from projections.machine.effects import Effect
+from rewindmq.projections.machine.data.effects import Effect
 
 EffectRow = tuple[Any, ...]
 _NAMES: dict[type, tuple[str, ...]] = {}

@@ -1,8 +1,9 @@
 """One simulated machine: the real broker over a log, a RocksDB and a clock that do what a seed says.
 
 Real: Broker, Partition, Turns, Forwarder, Projector, recovery, snapshots, codec, queue machine. Virtual: the event
-loop, the log's disk (engine.log.memory), RocksDB's disk (virtual.py; or a real RocksDB, which is slower), clients.
-Everything is small that is large in production, so that a history of a hundred steps meets every boundary.
+loop, the log's disk (rewindmq.engine.log.simulated.embedded), RocksDB's disk (virtual.py; or a real RocksDB, which is
+slower), clients. Everything is small that is large in production, so that a history of a hundred steps meets every
+boundary.
 
 A broker is killed at a step's end, or in the middle of anything: a fuse counts the passes of one point (an append, a
 delivery, a batch prepared or written ...) and ends the process there.
@@ -18,14 +19,14 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from engine.broker import Broker, Config
-from engine.log.memory import Faults, MemoryLog, MemoryPartition
-from projections import rocks
-from projections.projector import Projector
-from projections.replay import catch_up, recover
-from projections.snapshots import Snapshots, load
-from projections.store import StateStore
-from projections.verify import verify_partition
+from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog, MemoryPartition
+from rewindmq.projections.replay import catch_up, recover
+from rewindmq.projections.store import rocks
+from rewindmq.projections.store.projector import Projector
+from rewindmq.projections.store.snapshots import Snapshots, load
+from rewindmq.projections.store.store import StateStore
+from rewindmq.projections.verify import verify_partition
 from tests.direct import Direct
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
 from tests.simulation.witness import Claim, Life, Witness
@@ -55,15 +56,15 @@ class World:
         self.defects: list[str] = []  # what the broker logged with a traceback
         self.config = Config(data=directory, partitions=PARTITIONS, snapshot_events=self.dice.choice((40, 150, 10_000)))
         self.sizes = {
-            "engine.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
-            "engine.turns.ROUND": self.dice.choice((1, 3, 100)),
-            "engine.broker.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
-            "projections.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
-            "projections.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),
-            "projections.store.BODY_CACHE_BYTES": self.dice.choice((0, 5_000, 1_000_000)),
-            "projections.machine.ready.CHUNK": self.dice.choice((2, 3, 1024)),
-            "projections.machine.state.DEADLINES_A_QUEUE": 0,
-            "projections.machine.state.DEADLINES_MORE": self.dice.choice((0, 5, 100)),
+            "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
+            "rewindmq.engine.runtime.turns.ROUND": self.dice.choice((1, 3, 100)),
+            "rewindmq.engine.broker.broker.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
+            "rewindmq.projections.store.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
+            "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),
+            "rewindmq.projections.store.store.BODY_CACHE_BYTES": self.dice.choice((0, 5_000, 1_000_000)),
+            "rewindmq.projections.machine.data.message_order.CHUNK": self.dice.choice((2, 3, 1024)),
+            "rewindmq.projections.machine.state.DEADLINES_A_QUEUE": 0,
+            "rewindmq.projections.machine.state.DEADLINES_MORE": self.dice.choice((0, 5, 100)),
         }
         faults = Faults(
             self.dice.getrandbits(64), self.dice.choice((0.0, 0.02, 0.3)), self.dice.choice((0.0, 0.0, 0.1, 0.4, 0.8)),
@@ -87,7 +88,7 @@ class World:
                 stack.enter_context(patch(name, value))
             for name, replacement in self._replacements().items():
                 stack.enter_context(patch(name, replacement))
-            logger = logging.getLogger("engine")
+            logger = logging.getLogger("rewindmq.engine")
             handler = _Defects(self.defects, self.witness)
             before = logger.propagate
             logger.addHandler(handler)
@@ -237,26 +238,32 @@ class World:
 
     def _replacements(self) -> dict[str, Any]:
         return (self._remembering() if self.real_rocks else self._virtual_rocks()) | {
-            "engine.recovery.EmbeddedLog": self,  # its `open` below
-            "engine.recovery.recover": self._recover,
-            "projections.mending.catch_up": self._mend,
-            "engine.auth.Access.hash": lambda access, password: "simulated",
-            "projections.projector.Projector.observe": self._observing(Projector.observe),
-            "projections.projector.Projector.prepare": self._between("prepare", "prepared", Projector.prepare),
-            "projections.projector.Projector.write": self._between("write", "written", Projector.write),
-            "projections.snapshots.Snapshots.take": self._between("snapshot", "snapshot", Snapshots.take),
-            "projections.snapshots.os.fsync": lambda descriptor: None,
-            "engine.log.memory.MemoryLog.close": self._unless_dead(MemoryLog.close),
-            "engine.log.memory.MemoryPartition.append": self._between("append", "appended", MemoryPartition.append),
+            "rewindmq.engine.embedded.lifecycle.EmbeddedLog": self,  # its `open` below
+            "rewindmq.engine.embedded.lifecycle.recover": self._recover,
+            "rewindmq.projections.store.repair.catch_up": self._mend,
+            "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
+            "rewindmq.projections.store.projector.Projector.observe": self._observing(Projector.observe),
+            "rewindmq.projections.store.projector.Projector.prepare": self._between(
+                "prepare", "prepared", Projector.prepare
+            ),
+            "rewindmq.projections.store.projector.Projector.write": self._between("write", "written", Projector.write),
+            "rewindmq.projections.store.snapshots.Snapshots.take": self._between(
+                "snapshot", "snapshot", Snapshots.take
+            ),
+            "rewindmq.projections.store.snapshots.os.fsync": lambda descriptor: None,
+            "rewindmq.engine.log.simulated.embedded.MemoryLog.close": self._unless_dead(MemoryLog.close),
+            "rewindmq.engine.log.simulated.embedded.MemoryPartition.append": self._between(
+                "append", "appended", MemoryPartition.append
+            ),
         }
 
     def _virtual_rocks(self) -> dict[str, Any]:
         return {
-            "projections.rocks.open_database": lambda path: self.rocks,
-            "projections.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
-            "projections.rocks.has_room": lambda path: not self.rocks.full,
-            "projections.rocks.WriteBatch": VirtualBatch,
-            "projections.projector.WriteBatch": VirtualBatch,
+            "rewindmq.projections.store.rocks.open_database": lambda path: self.rocks,
+            "rewindmq.projections.store.rocks.scan": lambda rocks, prefix, start=None: rocks.scan(prefix, start),
+            "rewindmq.projections.store.rocks.has_room": lambda path: not self.rocks.full,
+            "rewindmq.projections.store.rocks.WriteBatch": VirtualBatch,
+            "rewindmq.projections.store.projector.WriteBatch": VirtualBatch,
             "tests.simulation.virtual.VirtualRocks.close": self._unless_dead(VirtualRocks.close),
         }
 
@@ -268,8 +275,8 @@ class World:
             return self.rocks
 
         return {
-            "projections.rocks.open_database": open_database,
-            "projections.store.StateStore.close": self._unless_dead(StateStore.close),
+            "rewindmq.projections.store.rocks.open_database": open_database,
+            "rewindmq.projections.store.store.StateStore.close": self._unless_dead(StateStore.close),
         }
 
     def open(self, directory: Path, partitions: int, segment_bytes: int) -> MemoryLog:

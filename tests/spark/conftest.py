@@ -10,7 +10,7 @@ from histories import Recorder, random_history
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[object]:
-    from spark_replay.session import session
+    from rewindmq.spark_replay.session import session
 
     make_connectors_known(delta=True)
     found = session(cores="2")

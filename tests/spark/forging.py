@@ -11,14 +11,14 @@ from typing import Any
 
 from histories import Recorder
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.placement import partition_of
-from engine.log.reader import EmbeddedLogReader
-from projections.machine.machine import Machine
-from projections.replay import recover
-from projections.store import StateStore
-from schemas.codec import Decoder, Encoder
-from schemas.events import (
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import (
     BROKER,
     Actor,
     Bound,
@@ -30,12 +30,12 @@ from schemas.events import (
     Published,
     Route,
 )
-from spark_replay.audit import concluded, ends_of, fold_audit
-from spark_replay.audit_bytes import joined, parts_of, segment_rows
-from spark_replay.findings import Finding
-from spark_replay.fold import Feed, log_groups
-from spark_replay.letters import SORTED_BY
-from spark_replay.ranges import Range
+from rewindmq.spark_replay.audit.audit import concluded, ends_of, fold_audit
+from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.log_bytes import joined, parts_of, segment_rows
+from rewindmq.spark_replay.fold import Feed, log_groups
+from rewindmq.spark_replay.location.ranges import Range
 
 PARTITIONS = 2
 WORK = "work"  # its dead letters go to DEAD, which is in another partition

@@ -8,13 +8,13 @@ The clock is the test's: `wait(ms)` moves it. What consumers hold is followed by
 import random
 from pathlib import Path
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.placement import partition_of
-from engine.log.reader import EmbeddedLogReader
-from projections.machine.effects import Deliver, Effect, FetchReply, Forget, Requeue
-from projections.machine.machine import Machine
-from schemas.codec import Decoder, Encoder
-from schemas.events import (
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Forget, Requeue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import (  # fmt: skip
     BROKER,
     Acked,
     Actor,
@@ -39,7 +39,7 @@ from schemas.events import (
     SessionClosed,
     Tick,
     VhostCreated,
-)  # fmt: skip
+)
 
 START_MS = 1_763_694_000_000  # 2025-11-21T03:00:00Z
 ANN = Actor("ann", 7)

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 from histories import Recorder
 
-from engine.log.reader import EmbeddedLogReader
-from projections import keys, rocks
-from projections.machine.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
-from projections.machine.machine import Machine
-from projections.replay import recover
-from projections.store import StateStore
-from spark_replay.audit import audit
-from spark_replay.audit_fold import CHECKS, AuditProduct
-from spark_replay.fold import fold_events, log_groups
-from spark_replay.report import print_report
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store import keys, rocks
+from rewindmq.projections.store.store import StateStore
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
+from rewindmq.spark_replay.commands.report import print_report
+from rewindmq.spark_replay.fold import fold_events, log_groups
 
 Lie = Callable[[list[Effect]], bool]
 
@@ -269,7 +269,7 @@ def test_a_flipped_byte_is_named_with_file_and_offset(spark, live: Path) -> None
 def test_a_changed_body_in_rocksdb_is_named(spark, live: Path) -> None:
     partition = EmbeddedLogReader(live).queues[0]
     machine = Machine(partition.name)
-    from projections.replay import fold
+    from rewindmq.projections.replay import fold
 
     fold(machine, partition)
     queue, message_id = next((q, next(q.ready_ids())) for q in machine.queues() if q.messages_ready)
@@ -305,7 +305,7 @@ def test_a_record_left_out_of_a_rewritten_log_contradicts_the_claims(spark, tmp_
 
 
 def test_a_policy_that_nobody_set_is_found(spark, tmp_path: Path) -> None:
-    from schemas.events import BROKER, Policy, PolicyApplied
+    from rewindmq.schemas.events import BROKER, Policy, PolicyApplied
 
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -318,7 +318,7 @@ def test_a_policy_that_nobody_set_is_found(spark, tmp_path: Path) -> None:
 
 
 def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path) -> None:
-    from schemas.events import PolicySet
+    from rewindmq.schemas.events import PolicySet
 
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -331,7 +331,7 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path)
 
 
 def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(spark, tmp_path: Path) -> None:
-    from schemas.events import BROKER, OperatorPolicySet, PolicySet, QueueDeclared
+    from rewindmq.schemas.events import BROKER, OperatorPolicySet, PolicySet, QueueDeclared
 
     told = Recorder(tmp_path, partitions=1)
     told.metadata(PolicySet("/", "all", ".*", '{"max-length":9}', 0, "all"))

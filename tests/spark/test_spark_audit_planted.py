@@ -26,13 +26,13 @@ from forging import (
     with_state,
 )
 
-from engine.cli.main import run
-from engine.log.index import ENTRY, HEADER, decode_entry, index_path
-from engine.log.reader import EmbeddedLogReader
-from engine.log.segments import segment_files
-from projections import keys, rocks
-from schemas.events import Acked, Published, Purged, Route, Tick
-from spark_replay.audit import audit
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.embedded.index import ENTRY, HEADER, decode_entry, index_path
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.projections.store import keys, rocks
+from rewindmq.schemas.events import Acked, Published, Purged, Route, Tick
+from rewindmq.spark_replay.audit.audit import audit
 
 Expected = tuple[str, str, int | None, str | None, int | None]  # check, partition, offset, queue, message
 

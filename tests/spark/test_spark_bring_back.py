@@ -10,10 +10,10 @@ import pika
 import pytest
 from histories import Recorder
 
-from spark_replay import __main__ as cli
-from spark_replay.bring_back import find
-from spark_replay.failures import cause_of
-from spark_replay.ranges import BadRequest
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.restore import find
 from tests.running import RunningBroker
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from histories import Recorder
 
-from spark_replay import __main__ as cli
-from spark_replay import session
-from spark_replay.candidates import check, parse_candidate
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay import session
+from rewindmq.spark_replay.what_if.candidates import check, parse_candidate
 from tests.running import free_port
 
 

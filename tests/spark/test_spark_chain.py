@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 from histories import Recorder, random_history
 
-from engine.log.base import CorruptLog
-from engine.log.segments import segment_files
-from engine.log.verify import verify_chain
-from spark_replay import __main__ as cli
-from spark_replay import audit_bytes
-from spark_replay.audit import audit
-from spark_replay.audit_bytes import CHAIN, prove
-from spark_replay.cutting import cut
-from spark_replay.findings import Finding
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit import log_bytes as audit_bytes
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.log_bytes import CHAIN, prove
+from rewindmq.spark_replay.snapshots.build import cut
 from tests.log.older import to_format_1
 
 SEGMENT_BYTES = 44_000  # 36,000 are the header

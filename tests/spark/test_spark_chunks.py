@@ -10,23 +10,23 @@ from pathlib import Path
 import pytest
 from histories import Recorder, plain_fold
 
-from engine.log.base import CorruptLog
-from engine.log.reader import EmbeddedLogReader, PartitionReader
-from engine.log.segments import read_header
-from projections import keys, rocks
-from projections.machine.machine import Machine
-from projections.replay import events_of, fold, recover
-from projections.snapshots import Snapshots
-from projections.store import StateStore
-from schemas.events import BROKER, Acked, Actor, Checkpointed, QueueDeclared
-from spark_replay import __main__ as cli
-from spark_replay.audit import audit
-from spark_replay.chunks import plan_chunks, verify
-from spark_replay.cutting import cut
-from spark_replay.findings import Finding
-from spark_replay.history import history
-from spark_replay.ranges import BadRequest
-from spark_replay.state import state_at
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
+from rewindmq.engine.log.embedded.segments import read_header
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import events_of, fold, recover
+from rewindmq.projections.store import keys, rocks
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.events import BROKER, Acked, Actor, Checkpointed, QueueDeclared
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.snapshots.build import cut
+from rewindmq.spark_replay.snapshots.verify import plan_chunks, verify
 from tests.bench.generated_history import write_history
 
 EVERY = 100
@@ -87,8 +87,8 @@ def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(s
 
 def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Path, tmp_path: Path) -> None:
     """What lies before the snapshot is not even read: it is no log any more."""
-    from spark_replay.fold import log_task
-    from spark_replay.ranges import Range
+    from rewindmq.spark_replay.fold import log_task
+    from rewindmq.spark_replay.location.ranges import Range
 
     data = tmp_path / "data"
     shutil.copytree(busy, data)

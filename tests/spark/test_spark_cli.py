@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 from histories import START_MS, Recorder
 
-from spark_replay import __main__ as cli
-from spark_replay import failures, place_options, session
-from spark_replay.exit_status import status_of
-from spark_replay.findings import Finding
-from spark_replay.output import message_object, print_table
-from spark_replay.properties import properties_object
-from spark_replay.report import print_batch
-from spark_replay.watch import BatchReport, PartitionReport
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay import session
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.watch import BatchReport, PartitionReport
+from rewindmq.spark_replay.commands import failures
+from rewindmq.spark_replay.commands import location_options as place_options
+from rewindmq.spark_replay.commands.exit_status import status_of
+from rewindmq.spark_replay.commands.output import message_object, print_table
+from rewindmq.spark_replay.commands.report import print_batch
+from rewindmq.spark_replay.history.properties import properties_object
 from tests.running import free_port
 
 CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
@@ -152,8 +154,10 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
             ([command, *more, "--from", start, "--to", end], 64, "the second moment lies before the first")
             for command, *more in (["history"], ["slo"], ["diff"], ["what-if", "--candidate", CANDIDATE])
             for start, end in (
-                ("2025-11-21T03:00:01Z", "2025-11-21T03:00:00Z"), ("mark:late", "mark:early"),
-                ("2031-01-01T00:00:00Z", "2001-01-01T00:00:00Z"), ("mark:late", "2025-11-21T03:00:00Z"),
+                ("2025-11-21T03:00:01Z", "2025-11-21T03:00:00Z"),
+                ("mark:late", "mark:early"),
+                ("2031-01-01T00:00:00Z", "2001-01-01T00:00:00Z"),
+                ("mark:late", "2025-11-21T03:00:00Z"),
             )
         ),
         *(
@@ -204,7 +208,10 @@ def test_a_kafka_that_does_not_answer_exits_69_here_and_in_a_worker(capsys, monk
     address = f"127.0.0.1:{free_port()}"
     assert cli.run(["state-at", "--kafka", address]) == 69
     assert f"nothing is heard from {address}" in capsys.readouterr().err
-    assert status_of(RuntimeError("Traceback\nengine.log.base.NoAnswer: Kafka: no answer\n\n\tat org.apache")) == 69
+    assert (
+        status_of(RuntimeError("Traceback\nrewindmq.engine.log.contract.NoAnswer: Kafka: no answer\n\n\tat org.apache"))
+        == 69
+    )
 
 
 @pytest.mark.parametrize("buffering", [1, -1], ids=["while it writes", "at its end"])
@@ -258,7 +265,7 @@ def test_the_cause_is_found_in_what_spark_wraps() -> None:
     error = RuntimeError(
         "An error occurred while calling o1.collect.\n: org.apache.spark.SparkException: Job aborted\n"
         'Traceback (most recent call last):\n  File "x.py", line 1\n'
-        "engine.log.base.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache.spark..."
+        "rewindmq.engine.log.contract.CorruptLog: /d/0.avro: block at byte 9 (offset 3): bad\n\n\tat org.apache..."
     )
     assert failures.cause_of(error) == ("CorruptLog", "/d/0.avro: block at byte 9 (offset 3): bad")
     assert failures.cause_of(ValueError("odd"))[0] == "ValueError"

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from histories import START_MS, Recorder
 
-from projections.rewind import OutsideHistory
-from spark_replay import __main__ as cli
-from spark_replay import columns
-from spark_replay.diff import diff
-from spark_replay.ranges import BadRequest
-from spark_replay.state import state_at
+from rewindmq.projections.rewind import OutsideHistory
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.history.diff import diff
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 def lengths(spark, data: Path, moment: str) -> Counter[str]:

@@ -5,13 +5,13 @@ from pathlib import Path
 
 from histories import ANN, START_MS, Recorder
 
-from engine.keys import KeyStore
-from engine.subjects import Subjects
-from schemas.codec import Encoder
-from schemas.events import Published, Route, SubjectErased
-from spark_replay.audit import audit
-from spark_replay.history import history
-from spark_replay.state import state_at
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Published, Route, SubjectErased
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.state import state_at
 
 
 def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark, tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from histories import ANN, START_MS, Recorder, plain_fold
 
-from engine.log.reader import EmbeddedLogReader
-from projections.machine.machine import Machine
-from projections.snapshots import Snapshots
-from schemas.events import BROKER, BrokerStarted, Origin, Published, Route
-from spark_replay.fold import fold_events, log_groups
-from spark_replay.history import biography, history, history_of
-from spark_replay.outcomes import BATCH_ROWS, HistoryProduct, is_queue
-from spark_replay.ranges import BadRequest
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import BROKER, BrokerStarted, Origin, Published, Route
+from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.history.history import biography, history, history_of
+from rewindmq.spark_replay.history.outcomes import BATCH_ROWS, HistoryProduct, is_queue
+from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 @pytest.fixture(scope="module")

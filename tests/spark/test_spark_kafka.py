@@ -7,18 +7,18 @@ import pytest
 from histories import START_MS
 from topics import Writer, make_topics, write_gaps
 
-from engine.log.kafka_reading import KafkaLogReader
-from projections.machine.machine import Machine
-from projections.machine.storing import queue_digest
-from projections.replay import fold
-from spark_replay import __main__ as cli
-from spark_replay.audit import audit
-from spark_replay.chunks import verify
-from spark_replay.cutting import cut
-from spark_replay.history import biography, history
-from spark_replay.history_log import InKafka
-from spark_replay.ranges import BadRequest
-from spark_replay.state import state_at
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.replay import fold
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.history.history import biography, history
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.log import InKafka
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.snapshots.build import cut
+from rewindmq.spark_replay.snapshots.verify import verify
 from tests.kafka.cluster import KafkaCluster
 
 

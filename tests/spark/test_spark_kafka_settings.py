@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from topics import Writer, make_topics
 
-from spark_replay import __main__ as cli
-from spark_replay.history import history
-from spark_replay.history_log import InKafka
-from spark_replay.kafka_settings import for_java, read_settings
-from spark_replay.ranges import BadRequest
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.location.kafka_settings import for_java, read_settings
+from rewindmq.spark_replay.location.log import InKafka
+from rewindmq.spark_replay.location.ranges import BadRequest
 from tests.certificates import Authority
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.fixtures import require_kafka

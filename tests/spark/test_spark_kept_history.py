@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from histories import Recorder
 
-from spark_replay import __main__ as cli
-from spark_replay.history import history
-from spark_replay.kept_history import keep_history
-from spark_replay.ranges import BadRequest
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.incremental import keep_history
+from rewindmq.spark_replay.location.ranges import BadRequest
 
 ROOT = Path(__file__).resolve().parents[2]
 KEY = ("partition", "offset", "ordinal")
@@ -39,9 +39,7 @@ def told(tmp_path: Path) -> Recorder:
 
 
 @pytest.mark.parametrize("form", ["parquet", "delta"])
-def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(
-    spark, told: Recorder, form: str
-) -> None:
+def test_every_run_adds_what_is_new_and_one_that_was_cut_short_is_done_again(spark, told: Recorder, form: str) -> None:
     data, out = str(told.data), told.data.parent / "kept"
 
     def keep():

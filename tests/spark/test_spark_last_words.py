@@ -10,13 +10,13 @@ import pytest
 from forging import audited, bad
 from histories import START_MS
 
-from engine.log.directory import partition_directory
-from engine.log.reader import EmbeddedLogReader, PartitionReader
-from engine.log.writer import PartitionWriter
-from projections.machine.machine import Machine
-from projections.replay import fold
-from schemas.codec import Encoder
-from schemas.events import (
+from rewindmq.engine.log.embedded.directory import partition_directory
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
+from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import (
     BROKER,
     Actor,
     BrokerStarted,
@@ -27,9 +27,9 @@ from schemas.events import (
     Purged,
     Route,
 )  # fmt: skip
-from spark_replay import __main__ as cli
-from spark_replay.audit import audit
-from spark_replay.findings import Finding
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.findings import Finding
 from tests.running import RunningBroker
 
 GUEST = Actor("guest", 7)

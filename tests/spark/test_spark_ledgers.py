@@ -14,13 +14,13 @@ import pytest
 from forging import tell
 from histories import BROKER, Recorder, random_history
 
-from projections.snapshots import Snapshots
-from schemas.events import Checkpointed
-from spark_replay import __main__ as cli
-from spark_replay.audit import audit
-from spark_replay.cutting import cut
-from spark_replay.findings import Finding
-from spark_replay.ledgers import Ledgers
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import Checkpointed
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.ledger_files import Ledgers
+from rewindmq.spark_replay.snapshots.build import cut
 
 EVERY = 150
 

@@ -7,11 +7,11 @@ from histories import Recorder, random_history
 from test_spark_ledgers import bad, kept, said
 from topics import Writer, make_topics, write_gaps
 
-from projections.snapshots import Snapshots
-from schemas.events import BROKER, Checkpointed
-from spark_replay import __main__ as cli
-from spark_replay.audit import audit
-from spark_replay.cutting import cut
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import BROKER, Checkpointed
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.snapshots.build import cut
 from tests.kafka.cluster import KafkaCluster
 
 EVERY = 150

@@ -17,14 +17,15 @@ import jsonschema
 import pytest
 from histories import Recorder
 
-from engine.log.reader import EmbeddedLogReader
-from spark_replay import __main__ as cli
-from spark_replay import lineage, session
-from spark_replay.findings import Finding
-from spark_replay.history_log import InKafka
-from spark_replay.lineage_events import MOST_ASSERTIONS, OffsetsFacet, Told, dataset_of, queue_at, run_event
-from spark_replay.lineage_settings import Parent, read_settings
-from spark_replay.ranges import BadRequest, Range
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay import session
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.lineage.events import MOST_ASSERTIONS, OffsetsFacet, Told, dataset_of, queue_at, run_event
+from rewindmq.spark_replay.lineage.settings import Parent, read_settings
+from rewindmq.spark_replay.location.log import InKafka
+from rewindmq.spark_replay.location.ranges import BadRequest, Range
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "docs" / "spark" / "lineage.schema.json").read_text())
@@ -193,7 +194,7 @@ def test_a_job_that_fails_says_why_and_what_was_refused_before_spark_was_no_run(
 
 
 def test_functions_are_a_run_where_their_caller_says_so(spark, told: Path, events: Path) -> None:
-    from spark_replay.history import history
+    from rewindmq.spark_replay.history.history import history
 
     history(spark, str(told)).collect()
     assert not events.exists()
@@ -271,7 +272,7 @@ def test_a_file_says_where(spark, told: Path, tmp_path: Path, backend, monkeypat
 
 def test_nothing_is_sent_by_default_and_the_client_is_not_even_imported(told: Path) -> None:
     program = (
-        "import sys\nfrom spark_replay.__main__ import run\n"
+        "import sys\nfrom rewindmq.spark_replay.__main__ import run\n"
         f"status = run(['state-at', '--data', {str(told)!r}])\n"
         "print(status, 'openlineage' in sys.modules, file=sys.stderr)"
     )

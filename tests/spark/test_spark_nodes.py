@@ -6,8 +6,8 @@ from pathlib import Path
 from histories import Recorder
 from test_spark_audit import fold_audit
 
-from projections.machine.machine import Machine
-from schemas.events import (
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import (  # fmt: skip
     BROKER,
     EPOCH_SHIFT,
     Actor,
@@ -19,11 +19,11 @@ from schemas.events import (
     Published,
     Route,
     SessionClosed,
-)  # fmt: skip
-from spark_replay.audit_fold import CHECKS
-from spark_replay.fold import fold_events, log_groups
-from spark_replay.history_log import partition_of
-from spark_replay.outcomes import HistoryProduct
+)
+from rewindmq.spark_replay.audit.fold import CHECKS
+from rewindmq.spark_replay.fold import fold_events, log_groups
+from rewindmq.spark_replay.history.outcomes import HistoryProduct
+from rewindmq.spark_replay.location.log import partition_of
 
 ON_NODE_3, ON_NODE_5 = Actor("ann", 3 << EPOCH_SHIFT | 1), Actor("bob", 5 << EPOCH_SHIFT | 1)
 

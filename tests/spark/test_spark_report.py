@@ -3,10 +3,10 @@
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
-from spark_replay.advice import ADVICE
-from spark_replay.findings import Finding
-from spark_replay.report import MEANING
-from spark_replay.report_html import ROWS, report_html
+from rewindmq.spark_replay.audit.advice import ADVICE
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.commands.report import MEANING
+from rewindmq.spark_replay.commands.report_html import ROWS, report_html
 
 WHEN = datetime(2025, 11, 21, 9, 0, tzinfo=UTC)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from histories import ANN, Recorder
 
-from schemas.events import Origin, Published, Route
-from spark_replay.audit import audit
-from spark_replay.history import biography
+from rewindmq.schemas.events import Origin, Published, Route
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.history.history import biography
 
 
 def test_a_purge_that_was_undone(spark, tmp_path: Path) -> None:

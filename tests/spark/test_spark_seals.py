@@ -9,13 +9,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from histories import Recorder
 
-from engine.log import kafka_reading, sealing
-from engine.log.sealed_segments import segmented
-from engine.log.segments import segment_files
-from spark_replay import __main__ as cli
-from spark_replay.audit_seals import check_seals
-from spark_replay.findings import Finding
-from spark_replay.history_log import InKafka
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.engine.log.kafka import reader as kafka_reading
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.in_files import segmented
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.seals import check_seals
+from rewindmq.spark_replay.location.log import InKafka
 from tests.kafka.cluster import KafkaCluster
 from tests.kafka.plants import PLANTS
 from tests.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, seal

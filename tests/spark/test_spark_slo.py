@@ -8,11 +8,11 @@ import numpy
 import pytest
 from histories import ANN, START_MS, Recorder
 
-from schemas.events import BROKER, BrokerStarted, SessionClosed
-from spark_replay import columns
-from spark_replay.history import history
-from spark_replay.ranges import BadRequest
-from spark_replay.slo import slo
+from rewindmq.schemas.events import BROKER, BrokerStarted, SessionClosed
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 def brute_force(rows: list[Any], start_ms: int, by_consumer: bool) -> dict[tuple[Any, ...], dict[str, list[int]]]:
@@ -108,8 +108,12 @@ def test_a_stretch_may_be_as_long_as_is_taken(spark, busy: Path) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"by": "user"}, "by 'user': it is one of queue, consumer"), ({"every": "now"}, "every 'now': it is a number"),
-     ({"every": "36501 days"}, "at most 36500 days"), ({"every": "9" * 30 + " days"}, "it is a number")],
+    [
+        ({"by": "user"}, "by 'user': it is one of queue, consumer"),
+        ({"every": "now"}, "every 'now': it is a number"),
+        ({"every": "36501 days"}, "at most 36500 days"),
+        ({"every": "9" * 30 + " days"}, "it is a number"),
+    ],
 )
 def test_options_that_make_no_sense(spark, busy: Path, options: dict[str, str], said: str) -> None:
     with pytest.raises(BadRequest, match=said):

@@ -12,18 +12,18 @@ from histories import ANN, START_MS, Recorder, plain_fold
 from pamqp.commands import Basic
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.reader import EmbeddedLogReader
-from projections.rewind import OutsideHistory, RewindError
-from projections.snapshots import Snapshots
-from schemas.codec import Decoder
-from schemas.events import Published, Route
-from spark_replay.failures import cause_of
-from spark_replay.history import history, history_of
-from spark_replay.history_log import first_event_ms, open_log
-from spark_replay.ranges import BACKWARDS, BadRequest, Range, divide, resolve
-from spark_replay.source import RewindSource
-from spark_replay.state import state_at
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.rewind import OutsideHistory, RewindError
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Published, Route
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.history.history import history, history_of
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.log import first_event_ms, open_log
+from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, Range, divide, resolve
+from rewindmq.spark_replay.source.source import RewindSource
 
 
 def read(spark, data, **options):
@@ -71,7 +71,7 @@ def test_columns_of_a_publish(spark, tmp_path: Path) -> None:
 
 
 def test_password_hashes_stay_out(spark, tmp_path: Path) -> None:
-    from schemas.events import UserSet
+    from rewindmq.schemas.events import UserSet
 
     history = Recorder(tmp_path, partitions=1)
     history.metadata(UserSet("eve", "$argon2id$secret", ("administrator",)))

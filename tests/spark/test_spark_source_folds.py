@@ -7,14 +7,14 @@ import pytest
 from histories import START_MS, plain_fold
 from pyspark.sql.datasource import CaseInsensitiveDict
 
-from engine.log.reader import EmbeddedLogReader
-from projections.snapshots import SnapshotError, Snapshots
-from schemas.events import BROKER, QueueDeclared
-from spark_replay.failures import cause_of
-from spark_replay.history import history
-from spark_replay.ranges import BadRequest, FromCheckpoint, Range
-from spark_replay.source import RewindSource
-from spark_replay.state import state_at
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.schemas.events import BROKER, QueueDeclared
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range
+from rewindmq.spark_replay.source.source import RewindSource
 
 
 @pytest.fixture(scope="module")

@@ -14,21 +14,21 @@ from histories import ANN, START_MS, plain_fold
 from pyspark.sql.datasource import CaseInsensitiveDict
 from topics import SECONDS, Writer, make_topics, published, write_gaps
 
-from engine.log.base import LogError
-from projections.machine.machine import Machine
-from projections.rewind import OutsideHistory, RewindError
-from projections.snapshots import SnapshotError
-from schemas.single_object import wrap
-from spark_replay import columns
-from spark_replay.cutting import cut
-from spark_replay.failures import cause_of
-from spark_replay.fold import fold_frame
-from spark_replay.history import history_of
-from spark_replay.history_log import InKafka, newest_ms, open_log, partition_of
-from spark_replay.ranges import BadRequest, Range
-from spark_replay.source import RewindSource
-from spark_replay.source_options import Asked
-from spark_replay.source_stream import LogStream
+from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.rewind import OutsideHistory, RewindError
+from rewindmq.projections.store.snapshots import SnapshotError
+from rewindmq.schemas.single_object import wrap
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.fold import fold_frame
+from rewindmq.spark_replay.history.history import history_of
+from rewindmq.spark_replay.location.log import InKafka, newest_ms, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.snapshots.build import cut
+from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.source.source import RewindSource
+from rewindmq.spark_replay.source.stream import LogStream
 from tests.kafka.cluster import KafkaCluster
 
 KAFKA = "kafka.bootstrap.servers"
@@ -70,9 +70,7 @@ def rows(place: InKafka | Path, **options: str) -> list[dict[str, Any]]:
     """What the tasks of a query would yield, without Spark."""
     found = source(place, **options)
     reader = found.reader(found.schema())
-    return [
-        row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()
-    ]
+    return [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
 
 
 def stream(place: InKafka, **options: str) -> LogStream:

@@ -9,13 +9,13 @@ import pika
 import pytest
 from histories import Recorder
 
-from engine.log.index import ENTRY
-from engine.log.reader import EmbeddedLogReader
-from projections.rewind import OutsideHistory, UnreadableTime
-from spark_replay.failures import cause_of
-from spark_replay.ranges import BadRequest
-from spark_replay.source import RewindSource
-from spark_replay.source_stream import LogStream
+from rewindmq.engine.log.embedded.index import ENTRY
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.rewind import OutsideHistory, UnreadableTime
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.source.source import RewindSource
+from rewindmq.spark_replay.source.stream import LogStream
 
 
 def stream(data: Path, **options: str) -> LogStream:

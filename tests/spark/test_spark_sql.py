@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from histories import ANN, START_MS, Recorder
 
-from schemas.events import BROKER, Actor, MachineUpgraded, Policy, PolicyApplied, PolicySet
-from spark_replay.kept_history import keep_history
+from rewindmq.schemas.events import BROKER, Actor, MachineUpgraded, Policy, PolicyApplied, PolicySet
+from rewindmq.spark_replay.history.incremental import keep_history
 from tests.running import ROOT
 
 BOB = Actor("bob", 9)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 from histories import START_MS, Recorder, plain_fold
 
-from engine.log.embedded import EmbeddedLog
-from engine.log.reader import EmbeddedLogReader
-from projections.machine.storing import queue_digest
-from projections.rewind import OutsideHistory
-from projections.snapshots import Snapshots
-from spark_replay.audit import audit
-from spark_replay.history import history
-from spark_replay.state import state_at
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.rewind import OutsideHistory
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.history.history import history
+from rewindmq.spark_replay.history.state import state_at
 
 
 def digests(state) -> dict[tuple[str, str], str]:
@@ -137,7 +137,7 @@ def test_the_state_does_not_depend_on_the_hash_seed(spark, busy: Path) -> None:
     script = (
         "import sys; sys.path[:0] = sys.argv[2:]\n"
         "from pathlib import Path; from histories import plain_fold\n"
-        "from projections.machine.storing import queue_digest\n"
+        "from rewindmq.projections.machine.serialization import queue_digest\n"
         "print([queue_digest(q) for n in (0, 1) for q in plain_fold(Path(sys.argv[1]), n, 10**9).queues()])"
     )
     here = Path(__file__).resolve()

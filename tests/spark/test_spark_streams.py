@@ -6,9 +6,9 @@ import pytest
 from histories import Recorder
 from test_spark_audit import Liar, Lie, first, fold_audit
 
-from projections.machine.effects import Effect, Forget
-from projections.machine.machine import MACHINE_VERSION, Machine
-from schemas.events import BROKER, MachineUpgraded
+from rewindmq.projections.machine.data.effects import Effect, Forget
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.events import BROKER, MachineUpgraded
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_what_retention_cut_balances(streams: Path) -> None:
 
 
 def test_the_audit_itself_finds_nothing_wrong(spark, streams: Path) -> None:
-    from spark_replay.audit import audit
+    from rewindmq.spark_replay.audit.audit import audit
 
     assert [f for f in audit(spark, str(streams)) if not f.ok] == []
 

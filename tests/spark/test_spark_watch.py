@@ -12,17 +12,17 @@ from histories import ANN, Recorder, random_history
 from test_spark_audit import LIES, Liar
 from topics import Writer, make_topics
 
-from engine.log.base import LogError
-from engine.log.reader import EmbeddedLogReader
-from projections.machine.machine import Machine
-from schemas.events import BROKER, Acked, Policy, PolicyApplied
-from spark_replay import __main__ as cli
-from spark_replay.audit import audit
-from spark_replay.audit_fold import AuditProduct
-from spark_replay.audit_policies import APPLIED_WITHIN_MS
-from spark_replay.audit_state import AuditStates
-from spark_replay.fold import fold_events, log_groups
-from spark_replay.watch import watch
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import BROKER, Acked, Policy, PolicyApplied
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.policies import APPLIED_WITHIN_MS
+from rewindmq.spark_replay.audit.state_file import AuditStates
+from rewindmq.spark_replay.audit.watch import watch
+from rewindmq.spark_replay.fold import fold_events, log_groups
 from tests.kafka.cluster import KafkaCluster
 
 # -- put down and taken up again, without Spark -------------------------------------------------------------------

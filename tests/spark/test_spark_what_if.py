@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from histories import ANN, START_MS, Recorder
 
-from schemas.events import BROKER, Acked, MachineUpgraded
-from spark_replay import __main__ as cli
-from spark_replay.candidates import parse_candidate
-from spark_replay.ranges import BadRequest
-from spark_replay.state import state_at
-from spark_replay.what_if import WhatIf, what_if
-from spark_replay.worlds import Candidate
+from rewindmq.schemas.events import BROKER, Acked, MachineUpgraded
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.what_if.alternative import Candidate
+from rewindmq.spark_replay.what_if.candidates import parse_candidate
+from rewindmq.spark_replay.what_if.what_if import WhatIf, what_if
 
 
 def try_out(spark, data: Path, *candidates: Candidate, **options: Any) -> WhatIf:

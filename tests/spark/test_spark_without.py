@@ -1,5 +1,4 @@
-"""As if a message, a user or a deployment had not been: what would be otherwise, and the queue that comes of it (B-11).
-"""
+"""A history without one message, one user or one deployment: the differences, and the resulting queue (B-11)."""
 
 import json
 from dataclasses import replace
@@ -10,14 +9,14 @@ import pytest
 from forging import DEAD, WORK, tell
 from histories import ANN, START_MS, Recorder
 
-from engine.log.placement import partition_of
-from schemas.events import BROKER, Actor, Argument, Origin, Published, Purged, QueueDeclared, Route
-from spark_replay import __main__ as cli
-from spark_replay.bring_back import pages
-from spark_replay.candidates import candidate_without
-from spark_replay.ranges import BadRequest
-from spark_replay.what_if import what_if
-from spark_replay.without import Rule, closure, parse_rule
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.schemas.events import BROKER, Actor, Argument, Origin, Published, Purged, QueueDeclared, Route
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.restore import pages
+from rewindmq.spark_replay.what_if.candidates import candidate_without
+from rewindmq.spark_replay.what_if.exclusion import Rule, closure, parse_rule
+from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.running import RunningBroker
 
 EVE = Actor("eve", 9)

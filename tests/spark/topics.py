@@ -10,9 +10,9 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 from histories import ANN, START_MS
 
-from engine.log.reader import EmbeddedLogReader
-from schemas.codec import Decoder, Encoder
-from schemas.events import (
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import (  # fmt: skip
     Acked,
     Actor,
     Argument,
@@ -21,9 +21,9 @@ from schemas.events import (
     Published,
     QueueDeclared,
     Route,
-)  # fmt: skip
-from schemas.single_object import wrap
-from spark_replay.history_log import InKafka
+)
+from rewindmq.schemas.single_object import wrap
+from rewindmq.spark_replay.location.log import InKafka
 from tests.kafka.producers import ordered_producer
 
 SECONDS = 60

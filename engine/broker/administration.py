@@ -1,0 +1,257 @@
+"""The operator's half of the broker: policies, virtual hosts, parameters and erasures here, users in users.py.
+
+Rules of this file
+- Everything is an event in the metadata log, with the user who did it.
+- A policy change is carried through at once: every queue whose effective policy is another one now gets a
+  `PolicyApplied` event in its own partition (S-028, S-167).
+"""
+
+import json
+from collections.abc import Iterator
+from operator import itemgetter
+
+from rewindmq.engine.broker.limits import canonical
+from rewindmq.engine.broker.parameters import OPERATOR_POLICY, check_parameter
+from rewindmq.engine.broker.policies import checked_definition
+from rewindmq.engine.broker.sessions import Session
+from rewindmq.engine.broker.users import Users
+from rewindmq.engine.config import Config
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.runtime.eager import to_the_end
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.slices import in_slices
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.rules.patterns import problem_in_history, shown
+from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.topology.topology import VHOST_LIMITS
+from rewindmq.schemas.events import (
+    Actor,
+    GlobalParameterCleared,
+    GlobalParameterSet,
+    MarkDeleted,
+    MarkSet,
+    OperatorPolicyCleared,
+    OperatorPolicySet,
+    ParameterCleared,
+    ParameterSet,
+    PolicyApplied,
+    PolicyCleared,
+    PolicySet,
+    QueueDeleted,
+    SubjectErased,
+    VhostCreated,
+    VhostDeleted,
+)
+
+CLUSTER_NAME = "cluster_name"  # the global parameter that holds it, as in RabbitMQ
+
+
+CHANGED_TOGETHER = 200  # queues: what a batch for RocksDB packs of them at once holds the loop for 10 ms
+
+
+class Administration(Users):
+    config: Config
+    partitions: list[Partition]
+    subjects: Subjects
+    sessions: dict[int, Session]  # open client connections (AMQP and HTTP) by session_id
+
+    # -- marks --------------------------------------------------------------------------------------------------------
+
+    def positions(self) -> tuple[tuple[str, int], ...]:
+        """This moment: of each partition, what is below has happened."""
+        machines = [partition.machine for partition in self.partitions]
+        return tuple((machine.partition, machine.next_offset) for machine in machines)
+
+    async def set_mark(self, user: str, mark: MarkSet) -> None:
+        """Its positions have to be durable."""
+        await self.metadata.ask(Actor(user, 0), mark)
+
+    async def clear_mark(self, user: str, name: str) -> None:
+        await self.metadata.ask(Actor(user, 0), MarkDeleted(name))
+
+    # -- policies -----------------------------------------------------------------------------------------------------
+
+    async def set_policy(
+        self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
+        apply_to: str,
+    ) -> None:  # fmt: skip
+        """PreconditionFailed with RabbitMQ's validation text for a bad pattern, key or value; NotFound: the vhost."""
+        self._check_vhost(vhost)
+        text = checked_definition(name, pattern, definition, priority, apply_to, False, self.config.semantics)
+        self._check_pattern(pattern)
+        changed = PolicySet(vhost, name, pattern, text, priority, apply_to)
+        if self.topology.policies.get((vhost, name)) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+            await to_the_end(self.apply_policies(Actor(user, 0), vhost))
+
+    async def clear_policy(self, user: str, vhost: str, name: str) -> None:
+        """NotFound when there is none."""
+        if (vhost, name) not in self.topology.policies:
+            raise NotFound(f"policy '{name}' in vhost '{vhost}' does not exist")
+        await self.metadata.ask(Actor(user, 0), PolicyCleared(vhost, name))
+        await to_the_end(self.apply_policies(Actor(user, 0), vhost))
+
+    async def set_operator_policy(
+        self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
+        apply_to: str,
+    ) -> None:  # fmt: skip
+        self._check_vhost(vhost)
+        text = checked_definition(name, pattern, definition, priority, apply_to, True, self.config.semantics)
+        self._check_pattern(pattern)
+        changed = OperatorPolicySet(vhost, name, pattern, text, priority, apply_to)
+        if self.topology.operator_policies.get((vhost, name)) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+            await to_the_end(self.apply_policies(Actor(user, 0), vhost))
+
+    async def clear_operator_policy(self, user: str, vhost: str, name: str) -> None:
+        """NotFound when there is none."""
+        if (vhost, name) not in self.topology.operator_policies:
+            raise NotFound(f"operator policy '{name}' in vhost '{vhost}' does not exist")
+        await self.metadata.ask(Actor(user, 0), OperatorPolicyCleared(vhost, name))
+        await to_the_end(self.apply_policies(Actor(user, 0), vhost))
+
+    def _check_pattern(self, pattern: str) -> None:
+        """PreconditionFailed for one that nodes of an older version, which are alive, would skip."""
+        problem = problem_in_history(pattern, self.topology.machine_version)
+        if problem is not None:
+            raise PreconditionFailed(f"pattern {shown(pattern)} is none to nodes of an older version: {problem}")
+
+    async def apply_policies(self, actor: Actor, vhost: str | None = None) -> None:
+        """Tell every queue of the vhost (None: of all) whose effective policies are not those it has. Others get turns
+        in between: a queue that is declared meanwhile has the policies of then."""
+        async for number, (partition, queue) in in_slices(enumerate(self._queues_in(vhost), 1)):
+            self._apply_policies_to(actor, partition, queue)
+            partition.prepare_soon |= number % CHANGED_TOGETHER == 0
+        for partition in self.partitions:
+            await partition.folded()
+
+    def apply_policies_now(self, actor: Actor) -> None:
+        """The same of all queues, while nobody is served yet."""
+        for partition, queue in self._queues_in(None):
+            self._apply_policies_to(actor, partition, queue)
+
+    def _queues_in(self, vhost: str | None) -> Iterator[tuple[Partition, Queue]]:
+        """Those that are there now, unless they go meanwhile."""
+        for partition in self.partitions:
+            for queue in list(partition.machine.by_name.values()):
+                if vhost in (None, queue.vhost) and not queue.gone:
+                    yield partition, queue
+
+    def _apply_policies_to(self, actor: Actor, partition: Partition, queue: Queue) -> None:
+        applied = self.other_policies(queue)
+        if applied is not None:
+            partition.append(actor, applied)
+
+    def other_policies(self, queue: Queue) -> PolicyApplied | None:
+        """The policies that are in force for a queue, unless it has them."""
+        if is_hidden(queue.name):
+            return None
+        policy = self.topology.effective_policy(queue.vhost, queue.name, queue.type)
+        operator_policy = self.topology.effective_operator_policy(queue.vhost, queue.name, queue.type)
+        if policy == queue.policy and operator_policy == queue.operator_policy:
+            return None
+        return PolicyApplied(queue.vhost, queue.name, policy, operator_policy)
+
+    # -- virtual hosts ------------------------------------------------------------------------------------------------
+
+    async def create_vhost(
+        self, user: str, vhost: str, description: str, tags: tuple[str, ...] = (), default_queue_type: str = ""
+    ) -> None:
+        """With its default exchanges (they are there by rule); a vhost that exists is given the description, tags and
+        default queue type ("": none). PreconditionFailed for a type that there is not."""
+        if default_queue_type not in ("", *QUEUE_ARGUMENTS):
+            raise PreconditionFailed(f"Unsupported default queue type '{default_queue_type}'")
+        changed = VhostCreated(vhost, description, tags, default_queue_type)
+        if self.topology.vhosts.get(vhost) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+
+    async def delete_vhost(self, user: str, vhost: str) -> None:
+        """With its queues, exchanges, bindings, policies and permissions; its sessions are closed. NotFound."""
+        self._check_vhost(vhost)
+        await self.metadata.ask(Actor(user, 0), VhostDeleted(vhost))
+        await self.delete_queues_of(Actor(user, 0), vhost)
+
+    async def delete_queues_of(self, actor: Actor, vhost: str) -> None:
+        for partition, queue in self.all_queues(vhost):
+            partition.append(actor, QueueDeleted(vhost, queue.name, if_unused=False, if_empty=False))
+        for partition in self.partitions:
+            await partition.folded()
+
+    # -- parameters ---------------------------------------------------------------------------------------------------
+
+    async def set_parameter(self, user: str, vhost: str, component: str, name: str, value: object) -> None:
+        """NotFound: the vhost. PreconditionFailed in RabbitMQ's words."""
+        self._check_vhost(vhost)
+        check_parameter(component, name, value)
+        if component == OPERATOR_POLICY and isinstance(value, dict):
+            given = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
+            await self.set_operator_policy(user, vhost, name, *given)
+            return
+        changed = ParameterSet(vhost, component, name, canonical(value))
+        if self.topology.parameters.get((vhost, component, name)) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+
+    async def clear_parameter(self, user: str, vhost: str, component: str, name: str) -> None:
+        """NotFound when there is none."""
+        self._check_vhost(vhost)
+        if component == OPERATOR_POLICY:
+            await self.clear_operator_policy(user, vhost, name)
+            return
+        if (vhost, component, name) not in self.topology.parameters:
+            raise NotFound(f"parameter '{name}' of component '{component}' in vhost '{vhost}' does not exist")
+        await self.metadata.ask(Actor(user, 0), ParameterCleared(vhost, component, name))
+
+    async def set_vhost_limits(self, user: str, vhost: str, definition: object) -> None:
+        """All of them: those that are not there are lifted. NotFound, PreconditionFailed."""
+        await self.set_parameter(user, vhost, *VHOST_LIMITS, definition)
+
+    async def set_global_parameter(self, user: str, name: str, value: object) -> None:
+        changed = GlobalParameterSet(name, canonical(value))
+        if self.topology.global_parameters.get(name) != changed:
+            await self.metadata.ask(Actor(user, 0), changed)
+
+    @property
+    def cluster_name(self) -> str:
+        """The name that an operator gave the cluster; else the node's, or the prefix of the topics in Kafka."""
+        named = self.topology.global_parameters.get(CLUSTER_NAME)
+        name = None if named is None else json.loads(named.value)
+        return name if isinstance(name, str) and name else self.config.cluster_name
+
+    async def clear_global_parameter(self, user: str, name: str) -> None:
+        """NotFound when there is none."""
+        if name not in self.topology.global_parameters:
+            raise NotFound(f"global parameter '{name}' does not exist")
+        await self.metadata.ask(Actor(user, 0), GlobalParameterCleared(name))
+
+    # -- subjects -----------------------------------------------------------------------------------------------------
+
+    async def erase_subject(self, user: str, subject: str, reason: str) -> None:
+        """Destroy the keys of a subject, then say so in the history. What a crash left of it is finished by asking
+        again. NotFound: it has no keys. OSError: they can't be destroyed."""
+        key_ids = await self.subjects.erase(subject)
+        if not key_ids:
+            raise NotFound(f"subject '{subject}' has no keys")
+        await self.metadata.ask(Actor(user, 0), SubjectErased(subject, key_ids, reason))
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    def all_queues(self, vhost: str | None = None) -> list[tuple[Partition, Queue]]:
+        """The queues of a vhost (None: of all), each with its partition, ordered by (vhost, name)."""
+        found = [
+            (key, partition, queue)
+            for partition in self.partitions
+            for key, queue in partition.machine.by_name.items()
+            if vhost is None or key[0] == vhost
+        ]
+        found.sort(key=itemgetter(0))
+        return [(partition, queue) for _, partition, queue in found]
+
+    def visible_queues(self, vhost: str | None = None) -> list[tuple[Partition, Queue]]:
+        """The same without those that the broker keeps for itself."""
+        return [pair for pair in self.all_queues(vhost) if not is_hidden(pair[1].name)]
+
+    def queues(self, vhost: str | None = None) -> Iterator[Queue]:
+        for _, queue in self.all_queues(vhost):
+            yield queue

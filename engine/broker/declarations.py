@@ -1,0 +1,239 @@
+"""What a declaration must be: arguments of queues and consumers, and equality with what is declared already.
+
+Rules of this file
+- Codes and texts are RabbitMQ 3.13's, word for word (rabbit_misc.erl `equivalence_fail/4`, rabbit_queue_type_util.erl);
+  values print as Erlang terms, as clients of RabbitMQ see them. What a value may be:
+  projections/rules/queue_arguments.py.
+- An `x-` key that no queue type knows is accepted, a key of another type is refused (S-072).
+- What a node of an older version on the same Kafka would not know is refused, never ignored.
+- Pure functions: raise an `AmqpError` or return.
+"""
+
+from rewindmq.engine.errors import AccessRefused, AmqpError, NotImplementedByBroker, PreconditionFailed, ResourceLocked
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
+from rewindmq.projections.rules.erlang_terms import erlang_term
+from rewindmq.projections.rules.queue_arguments import (
+    ALL_ARGUMENTS,
+    CHECKED,
+    OF_RABBITMQ_4_3,
+    QUEUE_ARGUMENTS,
+    integer,
+    not_negative,
+    one_of,
+    value_problem,
+)
+from rewindmq.schemas.events import Argument, ExchangeDeclared, LeaseRenewed, QueueDeclared
+
+TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queue", "stream": "rabbit_stream_queue"}
+
+SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall not be the node's
+SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
+
+
+def resource(kind: str, name: str, vhost: str) -> str:
+    """A queue or exchange as RabbitMQ's texts name it."""
+    return f"{kind} '{name}' in vhost '{vhost}'"
+
+
+# -- arguments of a queue ---------------------------------------------------------------------------------------------
+
+
+def queue_type(vhost: str, name: str, arguments: tuple[Argument, ...]) -> str:
+    """The type that `x-queue-type` asks for; classic without one."""
+    for argument in arguments:
+        if argument.name == "x-queue-type":
+            if argument.type != "longstr":
+                raise _invalid(vhost, name, argument, f"{{unacceptable_type,{argument.type}}}")
+            if argument.value not in QUEUE_ARGUMENTS:
+                raise _invalid(vhost, name, argument, f"\"unsupported queue type '{_plain(argument.value)}'\"")
+            return str(argument.value)
+    return "classic"
+
+
+def with_default_type(
+    default: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: tuple[Argument, ...]
+) -> tuple[Argument, ...]:
+    """The arguments of a queue of a vhost that has a default queue type ("": none): without `x-queue-type` they get it,
+    or classic where a queue of that type can't be so (rabbit_amqqueue.erl `augment_declare_args/5`)."""
+    if default == "" or any(argument.name == "x-queue-type" for argument in arguments):
+        return arguments
+    fits = durable and not exclusive and not auto_delete
+    return (*arguments, Argument("x-queue-type", "longstr", default if fits else "classic"))
+
+
+def semantics_of(vhost: str, name: str, arguments: tuple[Argument, ...], default: str) -> str:
+    """The name of the queue's profile."""
+    argument = argument_of(arguments, SEMANTICS_ARGUMENT)
+    if argument is None:
+        return default
+    problem = one_of("\"unsupported semantics 'VALUE'\"", *PROFILES)(argument, {})
+    if problem is not None:
+        raise _invalid(vhost, name, argument, problem)
+    return str(argument.value)
+
+
+def check_queue_arguments(
+    vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], semantics: str = RABBITMQ_3_13.name
+) -> None:
+    """Each argument's type and value (projections/rules/queue_arguments.py), then keys that belong to another queue
+    type."""
+    given = {argument.name: argument for argument in arguments}
+    later = semantics == RABBITMQ_4_3.name
+    known = (*QUEUE_ARGUMENTS[kind], *OF_RABBITMQ_4_3) if later and kind == "quorum" else QUEUE_ARGUMENTS[kind]
+    for key in CHECKED:
+        if key in given and key in known:
+            problem = value_problem(given[key], given, semantics)
+            if problem is not None:
+                raise _invalid(vhost, name, given[key], problem)
+    for argument in arguments:
+        foreign = argument.name in ALL_ARGUMENTS and argument.name not in QUEUE_ARGUMENTS[kind]
+        if foreign or (later and kind != "quorum" and argument.name in OF_RABBITMQ_4_3):
+            raise PreconditionFailed(
+                f"invalid arg '{argument.name}' for {resource('queue', name, vhost)} of queue type {TYPE_MODULES[kind]}"
+            )
+
+
+def check_machine_version(vhost: str, name: str, kind: str, arguments: tuple[Argument, ...], version: int) -> None:
+    """While a node of an older version is alive on the same Kafka, no queue gets what that node would not know of."""
+    if version >= 2:
+        return
+    where = resource("queue", name, vhost)
+    if kind == "stream":
+        raise NotImplementedByBroker(f"{where}: queue type 'stream' is not known to all nodes yet")
+    for argument in arguments:
+        if argument.name in SINCE_VERSION_2 and argument.value is not False:
+            raise PreconditionFailed(f"invalid arg '{argument.name}' for {where}: not known to all nodes yet")
+
+
+def check_exclusive_use(queue: Queue, exclusive: bool) -> None:
+    """An exclusive consumer is alone; of a queue with a single active consumer there is none (S-110)."""
+    alone = exclusive or any(each.exclusive for each in queue.consumers())
+    if alone and (queue.consumer_count() > 0 or queue.single_active):
+        raise AccessRefused(f"{resource('queue', queue.name, queue.vhost)} in exclusive use")
+
+
+def check_fetch(queue: Queue) -> None:
+    """basic.get (S-110)."""
+    if queue.stream:
+        where = resource("queue", queue.name, queue.vhost)
+        raise NotImplementedByBroker(f"basic.get not supported by stream queues {where}")
+    if queue.type == "quorum" and queue.single_active:
+        raise ResourceLocked(
+            f"cannot obtain access to locked {resource('queue', queue.name, queue.vhost)}. basic.get operations are not"
+            " supported by quorum queues with single active consumer"
+        )
+
+
+def check_queue_properties(vhost: str, name: str, kind: str, durable: bool, exclusive: bool, auto_delete: bool) -> None:
+    """What a quorum queue cannot be (S-079, S-087)."""
+    if kind == "classic":
+        return
+    for wrong, text in ((auto_delete, "auto-delete"), (exclusive, "exclusive-owner"), (not durable, "non-durable")):
+        if wrong:
+            raise PreconditionFailed(f"invalid property '{text}' for {resource('queue', name, vhost)}")
+
+
+def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
+    """What is logged when a queue that exists is declared again. Nodes of before version 2 know it as a declaration,
+    which brings the queue back if another node deletes it in the same moment."""
+    if machine_version >= 2:
+        return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
+    return QueueDeclared(
+        queue.vhost, queue.name, queue.type, queue.durable, queue.exclusive, queue.auto_delete, queue.owner,
+        queue.arguments, queue.semantics, queue.policy, queue.operator_policy,
+    )  # fmt: skip
+
+
+def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:
+    for argument in arguments:
+        if argument.name == "x-priority":
+            problem = integer(argument, {})
+        elif argument.name == "x-cancel-on-ha-failover" and queue.type == "classic":
+            problem = None if argument.type == "bool" else f"{{unacceptable_type,{argument.type}}}"
+        elif argument.name == "x-consumer-timeout" and queue.quorum and queue.profile.overdue_returns:
+            problem = not_negative(argument, {})
+        else:
+            problem = None
+        if problem is not None:
+            raise _invalid(queue.vhost, queue.name, argument, problem)
+
+
+def argument_of(arguments: tuple[Argument, ...], name: str) -> Argument | None:
+    return next((argument for argument in arguments if argument.name == name), None)
+
+
+def exchange_named_by(kind: str, name: str, vhost: str, arguments: tuple[Argument, ...], key: str) -> str | None:
+    """The exchange that an argument names (a dead-letter or alternate exchange), or None."""
+    argument = argument_of(arguments, key)
+    if argument is None:
+        return None
+    if argument.type != "longstr":
+        raise PreconditionFailed(f"invalid type '{argument.type}' for arg '{key}' in {resource(kind, name, vhost)}")
+    return str(argument.value)
+
+
+def _invalid(vhost: str, name: str, argument: Argument, problem: str) -> AmqpError:
+    return PreconditionFailed(f"invalid arg '{argument.name}' for {resource('queue', name, vhost)}: {problem}")
+
+
+# -- equality with what is declared already (S-067) -------------------------------------------------------------------
+
+
+def check_queue_equivalence(queue: Queue, durable: bool, auto_delete: bool, arguments: tuple[Argument, ...]) -> None:
+    where = resource("queue", queue.name, queue.vhost)
+    _same_field(where, "durable", queue.durable, durable)
+    _same_field(where, "auto_delete", queue.auto_delete, auto_delete)
+    later = OF_RABBITMQ_4_3 if queue.quorum and queue.semantics == RABBITMQ_4_3.name else ()
+    for key in (*QUEUE_ARGUMENTS[queue.type], *later, SEMANTICS_ARGUMENT):
+        _same_argument(where, key, argument_of(queue.arguments, key), argument_of(arguments, key))
+
+
+def check_exchange_equivalence(
+    exchange: ExchangeDeclared, type: str, durable: bool, auto_delete: bool, internal: bool,
+    arguments: tuple[Argument, ...],
+) -> None:  # fmt: skip
+    where = resource("exchange", exchange.exchange, exchange.vhost)
+    _same_field(where, "type", exchange.type, type)
+    _same_field(where, "durable", exchange.durable, durable)
+    _same_field(where, "auto_delete", exchange.auto_delete, auto_delete)
+    _same_field(where, "internal", exchange.internal, internal)
+    key = "alternate-exchange"
+    _same_argument(where, key, argument_of(exchange.arguments, key), argument_of(arguments, key))
+
+
+def _same_field(where: str, key: str, current: bool | str, received: bool | str) -> None:
+    if current != received:
+        raise _inequivalent(where, key, f"'{_plain(received)}'", f"'{_plain(current)}'")
+
+
+def _same_argument(where: str, key: str, current: Argument | None, received: Argument | None) -> None:
+    if current is not None and received is not None:
+        same = type(current.value) is type(received.value) and current.value == received.value
+        if not same:
+            raise _inequivalent(where, key, f"'{_plain(received.value)}'", f"'{_plain(current.value)}'")
+    elif current is not None or received is not None:
+        present = current if current is not None else received
+        assert present is not None
+        if not (key == "x-queue-type" and present.value == "classic"):
+            raise _inequivalent(where, key, _with_type(received), _with_type(current))
+
+
+def _with_type(argument: Argument | None) -> str:
+    return "none" if argument is None else f"the value '{_plain(argument.value)}' of type '{argument.type}'"
+
+
+def _plain(value: object) -> str:
+    return value if isinstance(value, str) else erlang_term(value)
+
+
+def _inequivalent(where: str, key: str, received: str, current: str) -> AmqpError:
+    return PreconditionFailed(f"inequivalent arg '{key}' for {where}: received {received} but current is {current}")
+
+
+def locked(queue: Queue) -> AmqpError:
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked {resource('queue', queue.name, queue.vhost)}. It could be originally"
+        " declared on another connection or the exclusive property value does not match that of the original"
+        " declaration."
+    )

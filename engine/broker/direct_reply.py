@@ -1,0 +1,52 @@
+"""Direct reply-to: a client that consumes from the pseudo queue `amq.rabbitmq.reply-to` has a queue for replies that
+nobody declared.
+
+    basic.consume amq.rabbitmq.reply-to     ->  a queue amq.rabbitmq.reply-to.<token>, exclusive and auto-delete
+    publish with that reply_to              ->  the name with the token is put in (engine/amqp/properties.py)
+    publish to that name, from any node     ->  an event as any other; the queue's only consumer is the requester
+
+Rules of this file
+- The queue goes with its consumer: with basic.cancel, the channel, the connection.
+- To clients it is no queue: they can't consume, get, bind, purge or delete it (404), and no listing shows it; declaring
+  it is always passive. No permission is asked for it, no policy concerns it.
+- A reply that is published as mandatory is returned, although it is delivered: RabbitMQ documents that a reply counts
+  as not routed (rabbit_channel.erl, rabbit_exchange.erl `virtual_reply_queue/1`).
+"""
+
+import secrets
+
+from rewindmq.engine.broker.declarations import resource
+from rewindmq.engine.broker.sessions import Session
+from rewindmq.engine.errors import NotFound
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import REPLY_TO, is_reply_queue
+from rewindmq.schemas.events import QueueDeclared
+
+PSEUDO_QUEUE = REPLY_TO
+PREFIX = PSEUDO_QUEUE + "."
+SEMANTICS = "rabbitmq-3.13"  # a queue whose only consumer acks nothing is the same in all profiles
+
+
+def check_no_reply_queue(vhost: str, name: str) -> None:
+    """NotFound: to clients there is no such queue."""
+    if is_reply_queue(name):
+        raise NotFound(f"no {resource('queue', name, vhost)}")
+
+
+def new_name() -> str:
+    return PREFIX + secrets.token_urlsafe(24)
+
+
+async def declare(session: Session, partition: Partition, name: str) -> None:
+    """The queue of a requester; its consumer has to be attached next."""
+    session.owns_queues_in[partition] = None
+    await partition.ask(session.actor, QueueDeclared(
+        session.vhost, name, "classic", False, True, True, session.session_id, (), SEMANTICS, None, None
+    ))  # fmt: skip
+
+
+def check_declared(queue: Queue | None, vhost: str, name: str) -> None:
+    """NotFound when queue.declare names a requester who is not there, or nothing that could be one."""
+    if name != PSEUDO_QUEUE and (queue is None or not name.startswith(PREFIX)):
+        raise NotFound(f"no {resource('queue', name, vhost)}")

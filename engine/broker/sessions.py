@@ -1,0 +1,80 @@
+"""A client connection as the broker sees it, and what it left in the partitions."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.tls import TlsPeer
+from rewindmq.schemas.events import Actor
+
+if TYPE_CHECKING:
+    from rewindmq.engine.amqp.settlement import Settlement
+
+
+@dataclass(slots=True)
+class ChannelStatus:
+    """What listings show of an open channel (its consumers and what they hold are in the machine)."""
+
+    number: int
+    tally: Tally
+    settlement: "Settlement"
+    confirm: bool = False
+    prefetch: int = 0
+    global_prefetch: int = 0
+    transactional: bool = False
+    messages_uncommitted: int = 0
+    acks_uncommitted: int = 0
+
+
+@dataclass(slots=True)
+class Link:
+    """A client's connection: what it negotiated, and the traffic so far (octets, and socket reads and writes)."""
+
+    tls: TlsPeer | None = None
+    auth_mechanism: str = ""
+    channel_max: int = 0
+    frame_max: int = 0
+    heartbeat_seconds: int = 0
+    blocked: bool = False  # it published while publishing is held back
+    in_flow: bool = False  # it publishes, and waits for its turn (engine/cluster/flow_control.py)
+    received_octets: int = 0
+    received_count: int = 0
+    sent_octets: int = 0
+    sent_count: int = 0
+
+    @property
+    def state(self) -> str:
+        """As RabbitMQ names it."""
+        return "blocked" if self.blocked else "flow" if self.in_flow else "running"
+
+
+@dataclass(slots=True, eq=False)
+class Session:
+    """`session_id` is unique in the whole history: (the broker's epoch << 24) | count."""
+
+    session_id: int
+    user: str
+    vhost: str
+    peer: str
+    actor: Actor
+    client_properties: dict[str, object] = field(default_factory=dict)
+    connected_at_ms: int = 0
+    channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
+    link: Link | None = None  # None: a session without a connection of its own, as of an HTTP request
+    close: Callable[[str], None] | None = None  # set by the connection: close it, 320 CONNECTION_FORCED and this reason
+
+    # kept by the broker: where this session's end must be told, because it has consumers, holders or queues there
+    attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids
+    holders: dict[tuple[int, int, int], int] = field(default_factory=dict)  # channel, partition, queue_id
+    owns_queues_in: dict[Partition, None] = field(default_factory=dict)
+
+    def note(self, channel: int, partition: Partition, consumer_id: int) -> None:
+        self.attached.setdefault(channel, {}).setdefault(partition, []).append(consumer_id)
+
+    def forget(self, partition: Partition, consumer_id: int) -> None:
+        """The consumer was cancelled. What it holds is still there, so the partition stays concerned."""
+        for attached in self.attached.values():
+            if consumer_id in attached.get(partition, ()):
+                attached[partition].remove(consumer_id)

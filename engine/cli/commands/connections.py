@@ -1,0 +1,80 @@
+"""Closing clients' connections."""
+
+import time
+
+import click
+
+from rewindmq.engine.cli.client import Refused, path
+from rewindmq.engine.cli.commands.policies import in_vhost
+from rewindmq.engine.cli.exits import UNAVAILABLE, CliError
+from rewindmq.engine.cli.settings import Settings, common
+
+
+@click.command("close_connection")
+@click.argument("connection")
+@click.argument("explanation")
+@common
+def close_connection(settings: Settings, connection: str, explanation: str) -> None:
+    """Close one connection, by its name or its pid of list_connections. The client is told EXPLANATION (320)."""
+    settings.banner(f"Closing connection {connection}, reason: {explanation}...")
+    client = settings.client()
+    for item in client.get("connections"):
+        if connection in (item["name"], f"<{item['node']}.{item['session_id']}>"):
+            close(settings, str(item["name"]), explanation)
+            return
+    raise CliError(UNAVAILABLE, f"there is no connection {connection}")
+
+
+@click.command("close_all_connections")
+@click.option("--global", "everywhere", is_flag=True, help="In all virtual hosts.")
+@click.option("--limit", type=click.IntRange(min=0), default=0, help="So many at most (0: all).")
+@click.option("--per-connection-delay", type=click.IntRange(min=0), default=0, help="Milliseconds between them.")
+@click.argument("explanation")
+@common
+def close_all_connections(
+    settings: Settings, explanation: str, everywhere: bool, limit: int, per_connection_delay: int
+) -> None:
+    """Close the connections of a virtual host, or all of the node's."""
+    which = "all" if limit == 0 else str(limit)
+    where = "to the node (across all vhosts)" if everywhere else f"in vhost {settings.home}"
+    settings.banner(f"Closing {which} connections {where}, reason: {explanation}...")
+    client = settings.client()
+    if not everywhere:
+        in_vhost(client, settings, "queues", columns="name")  # says that there is no such vhost
+    found = [
+        str(item["name"]) for item in client.get("connections")
+        if item["type"] == "network" and (everywhere or item["vhost"] == settings.home)
+    ]  # fmt: skip
+    close_some(settings, found[: limit or None], explanation, per_connection_delay)
+
+
+@click.command("close_all_user_connections")
+@click.argument("name")
+@click.argument("explanation")
+@common
+def close_all_user_connections(settings: Settings, name: str, explanation: str) -> None:
+    """Close all connections of a user."""
+    settings.banner(f"Closing connections of user {name}, reason: {explanation}...")
+    found = [str(item["name"]) for item in settings.client().get("connections") if item["user"] == name]
+    close_some(settings, found, explanation, 0)
+
+
+def close_some(settings: Settings, names: list[str], explanation: str, delay_ms: int) -> None:
+    for number, name in enumerate(names):
+        if number and delay_ms:
+            time.sleep(delay_ms / 1000)
+        close(settings, name, explanation)
+    if not settings.silent:
+        click.echo(f"Closed {len(names)} connections")
+
+
+def close(settings: Settings, name: str, explanation: str) -> None:
+    """One that is gone by itself meanwhile is closed, too."""
+    try:
+        settings.client().ask("DELETE", path("connections", name), headers={"X-Reason": explanation})
+    except Refused as refused:
+        if refused.status != 404:
+            raise
+
+
+COMMANDS = (close_connection, close_all_connections, close_all_user_connections)

@@ -1,0 +1,71 @@
+"""Our own command: a new node's data directory, from a running node's state (what pg_basebackup is to PostgreSQL)."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from rewindmq.engine.cli.exits import CONFIG, DATA, CliError
+from rewindmq.engine.cli.settings import Settings, common
+
+
+@click.command("copy_state")
+@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path),
+              help="Data directory of the new node: empty, or not there yet.")  # fmt: skip
+@common
+def copy_state(settings: Settings, data: Path) -> None:
+    """Copy the state of a running node on Kafka, for a new node to start from.
+
+    DIR appears when all has come and was checked. Then start the new node with it, under a name of its own: it folds
+    only what came since. It takes an administrator."""
+    data = data.resolve()
+    check_empty(data)
+    client = settings.client()
+    settings.banner(f"Copying the state of {client.address} to {data} ...")
+    data.parent.mkdir(parents=True, exist_ok=True)
+    beside = data.with_name(f"{data.name}.{os.getpid()}.part")
+    beside.mkdir()
+    try:
+        with client.download("state") as pieces:
+            summary = received(pieces, beside)
+        rename(beside, data)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+    settings.banner(summary)
+
+
+def check_empty(data: Path) -> None:
+    if not data.exists():
+        return
+    if any(data.iterdir()):
+        raise CliError(CONFIG, f"{data}: is not empty: a copy is for a new node")
+    if data.is_mount():
+        raise CliError(CONFIG, f"{data}: something is mounted there, so it can't be replaced: give a directory in it")
+
+
+def received(pieces: Iterator[bytes], directory: Path) -> str:
+    """What came, in a line."""
+    from rewindmq.engine.cluster.state_copy import BadCopy, receive
+    from rewindmq.projections.store.store import StateStore, StoreError
+
+    try:
+        node, files = receive(pieces, directory)
+        StateStore.open(directory / "state", read_only=True).close()  # this version can read it
+    except BadCopy as error:
+        raise CliError(DATA, f"what came is not a whole copy of a state: {error}") from None
+    except StoreError as error:
+        raise CliError(DATA, f"what came can't be used: {error}") from None
+    size = sum(int(each["bytes"]) for each in files.values())
+    return f"Copied the state of node {node}: {len(files)} files, {size} bytes"
+
+
+def rename(beside: Path, data: Path) -> None:
+    from rewindmq.engine.log.embedded.segments import sync_directory
+
+    beside.rename(data)  # fails when something came to be there meanwhile
+    sync_directory(data.parent)
+
+
+COMMANDS = (copy_state,)

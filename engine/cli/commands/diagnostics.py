@@ -1,0 +1,346 @@
+"""rabbitmq-diagnostics' commands: health checks and what the node is. A check that fails is exit code 69."""
+
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import cast
+
+import click
+
+from rewindmq.engine.cli.client import Client, Json, Refused
+from rewindmq.engine.cli.columns import chosen, fields, rows_of
+from rewindmq.engine.cli.commands.node import PURPOSES, alarms, cluster_status, status
+from rewindmq.engine.cli.exits import TIMEOUT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.settings import Settings, common
+
+FLAG_COLUMNS = fields("name", "state", "stability", "provided_by", "desc", "doc_url")
+DEPRECATED_COLUMNS = fields("name", "deprecation_phase", "provided_by", "desc", "doc_url")
+WAIT_SECONDS = 0.5
+
+# RabbitMQ's commands that ask for its Erlang node, or for a cluster's inside, and why there is no such thing here.
+ERLANG, NODES, MIRRORS = (
+    "there is no Erlang node to run it in",
+    "nodes have no members and no state but the log: start one to join, stop it (SIGTERM) to leave (docs/cluster.md)",
+    "there are no mirrored queues: quorum queues are replicated by Kafka (docs/cluster.md)",
+)
+REFUSED = {
+    **dict.fromkeys(("eval", "eval_file", "exec", "remote_shell", "observer", "force_gc", "encode", "decode"), ERLANG),
+    **dict.fromkeys((
+        "join_cluster", "forget_cluster_node", "change_cluster_node_type", "rename_cluster_node", "force_boot",
+        "update_cluster_nodes", "reset", "force_reset", "stop", "shutdown",
+    ), NODES),
+    **dict.fromkeys(("sync_queue", "cancel_sync_queue"), MIRRORS),
+    "rotate_logs": "the log goes to stderr: whoever keeps it rotates it",
+    **dict.fromkeys(("stream_status", "list_stream_connections", "list_stream_consumers", "list_stream_publishers"),
+                    "a stream is a queue here, its members are its partition's: 'rewindmq cluster_status' shows them,"
+                    " 'rewindmq list_queues name type messages' the stream"),
+}  # fmt: skip
+
+
+def node_of(client: Client) -> str:
+    return str(client.get_one("overview")["node"])
+
+
+def listeners_of(client: Client) -> list[Json]:
+    return cast(list[Json], client.get_one("overview")["listeners"])
+
+
+def passed(settings: Settings, text: str, **more: object) -> None:
+    if settings.formatter in ("json", "json_stream"):
+        click.echo(json.dumps({"result": "ok", **more}))
+    elif not settings.silent:
+        click.echo(text)
+
+
+def check(client: Client, *segments: str) -> str | None:
+    """The reason why a health check fails."""
+    try:
+        client.get_one("health", "checks", *segments)
+    except Refused as refused:
+        if refused.status != 503:
+            raise
+        return refused.reason
+    return None
+
+
+@click.command("check_running")
+@common
+def check_running(settings: Settings) -> None:
+    """Fail if the node does not take clients."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Checking if RabbitMQ is running on node {node} ...")
+    if check(client, "ready-to-serve-clients") is not None:
+        raise CliError(UNAVAILABLE, f"RabbitMQ on node {node} is not running or has not fully booted yet")
+    passed(settings, f"RabbitMQ on node {node} is fully booted and running", node=node)
+
+
+@click.command("is_running")
+@common
+def is_running(settings: Settings) -> None:
+    """Say whether the node takes clients."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Asking node {node} for its status ...")
+    state = "not running" if check(client, "ready-to-serve-clients") else "fully booted and running"
+    click.echo(f"RabbitMQ on node {node} is {state}")
+
+
+def alarms_check(name: str, path: str, banner: str, fine: str) -> click.Command:
+    @click.command(name, help=f"Fail if {banner.split('report ')[1]}.")
+    @common
+    def command(settings: Settings) -> None:
+        client = settings.client()
+        node = node_of(client)
+        settings.banner(f"Asking node {node} to {banner} ...")
+        reason = check(client, path)
+        if reason is not None:
+            raise CliError(UNAVAILABLE, f"{reason}:\n" + "\n".join(alarms(client.get_one("overview"))))
+        passed(settings, f"Node {node} reported {fine}")
+
+    return command
+
+
+check_alarms = alarms_check(
+    "check_alarms", "alarms", "report any local resource alarms", "no alarms, local or clusterwide"
+)
+check_local_alarms = alarms_check(
+    "check_local_alarms", "local-alarms", "report any local resource alarms", "no local alarms"
+)
+
+
+@click.command("alarms")
+@common
+def list_alarms(settings: Settings) -> None:
+    """List the alarms: memory, disk; publishing is held back while there is one."""
+    client = settings.client()
+    overview = client.get_one("overview")
+    settings.banner(f"Asking node {overview['node']} to report any known resource alarms ...")
+    found = alarms(overview)
+    click.echo("\n".join(found) or f"Node {overview['node']} reported no alarms, local or clusterwide")
+
+
+@click.command("check_virtual_hosts")
+@common
+def check_virtual_hosts(settings: Settings) -> None:
+    """Fail if a virtual host is down."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Checking if all vhosts are running on node {node} ...")
+    reason = check(client, "virtual-hosts")
+    if reason is not None:
+        raise CliError(UNAVAILABLE, reason)
+    passed(settings, f"Node {node} reported all vhosts as running")
+
+
+@click.command("check_port_listener")
+@click.argument("port", type=click.IntRange(0, 65535))
+@common
+def check_port_listener(settings: Settings, port: int) -> None:
+    """Fail if nothing listens on PORT."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Asking node {node} if there's an active listener on port {port} ...")
+    ports = sorted({int(str(each["port"])) for each in listeners_of(client)})
+    if port not in ports:
+        raise CliError(UNAVAILABLE, f"No listener for port {port} is active on node {node}. Found listeners that use"
+                       f" the following ports: {', '.join(map(str, ports))}")  # fmt: skip
+    passed(settings, f"A listener for port {port} is running on node {node}.", node=node, port=port)
+
+
+@click.command("check_protocol_listener")
+@click.argument("protocol")
+@common
+def check_protocol_listener(settings: Settings, protocol: str) -> None:
+    """Fail if nothing listens for PROTOCOL (amqp, amqps, http, prometheus)."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Asking node {node} if there's an active listener for protocol {protocol} ...")
+    if check(client, "protocol-listener", protocol) is not None:
+        known = sorted({str(each["protocol"]) for each in listeners_of(client)})
+        raise CliError(UNAVAILABLE, f"No listener for protocol {protocol} is active on node {node}. Found listeners for"
+                       f" the following protocols: {', '.join(known)}")  # fmt: skip
+    passed(settings, f"A listener for protocol {protocol} is running on node {node}.", node=node, protocol=protocol)
+
+
+@click.command("check_port_connectivity")
+@click.option("--address", help="Connect to this address instead of the listener's.")
+@common
+def check_port_connectivity(settings: Settings, address: str | None) -> None:
+    """Fail if a listener does not take TCP connections."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Testing TCP connections to all active listeners on node {node} ...")
+    refused: list[str] = []
+    ports: list[str] = []
+    for listener in listeners_of(client):
+        at = address or reachable(str(listener["ip_address"]), client)
+        if str(listener["port"]) not in ports:
+            ports.append(str(listener["port"]))
+        try:
+            socket.create_connection((at, int(str(listener["port"]))), timeout=settings.seconds).close()
+        except OSError as error:
+            refused.append(f"{listener['protocol']} at {at}:{listener['port']} ({error.strerror or error})")
+    if refused:
+        raise CliError(UNAVAILABLE, f"Connection to ports of the following listeners on node {node} failed:"
+                       f" {', '.join(refused)}")  # fmt: skip
+    passed(settings, f"Successfully connected to ports {', '.join(ports)} on node {node}.", node=node)
+
+
+def reachable(listening: str, client: Client) -> str:
+    """A listener on all addresses is reached where the API is."""
+    return client.host if listening in ("", "0.0.0.0", "::") else listening
+
+
+@click.command("check_certificate_expiration")
+@click.option("--unit", type=click.Choice(["days", "weeks", "months", "years"]), default="weeks", show_default=True)
+@click.option("--within", type=click.IntRange(min=0), default=4, show_default=True)
+@common
+def check_certificate_expiration(settings: Settings, unit: str, within: int) -> None:
+    """Fail if a TLS listener's certificate expires soon."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Checking certificate expiration on node {node} ...")
+    reason = check(client, "certificate-expiration", str(within), unit)
+    if reason is not None:
+        raise CliError(UNAVAILABLE, f"{reason} on node {node} within {within} {unit}")
+    passed(settings, f"No certificates are expiring within {within} {unit}.")
+
+
+@click.command("listeners")
+@common
+def listeners(settings: Settings) -> None:
+    """List what the node listens on."""
+    client = settings.client()
+    settings.banner(f"Asking node {node_of(client)} to report its protocol listeners ...")
+    found = listeners_of(client)
+    if settings.formatter == "json":
+        click.echo(json.dumps({"result": "ok", "listeners": found}))
+        return
+    for each in found:
+        click.echo(f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
+                   f" {PURPOSES.get(str(each['protocol']), '')}")  # fmt: skip
+
+
+@click.command("server_version")
+@common
+def server_version(settings: Settings) -> None:
+    """RabbitMQ's version whose semantics and API the node has (`status` says its own)."""
+    client = settings.client()
+    overview = client.get_one("overview")
+    settings.banner(f"Asking node {overview['node']} for its RabbitMQ version...")
+    click.echo(overview["rabbitmq_version"])
+
+
+@click.command("environment")
+@common
+def environment(settings: Settings) -> None:
+    """How the node is configured."""
+    client = settings.client()
+    settings.banner(f"Application environment of node {node_of(client)} ...")
+    click.echo(client.ask("GET", "/api/config/effective").text, nl=False)
+
+
+@click.command("await_startup")
+@common
+def await_startup(settings: Settings) -> None:
+    """Wait until the node answers and takes clients (--timeout: how long)."""
+    client = settings.client(any_node=True)
+    settings.banner("Waiting for the node to start ...")
+    await_node(client, settings.seconds, time.monotonic() + settings.seconds, lambda: None)
+
+
+def await_node(client: Client, seconds: float, deadline: float, still: Callable[[], None]) -> None:
+    """Return when the node takes clients. `still` is called before each try: it raises when waiting is in vain."""
+    while True:
+        still()
+        try:
+            if check(client, "ready-to-serve-clients") is None:
+                return
+        except Refused:
+            raise
+        except CliError as error:
+            if error.code not in (UNAVAILABLE, TIMEOUT):
+                raise
+        if time.monotonic() > deadline:
+            raise CliError(TIMEOUT, f"the node at {client.address} did not start within {seconds:g} seconds")
+        time.sleep(WAIT_SECONDS)
+
+
+@click.command("list_feature_flags")
+@click.argument("column", nargs=-1)
+@common
+def list_feature_flags(settings: Settings, column: tuple[str, ...]) -> None:
+    """List RabbitMQ's feature flags that stand for something here (default: name state)."""
+    names = chosen(column, ("name", "state"), FLAG_COLUMNS)
+    settings.banner("Listing feature flags ...")
+    settings.show(names, rows_of(settings.client().get("feature-flags"), names, FLAG_COLUMNS))
+
+
+@click.command("enable_feature_flag")
+@click.argument("flag")
+@common
+def enable_feature_flag(settings: Settings, flag: str) -> None:
+    """All flags are enabled: says whether there is such a one."""
+    settings.banner("Enabling all feature flags ..." if flag == "all" else f'Enabling feature flag "{flag}" ...')
+    if flag == "all":
+        return
+    try:
+        settings.client().put("feature-flags", flag, "enable")
+    except Refused as refused:
+        raise CliError(UNAVAILABLE, refused.reason) from None
+
+
+@click.command("list_deprecated_features")
+@click.option("--used", is_flag=True, help="Only those in use.")
+@click.argument("column", nargs=-1)
+@common
+def list_deprecated_features(settings: Settings, used: bool, column: tuple[str, ...]) -> None:
+    """List what works here and goes in later versions of RabbitMQ (default: name deprecation_phase)."""
+    names = chosen(column, ("name", "deprecation_phase"), DEPRECATED_COLUMNS)
+    settings.banner("Listing deprecated features ...")
+    found = settings.client().get("deprecated-features", *(("used",) if used else ()))
+    settings.show(names, rows_of(found, names, DEPRECATED_COLUMNS))
+
+
+@click.command("report")
+@click.pass_context
+@common
+def report(settings: Settings, context: click.Context) -> None:
+    """Everything about the node, for support: status, cluster, listings."""
+    from rewindmq.engine.cli.commands import listings, policies
+
+    if settings.formatter is not None:
+        raise CliError(USAGE, "(argument validation): a report has no formatter")
+    node = node_of(settings.client())
+    click.echo(f"Reporting server status of node {node} ...\n")
+    for command in (
+        status, cluster_status, listings.list_connections, listings.list_channels, listings.list_queues,
+        listings.list_exchanges, listings.list_bindings, listings.list_consumers, policies.list_policies,
+        policies.list_operator_policies, listings.list_vhosts, list_feature_flags, environment,
+    ):  # fmt: skip
+        context.invoke(command)
+        click.echo()
+    click.echo(f"End of server status report of node {node}")
+
+
+def refusal(name: str, reason: str) -> click.Command:
+    """Takes what RabbitMQ's takes, does nothing."""
+
+    @click.command(name, hidden=True, context_settings={"ignore_unknown_options": True}, help=f"Not here: {reason}.")
+    @click.argument("anything", nargs=-1, type=click.UNPROCESSED)
+    @common
+    def command(settings: Settings, anything: tuple[str, ...]) -> None:
+        raise CliError(UNAVAILABLE, f"{name}: {reason}")
+
+    return command
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    check_running, is_running, check_alarms, check_local_alarms, list_alarms, check_virtual_hosts,
+    check_port_connectivity, check_port_listener, check_protocol_listener, check_certificate_expiration, listeners,
+    server_version, environment, await_startup, list_feature_flags, enable_feature_flag, list_deprecated_features,
+    report,
+)  # fmt: skip
+NOT_HERE = tuple(refusal(name, reason) for name, reason in REFUSED.items())

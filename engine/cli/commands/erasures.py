@@ -1,0 +1,90 @@
+"""Our own commands: erase a subject's messages, list what was erased, and check it without a broker."""
+
+from pathlib import Path
+
+import click
+
+from rewindmq.engine.cli.client import Refused
+from rewindmq.engine.cli.exits import CONFIG, DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.values import Value
+
+ERASURE = ("subject", "key_ids", "time", "user", "reason", "offset")
+PROOF = ("key_id", "records", "first", "key", "erased", "user", "reason")
+
+
+@click.command("erase_subject")
+@click.argument("subject")
+@click.option("--reason", default="", help="Is kept in the history.")
+@common
+def erase_subject(settings: Settings, subject: str, reason: str) -> None:
+    """Destroy the keys of SUBJECT: bodies that were encrypted under them can't be read any more, by anybody."""
+    settings.banner(f'Erasing subject "{subject}" ...')
+    try:
+        settings.client().delete("subjects", subject, **({"reason": reason} if reason else {}))
+    except Refused as refused:
+        raise CliError(UNAVAILABLE, refused.reason) if refused.status == 404 else refused from None
+
+
+@click.command("list_erasures")
+@common
+def list_erasures(settings: Settings) -> None:
+    """List the subjects that were erased: when, by whom, why, and which keys."""
+    settings.banner("Listing erasures ...")
+    settings.show(ERASURE, [{name: each[name] for name in ERASURE} for each in settings.client().get("erasures")])
+
+
+@click.command("check_erasure")
+@click.argument("subject")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
+@click.option("--keys", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Directory of the keys (default: keys in the data directory).")  # fmt: skip
+@with_kafka
+@common
+def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Path | None, kafka: Kafka) -> None:
+    """Of each key of SUBJECT: how many records the history has under it, and is it gone? Without a broker. Exit code 1
+    when a key that was erased is there, or nothing was erased."""
+    from rewindmq.engine.cli.commands.history import not_there
+    from rewindmq.engine.erasure.key_store import KeyStore
+    from rewindmq.engine.erasure.proof import prove
+    from rewindmq.engine.log.contract import LogError
+
+    if data is None and not (kafka.asked_for and keys is not None):
+        raise CliError(USAGE, "give --data DIR, or --kafka HOST:PORT and --keys DIR")
+    directory = keys
+    if directory is None:
+        assert data is not None
+        directory = data / "keys"
+        if not directory.is_dir():
+            raise CliError(CONFIG, f"{directory}: there are no keys, say where they are with --keys DIR")
+    history = kafka.history(data)
+    settings.banner(f'Checking the erasure of subject "{subject}", keys in {directory} ...')
+    try:
+        proof = prove(history.open(), KeyStore(directory), subject)
+    except LogError as error:
+        raise CliError(not_there(history, error), str(error)) from None
+    settings.show(PROOF, [row(each) for each in proof.keys])
+    if proof.plain:
+        settings.banner(f"{proof.plain} more records name the subject in a header and are not encrypted")
+    if not proof.keys:
+        raise CliError(DATA, f"nothing in the history was ever encrypted for subject '{subject}'")
+    if not proof.is_erased:
+        wrong = ", ".join(sorted({each.state for each in proof.keys} - {"destroyed", "in_use"}))
+        raise CliError(DIFFERENT, f"subject '{subject}' is not erased: {wrong or 'nobody asked for it'}")
+
+
+def row(report: "object") -> dict[str, Value]:
+    from rewindmq.engine.erasure.proof import KeyReport
+    from rewindmq.projections.rewind import format_time
+
+    assert isinstance(report, KeyReport)
+    erasure = report.erasure
+    return {
+        "key_id": report.key_id, "records": report.records, "first": report.first or None, "key": report.state,
+        "erased": None if erasure is None else format_time(erasure.time_ms),
+        "user": None if erasure is None else erasure.user, "reason": None if erasure is None else erasure.reason,
+    }  # fmt: skip
+
+
+COMMANDS = (erase_subject, list_erasures, check_erasure)

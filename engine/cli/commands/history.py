@@ -1,0 +1,240 @@
+"""Our own commands: what was in a queue then, and is the live state what history says?"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from rewindmq.engine.cli.client import Refused
+from rewindmq.engine.cli.commands.restore import restore
+from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.values import Value, json_line
+from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
+from rewindmq.projections.marks import marks_of, moment, name_in, topology_of
+from rewindmq.projections.rewind import At, RewindError, UnreadableTime, parse_time
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.log.location import History
+
+BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
+COLUMNS = (
+    "position", "message_id", "state", "payload_bytes", "redelivered", "delivery_count", "published", "exchange",
+    "routing_key", "properties", "payload",
+)  # fmt: skip
+
+
+@click.command("rewind")
+@click.option("--at", "time", metavar="TIME",
+              help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; or mark:NAME.")  # fmt: skip
+@click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
+@click.option("--incarnation", type=click.IntRange(min=0), metavar="ID",
+              help="Only if the queue was this one then, of all that bore the name: its queue id.")  # fmt: skip
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Read this data directory, and ask no broker. With --kafka: for its snapshots.")  # fmt: skip
+@click.option("--keys", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="With --data or --kafka: the directory of keys (default: keys in the data directory).")  # fmt: skip
+@with_kafka
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
+@click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
+@click.argument("queue")
+@common
+def rewind(
+    settings: Settings, queue: str, time: str | None, offset: int | None, incarnation: int | None, data: Path | None,
+    keys: Path | None, kafka: Kafka, first: int, count: int,
+) -> None:  # fmt: skip
+    """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
+    if (time is None) == (offset is None):
+        raise CliError(USAGE, "give either --at TIME or --offset N")
+    if time is not None and name_in(time) is None:
+        try:
+            parse_time(time)
+        except UnreadableTime as error:
+            raise CliError(USAGE, str(error)) from None
+    if data is not None or kafka.asked_for:
+        keys = keys or (NO_KEYS if data is None else data / "keys")
+        past = past_offline(kafka.history(data), keys, settings.home, queue, time, offset, first, count, incarnation)
+    else:
+        past = past_online(settings, queue, time, offset, first, count, incarnation)
+    moment = cast(dict[str, object], past["at"])
+    messages = cast(list[dict[str, object]], past["message_details"])
+    settings.banner(
+        f"Queue '{queue}' in vhost '{settings.home}' at {moment['time']} ({moment['partition']}, offset"
+        f" {moment['offset']}): {past['messages_ready']} ready, {past['messages_unacknowledged']} unacknowledged,"
+        f" policy {past['policy'] or 'none'} ..."
+    )
+    settings.show(COLUMNS, [message_row(message, settings.formatter) for message in messages])
+    beyond = cast(int, past["messages"]) - first - len(messages)
+    if beyond > 0:
+        settings.banner(f"... and {beyond} more (--first {first + len(messages)})")
+
+
+def message_row(message: dict[str, object], formatter: str | None) -> dict[str, Value]:
+    row: dict[str, Value] = {name: message.get(name) for name in COLUMNS}
+    if formatter == "json":
+        return row
+    properties = cast(dict[str, Value], message["properties"])
+    body = str(message["payload"])
+    cut = body[:BODY_SHOWN] + ("..." if len(body) > BODY_SHOWN else "")
+    row["payload"] = "".join(character if character.isprintable() else repr(character)[1:-1] for character in cut)
+    row["properties"] = json_line(properties) if properties else ""
+    row["position"] = message["position"] if message["state"] == "ready" else None
+    return row
+
+
+def past_online(
+    settings: Settings,
+    queue: str,
+    time: str | None,
+    offset: int | None,
+    first: int,
+    count: int,
+    incarnation: int | None,
+) -> dict[str, object]:
+    query = {"first": str(first), "count": str(count)}
+    query |= {"time": time} if time is not None else {"offset": str(offset)}
+    if incarnation is not None:
+        query["incarnation"] = str(incarnation)
+    try:
+        return settings.client().get_one("queues", settings.home, queue, "at", **query)
+    except Refused as refused:
+        if refused.status in (400, 404):
+            raise CliError(DATA, refused.reason) from None
+        raise
+
+
+def past_offline(
+    history: "History",
+    keys: Path,
+    vhost: str,
+    queue: str,
+    time: str | None,
+    offset: int | None,
+    first: int,
+    count: int,
+    incarnation: int | None,
+) -> dict[str, object]:
+    from rewindmq.engine.erasure.encryption import Subjects
+    from rewindmq.engine.http.resources.past import MAX_BODY_SHOWN, MAX_SHOWN, Cut, past_item
+    from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.rewind.queue_at import NoSuchQueue, histories_of, queue_at
+    from rewindmq.projections.machine.machine import NewerHistory
+
+    refusal: Exception | None = None
+    try:
+        store = KeyStore(keys, topology_of(history.open().metadata).erased_keys)
+        cut = Cut(Subjects("", store, {}), MAX_BODY_SHOWN)
+        for each in histories_of(history, vhost, queue):
+            try:
+                at = At(offset=offset) if time is None else moment_in(each, vhost, queue, time)
+                past = queue_at(each, vhost, queue, at, first, count, incarnation, cut, MAX_SHOWN)
+                return past_item(past, MAX_BODY_SHOWN)
+            except (NoSuchQueue, RewindError) as error:
+                refusal = refusal or error  # the first: it is of where the queue would be by all partitions
+    except NewerHistory as error:
+        refusal = error
+    except LogError as error:
+        raise CliError(not_there(history, error), str(error)) from None
+    raise CliError(DATA, str(refusal))
+
+
+def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
+    from rewindmq.engine.rewind.queue_at import log_of
+
+    reader = history.open()
+    return moment(time, log_of(reader, vhost, queue).name, lambda: marks_of(reader.metadata))
+
+
+@click.command("verify")
+@click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Data directory.")  # fmt: skip
+@with_kafka
+@common
+def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
+    """Fold the log afresh and compare the result with the stored state, body by body. A log that is in the data
+    directory is proved before, block by block.
+
+    Needs no broker, and may run beside one. Exit code 0 when all is as it should be, else 1; 65 when the history is a
+    newer version's."""
+    from rewindmq.engine.log.contract import LogError
+    from rewindmq.projections import verify as projection
+    from rewindmq.projections.machine.machine import NewerHistory
+    from rewindmq.projections.store.store import StoreError
+
+    history = kafka.history(data)
+    try:
+        reader = history.open()
+    except LogError as error:
+        raise CliError(not_there(history, error), str(error)) from None
+    settings.banner(f"Verifying {data} ...")
+    try:
+        rows = [] if kafka.servers is not None else log_rows(data, [log.name for log in reader.queues])
+        reports = projection.verify(reader.queues, data / "state")
+    except StoreError as error:
+        raise CliError(DIFFERENT, str(error)) from None
+    except NewerHistory as error:
+        raise CliError(DATA, str(error)) from None
+    except LogError as error:
+        away = not_there(history, error) == UNAVAILABLE
+        raise CliError(UNAVAILABLE if away else DIFFERENT, str(error)) from None
+    rows += [state_row(report) for report in reports]
+    settings.show(("partition", "check", "events", "queues", "messages", "result", "chain"), rows)
+    report_differences(reports)
+
+
+def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
+    """The embedded log, proved."""
+    from rewindmq.engine.log.embedded.directory import METADATA, partition_directory
+    from rewindmq.engine.log.embedded.verify import unchecked_before, verify_chain_in_parallel
+
+    rows: list[dict[str, Value]] = []
+    for name in (METADATA, *queues):
+        segments = verify_chain_in_parallel(partition_directory(data, name))
+        unchecked = unchecked_before(segments)
+        result = f"whole; blocks before offset {unchecked} have no checksum" if unchecked else "whole"
+        rows.append({
+            "partition": name, "check": "log", "events": sum(each.records for each in segments), "queues": None,
+            "messages": None, "result": result, "chain": segments[-1].chain.hex(),
+        })  # fmt: skip
+    return rows
+
+
+def not_there(history: "History", error: "LogError") -> int:
+    """The exit code when a history cannot be opened, or not be read on."""
+    from rewindmq.engine.log.contract import CorruptLog
+    from rewindmq.engine.log.location import OtherHistory
+
+    return DATA if history.kafka is None or isinstance(error, CorruptLog | OtherHistory) else UNAVAILABLE
+
+
+def state_row(report: "object") -> dict[str, Value]:
+    from rewindmq.projections.verify import Verification
+
+    assert isinstance(report, Verification)
+    return {
+        "partition": report.partition, "check": "state", "events": report.offset, "queues": report.queues,
+        "messages": report.messages, "result": report.result, "chain": None,
+    }  # fmt: skip
+
+
+def report_differences(reports: Sequence["object"]) -> None:
+    from rewindmq.projections.verify import Verification
+
+    total = 0
+    for report in reports:
+        assert isinstance(report, Verification)
+        for behind in report.behind:
+            click.echo(f"{report.partition}: {behind}", err=True)
+        total += report.difference_count
+        for difference in report.differences:
+            where = difference.queue or report.partition
+            click.echo(f"{where}: {difference.key}: {difference.what}")
+    if total:
+        raise CliError(DIFFERENT, f"the stored state differs from the log in {total} places: stop the broker and delete"
+                       " the directory state, then it is rebuilt from the log")  # fmt: skip
+
+
+COMMANDS = (rewind, restore, verify)

@@ -1,0 +1,138 @@
+"""What there is: queues, exchanges, bindings, connections, channels, consumers, vhosts, quarantined records."""
+
+from collections.abc import Sequence
+
+import click
+
+from rewindmq.engine.cli import columns
+from rewindmq.engine.cli.columns import Column, chosen, rows_of
+from rewindmq.engine.cli.commands.policies import in_vhost
+from rewindmq.engine.cli.settings import Settings, common
+
+BINDING_COLUMNS = ("source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments")
+CONSUMER_COLUMNS = (
+    "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",
+)  # fmt: skip
+
+
+def show(settings: Settings, names: Sequence[str], known: dict[str, Column], items: list[dict[str, object]]) -> None:
+    settings.show(names, rows_of(items, names, known))
+
+
+@click.command("list_queues")
+@click.option("--online", is_flag=True, help="Only queues that are there: all.")
+@click.option("--offline", is_flag=True, help="Only queues whose node is away: none, every node has all.")
+@click.option("--local", is_flag=True, help="Only queues of this node: all but other nodes' exclusive ones.")
+@click.argument("column", nargs=-1)
+@common
+def list_queues(settings: Settings, column: tuple[str, ...], online: bool, offline: bool, local: bool) -> None:
+    """List the queues of a virtual host with the columns asked for (default: name messages)."""
+    names = chosen(column, ("name", "messages"), columns.QUEUE)
+    settings.banner(f"Timeout: {settings.seconds:.1f} seconds ...", f"Listing queues for vhost {settings.home} ...")
+    query = {"columns": QUEUE_FIELDS} if "head_message_timestamp" in names else {}
+    client = settings.client()
+    found = in_vhost(client, settings, "queues", **query)
+    if local:
+        here = client.get_one("overview", columns="node")["node"]
+        found = [queue for queue in found if queue["node"] == here]
+    show(settings, names, columns.QUEUE, [] if offline and not online else found)
+
+
+UNRESPONSIVE = {name: columns.QUEUE[name] for name in ("name", "durable", "auto_delete", "arguments", "pid", "type")}
+
+
+@click.command("list_unresponsive_queues")
+@click.argument("column", nargs=-1)
+@common
+def list_unresponsive_queues(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the queues that do not answer: none, as long as the node does, for a queue has no process of its own."""
+    names = chosen(column, ("name",), UNRESPONSIVE)
+    settings.banner(f"Listing unresponsive queues for vhost {settings.home} ...")
+    in_vhost(settings.client(), settings, "queues", columns="name")
+    show(settings, names, UNRESPONSIVE, [])
+
+
+# Everything but what costs a look at each queue's first message, and that.
+QUEUE_FIELDS = ",".join([
+    *columns.QUEUE, "argument_types", "node", "partition", "queue_id", "owner_pid_details",
+])  # fmt: skip
+
+
+@click.command("list_exchanges")
+@click.argument("column", nargs=-1)
+@common
+def list_exchanges(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the exchanges of a virtual host (default: name type)."""
+    names = chosen(column, ("name", "type"), columns.EXCHANGE)
+    settings.banner(f"Listing exchanges for vhost {settings.home} ...")
+    show(settings, names, columns.EXCHANGE, in_vhost(settings.client(), settings, "exchanges"))
+
+
+@click.command("list_bindings")
+@click.argument("column", nargs=-1)
+@common
+def list_bindings(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the bindings of a virtual host."""
+    names = chosen(column, BINDING_COLUMNS, columns.BINDING)
+    settings.banner(f"Listing bindings for vhost {settings.home}...")
+    show(settings, names, columns.BINDING, in_vhost(settings.client(), settings, "bindings"))
+
+
+@click.command("list_connections")
+@click.argument("column", nargs=-1)
+@common
+def list_connections(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the AMQP connections (default: user peer_host peer_port state)."""
+    names = chosen(column, ("user", "peer_host", "peer_port", "state"), columns.CONNECTION)
+    settings.banner("Listing connections ...")
+    show(settings, names, columns.CONNECTION, settings.client().get("connections"))
+
+
+@click.command("list_channels")
+@click.argument("column", nargs=-1)
+@common
+def list_channels(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the channels (default: pid user consumer_count messages_unacknowledged)."""
+    names = chosen(column, ("pid", "user", "consumer_count", "messages_unacknowledged"), columns.CHANNEL)
+    settings.banner("Listing channels ...")
+    show(settings, names, columns.CHANNEL, settings.client().get("channels"))
+
+
+@click.command("list_consumers")
+@click.argument("column", nargs=-1)
+@common
+def list_consumers(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the consumers of a virtual host."""
+    names = chosen(column, CONSUMER_COLUMNS, columns.CONSUMER)
+    settings.banner(f"Listing consumers in vhost {settings.home} ...")
+    show(settings, names, columns.CONSUMER, in_vhost(settings.client(), settings, "consumers"))
+
+
+@click.command("list_vhosts")
+@click.argument("column", nargs=-1)
+@common
+def list_vhosts(settings: Settings, column: tuple[str, ...]) -> None:
+    """List the virtual hosts (default: name)."""
+    names = chosen(column, ("name",), columns.VHOST)
+    settings.banner("Listing vhosts ...")
+    show(settings, names, columns.VHOST, settings.client().get("vhosts"))
+
+
+@click.command("list_quarantined")
+@click.option("--partition", metavar="NAME", help="Only of this partition of the log, e.g. queues-0.")
+@click.option("--count", type=click.IntRange(0, 10_000), default=100, show_default=True,
+              help="The newest so many of each partition.")  # fmt: skip
+@click.argument("column", nargs=-1)
+@common
+def list_quarantined(settings: Settings, partition: str | None, count: int, column: tuple[str, ...]) -> None:
+    """List records of the log that made no sense and were skipped (default: partition offset event reason)."""
+    names = chosen(column, ("partition", "offset", "event", "reason"), columns.QUARANTINED)
+    settings.banner("Listing quarantined records ...")
+    query = {"count": str(count)} | ({} if partition is None else {"partition": partition})
+    show(settings, names, columns.QUARANTINED, settings.client().get("quarantine", **query))
+
+
+COMMANDS = (
+    list_queues, list_unresponsive_queues, list_exchanges, list_bindings, list_connections, list_channels,
+    list_consumers, list_vhosts, list_quarantined,
+)  # fmt: skip

@@ -1,0 +1,281 @@
+"""The broker itself: start it, and ask how it is."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import click
+
+from rewindmq.engine.cli.client import HTTP_PORT, Client, Json
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.tls import with_tls
+from rewindmq.engine.cli.values import Value
+from rewindmq.engine.config import LOCALHOST, MAX_MESSAGE_SIZE, VERSION, Config
+from rewindmq.engine.logging_setup import LEVELS
+from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_watermark
+from rewindmq.engine.tls import TlsListener
+from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
+
+GIGABYTE = 1_000_000_000
+PURPOSES = {
+    "amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API",
+    "https": "HTTP API over TLS (HTTPS)", "http/prometheus": "Prometheus exporter API over HTTP",
+}  # fmt: skip
+
+
+def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Parameter, str], Limit]:
+    """What makes an option's value a limit."""
+
+    def checked(_context: click.Context, _option: click.Parameter, text: str) -> Limit:
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return checked
+
+
+def checked_header(_context: click.Context, _option: click.Parameter, name: str) -> str:
+    """The value of --subject-header, if it makes sense."""
+    from rewindmq.engine.erasure.encryption import why_no_subject_header
+
+    reason = why_no_subject_header(name) if name else None
+    if reason is not None:
+        raise click.BadParameter(reason)
+    return name
+
+
+@click.command("start")
+@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
+@click.option("--host", default=LOCALHOST, show_default=True,
+              help="Address to listen on; localhost and :: are of IPv4 and IPv6.")  # fmt: skip
+@click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
+@click.option("--http-port", type=click.IntRange(1, 65535),
+              help="Of the management API (default: 15672; with --https-port: none).")  # fmt: skip
+@click.option("--prometheus-port", type=click.IntRange(1, 65535),
+              help="Metrics at a port of their own, too (RabbitMQ's is 15692).")  # fmt: skip
+@click.option("--partitions", type=click.IntRange(1, 1024),
+              help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one)."
+                   " On Kafka: with how many it was made, if others were added later.")  # fmt: skip
+@click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
+@click.option("--load-definitions", type=click.Path(exists=True, path_type=Path),
+              help="Import this file, or each *.json of this directory; no user guest is made then.")  # fmt: skip
+@click.option("--consumer-timeout", type=click.IntRange(1), default=1_800_000, show_default=True,
+              help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.")  # fmt: skip
+@click.option("--semantics", type=click.Choice(sorted(PROFILES)), default=RABBITMQ_3_13.name, show_default=True,
+              help="Which RabbitMQ queues are like, unless they ask by x-semantics.")  # fmt: skip
+@click.option(
+    "--subject-header",
+    metavar="NAME",
+    default="",
+    callback=checked_header,
+    help="Encrypt bodies under a key of the subject that this header names, so that they can be erased.",
+)
+@click.option(
+    "--keys",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.",
+)
+@click.option("--max-message-size", type=click.IntRange(0, MAX_MESSAGE_SIZE), default=134_217_728, show_default=True,
+              help="Bytes; larger messages are refused.")  # fmt: skip
+@click.option("--vm-memory-high-watermark", metavar="FRACTION|SIZE", callback=limit(memory_watermark), default="0.4",
+              show_default=True, help="Of the memory of the machine or container, or as a size (2GB): above it"
+                                      " publishers are held back.")  # fmt: skip
+@click.option("--disk-free-limit", metavar="SIZE|mem_relative:N", callback=limit(disk_limit), default="50MB",
+              show_default=True, help="Free disk space below which publishers are held back.")  # fmt: skip
+@click.option(
+    "--loopback-users",
+    metavar="NAME,...",
+    default="guest",
+    show_default=True,
+    help="Users who may connect from this machine only; empty: nobody.",
+)
+@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
+              help="What is logged to stderr: this and worse.")  # fmt: skip
+@with_tls
+@with_kafka
+@click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
+@click.option("--node-timeout", type=click.IntRange(1, 600), default=10, show_default=True,
+              help="Seconds after which a node that was not heard of is lost; its messages go to others.")  # fmt: skip
+def start(
+    data: Path, host: str, amqp_port: int, http_port: int | None, prometheus_port: int | None, partitions: int | None,
+    node: str, https_port: int | None,
+    load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
+    kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
+    semantics: str, subject_header: str, keys: Path | None, log_level: str, vm_memory_high_watermark: Limit,
+    disk_free_limit: Limit,
+) -> None:  # fmt: skip
+    """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
+    from rewindmq.engine.process import run
+
+    if subject_header and kafka.servers is not None and keys is None:
+        raise click.UsageError("--subject-header with --kafka needs --keys DIR, the same directory for all nodes")
+    if http_port is None and https_port is None:
+        http_port = HTTP_PORT
+    config = Config(
+        data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, https_port=https_port,
+        partitions=partitions, node=node, prometheus_port=prometheus_port,
+        kafka=kafka.servers, kafka_prefix=kafka.prefix, kafka_replication=kafka_replication,
+        load_definitions=load_definitions, kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
+        max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,
+        consumer_timeout_ms=consumer_timeout, semantics=semantics, subject_header=subject_header,
+        keys=None if keys is None else keys.absolute(), log_level=log_level,
+        vm_memory_high_watermark=vm_memory_high_watermark, disk_free_limit=disk_free_limit,
+    )  # fmt: skip
+    code = run(config)  # says by itself, in one line, what prevents a start
+    if code:
+        raise click.exceptions.Exit(code)
+
+
+@click.command("ping")
+@common
+def ping(settings: Settings) -> None:
+    """Is the broker there, and does it let us in?"""
+    client = settings.client()
+    settings.banner(f"Will ping {client.address}. Timeout: {int(settings.seconds * 1000)} ms.")
+    client.get_one("whoami")
+    click.echo("Ping succeeded")
+
+
+@click.command("version")
+def version() -> None:
+    """Print the version of this program."""
+    click.echo(VERSION)
+
+
+@click.command("status")
+@common
+def status(settings: Settings) -> None:
+    """How the broker is: memory, disk, alarms, totals, listeners."""
+    client = settings.client()
+    overview = client.get_one("overview")
+    node = client.get_one("nodes", str(overview["node"]))
+    if settings.formatter in ("json", "csv"):
+        report = facts(overview, node)
+        settings.show(list(report), [report])
+        return
+    settings.banner(f"Status of node {overview['node']} ...")
+    for line in status_lines(client, overview, node):
+        click.echo(line)
+
+
+def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Value]:
+    return {
+        "pid": int(str(node["os_pid"])), "uptime": cast(int, node["uptime"]) // 1000,
+        "product_name": overview["product_name"], "product_version": overview["product_version"],
+        "rabbitmq_version": overview["rabbitmq_version"], "node": overview["node"],
+        "data_directory": node["db_dir"], "clock": node["clock"], "alarms": alarms(overview),
+        "memory": {"total": {"rss": node["mem_used"]}}, "vm_memory_limit": node["mem_limit"],
+        "disk_free": node["disk_free"], "disk_free_limit": node["disk_free_limit"], "file_descriptors": {
+            "total_used": node["fd_used"], "total_limit": node["fd_total"], "sockets_used": node["sockets_used"],
+        },
+        "totals": overview["object_totals"], "listeners": overview["listeners"],
+    }  # fmt: skip
+
+
+def clock_line(clock: Json) -> str:
+    difference_ms = cast(int, clock["difference_ms"])
+    return f"Time in the log less wall clock: {difference_ms} ms (wall clock {clock['wall_time']})"
+
+
+def alarms(overview: dict[str, object]) -> list[str]:
+    """As RabbitMQ's `status` says it, with the reason."""
+    names = {"memory": "Memory", "disk": "Free disk space"}
+    return [
+        f"{names[str(each['resource'])]} alarm on node {each['node']}: {each['reason']}"
+        for each in cast(list[dict[str, object]], overview["alarms"])
+    ]
+
+
+def status_lines(client: Client, overview: dict[str, object], node: dict[str, object]) -> list[str]:
+    totals = cast(dict[str, int], overview["object_totals"])
+    listeners = cast(list[dict[str, object]], overview["listeners"])
+    log = cast(list[dict[str, object]], overview["log"])
+    return [
+        "Runtime", "",
+        f"OS PID: {node['os_pid']}",
+        f"Uptime (seconds): {cast(int, node['uptime']) // 1000}",
+        f"RewindMQ version: {overview['product_version']}",
+        f"RabbitMQ version: {overview['rabbitmq_version']} (whose protocol and semantics these are)",
+        f"Node name: {overview['node']}", "",
+        "Data directory", "",
+        f"Node data directory: {node['db_dir']}",
+        *(f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
+          for each in log), "",
+        "Clock", "",
+        clock_line(cast(Json, node["clock"])), "",
+        "Alarms", "",
+        *(alarms(overview) or ["(none)"]), "",
+        "Memory", "",
+        f"Total memory used: {cast(int, node['mem_used']) / GIGABYTE:.4f} gb",
+        f"Memory high watermark: {cast(int, node['mem_limit']) / GIGABYTE:.4f} gb", "",
+        "File Descriptors", "",
+        f"Total: {node['fd_used']}, limit: {node['fd_total']}", "",
+        "Free Disk Space", "",
+        f"Low free disk space watermark: {cast(int, node['disk_free_limit']) / GIGABYTE:.4f} gb",
+        f"Free disk space: {cast(int, node['disk_free']) / GIGABYTE:.4f} gb", "",
+        "Totals", "",
+        f"Connection count: {totals['connections']}",
+        f"Queue count: {totals['queues']}",
+        f"Virtual host count: {len(client.get('vhosts'))}", "",
+        "Listeners", "",
+        *(f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
+          f" {PURPOSES.get(str(each['protocol']), '')}" for each in listeners),
+    ]  # fmt: skip
+
+
+@click.command("cluster_status")
+@common
+def cluster_status(settings: Settings) -> None:
+    """The nodes that share the log, and where the partitions of the log are."""
+    client = settings.client()
+    overview, nodes = client.get_one("overview"), client.get("nodes")
+    if settings.formatter in ("json", "csv"):
+        report = cluster_facts(overview, nodes)
+        settings.show(list(report), [report])
+        return
+    settings.banner(f"Cluster status of node {overview['node']} ...")
+    for line in cluster_lines(overview, nodes):
+        click.echo(line)
+
+
+def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
+    names = [node["name"] for node in nodes]
+    return {
+        "cluster_name": overview["cluster_name"], "disk_nodes": names,
+        "running_nodes": [node["name"] for node in nodes if node["running"]],
+        "versions": {str(node["name"]): node_version(node) for node in nodes}, "alarms": alarms(overview),
+        "partitions": {}, "listeners": {str(node["name"]): node["address"] for node in nodes}, "log": overview["log"],
+    }  # fmt: skip
+
+
+def node_version(node: Json) -> object:
+    return cast(list[Json], node["applications"])[0]["version"]
+
+
+def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
+    log = cast(list[dict[str, list[str]]], overview["log"])
+    return [
+        "Basics", "",
+        f"Cluster name: {overview['cluster_name']}", "",
+        "Disk Nodes", "",
+        *(str(node["name"]) for node in nodes), "",
+        "Running Nodes", "",
+        *(str(node["name"]) for node in nodes if node["running"]), "",
+        "Versions", "",
+        *(f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes), "",
+        "Alarms", "",
+        *(alarms(overview) or ["(none)"]), "",
+        "Network Partitions", "",
+        "(none)", "",
+        "Listeners", "",
+        *(f"Node: {node['name']}, address: {node['address']}, protocol: amqp, purpose: AMQP 0-9-1"
+          for node in nodes), "",
+        "Log", "",
+        *(f"{each['partition']}: leader {each['leader'] or '(none)'}, members {', '.join(each['members'])}, online"
+          f" {', '.join(each['online'])}" for each in log),
+    ]  # fmt: skip
+
+
+COMMANDS = (start, ping, version, status, cluster_status)

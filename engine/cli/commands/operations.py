@@ -1,0 +1,160 @@
+"""rabbitmqctl's commands that operate a node: its listeners, its log level, the cluster's name, and waiting for it."""
+
+import os
+import time
+from pathlib import Path
+
+import click
+
+from rewindmq.engine.cli.client import Client, Json
+from rewindmq.engine.cli.commands.diagnostics import WAIT_SECONDS, await_node, list_alarms, node_of
+from rewindmq.engine.cli.exits import DATA, TIMEOUT, UNAVAILABLE, CliError
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.logging_setup import LEVELS
+
+UNITS = {"bytes": 1, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+
+
+def door(name: str, path: tuple[str, str], banner: str, help: str) -> click.Command:
+    @click.command(name, help=help)
+    @common
+    def command(settings: Settings) -> None:
+        client = settings.client()
+        node = node_of(client)
+        settings.banner(banner.format(node=node))
+        client.ask("POST", f"/api/nodes/{node}/{'/'.join(path)}")
+
+    return command
+
+
+suspend_listeners = door(
+    "suspend_listeners", ("listeners", "suspend"), "Will suspend client listeners on node {node}. No new client"
+    " connections will be accepted", "Take no new AMQP connections. Open ones go on.",
+)  # fmt: skip
+resume_listeners = door(
+    "resume_listeners", ("listeners", "resume"), "Will resume client listeners on node {node}.",
+    "Take AMQP connections again.",
+)  # fmt: skip
+stop_app = door(
+    "stop_app", ("app", "stop"), "Stopping rabbit application on node {node} ...",
+    "Close all AMQP connections, and take no new ones. The management API stays.",
+)  # fmt: skip
+start_app = door(
+    "start_app", ("app", "start"), "Starting node {node} ...", "Take AMQP connections again after stop_app.",
+)  # fmt: skip
+
+
+@click.command("set_log_level")
+@click.argument("level")
+@common
+def set_log_level(settings: Settings, level: str) -> None:
+    """Log from LEVEL on (debug, info, warning, error), until the node stops."""
+    if level not in LEVELS:
+        raise CliError(DATA, f"(argument validation): level {level} is not supported. Supported levels:"
+                       f" {', '.join(LEVELS)}")  # fmt: skip
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f'Setting log level to "{level}" ...')
+    client.put("nodes", node, "log-level", content={"level": level})
+
+
+@click.command("set_cluster_name")
+@click.argument("name")
+@common
+def set_cluster_name(settings: Settings, name: str) -> None:
+    """Give the cluster a name. Clients see it in server_properties, tools in the overview."""
+    if not name:
+        raise CliError(DATA, "(argument validation): the cluster's name must not be empty")
+    settings.banner(f"Setting cluster name to {name} ...")
+    settings.client().put("cluster-name", content={"name": name})
+
+
+@click.command("node_health_check")
+@common
+def node_health_check(settings: Settings) -> None:
+    """Fail if the node does not answer, or has an alarm."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Checking health of node {node} ...")
+    client.get_one("healthchecks", "node")
+    click.echo("Health check passed")
+
+
+@click.command("wait")
+@click.argument("pidfile", required=False, type=click.Path(path_type=Path))
+@click.option("-P", "--pid", type=click.IntRange(1), help="Wait for this process instead of a file's.")
+@common
+def wait(settings: Settings, pidfile: Path | None, pid: int | None) -> None:
+    """Wait until the node whose process id is in PIDFILE takes clients (--timeout: how long)."""
+    if (pidfile is None) == (pid is None):
+        raise CliError(DATA, "(argument validation): give either a PIDFILE or --pid")
+    client = settings.client(any_node=True)
+    deadline = time.monotonic() + settings.seconds
+    if pidfile is not None:
+        settings.banner(f"Waiting for pid file '{pidfile}' to appear")
+        pid = pid_in(pidfile, deadline)
+    assert pid is not None
+    settings.banner(f"pid is {pid}", f"Waiting for node to boot on process {pid}")
+    await_node(client, settings.seconds, deadline, lambda: require_process(pid))
+
+
+def pid_in(pidfile: Path, deadline: float) -> int:
+    while True:
+        try:
+            return int(pidfile.read_text())
+        except (FileNotFoundError, ValueError):  # not there yet, or not written yet
+            if time.monotonic() > deadline:
+                raise CliError(TIMEOUT, f"there is no process id in {pidfile}") from None
+            time.sleep(WAIT_SECONDS)
+
+
+def require_process(pid: int) -> None:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        raise CliError(UNAVAILABLE, f"process {pid} is not running") from None
+    except PermissionError:  # it runs, as another user
+        pass
+
+
+@click.command("memory_breakdown")
+@click.option("--unit", type=click.Choice(list(UNITS)), default="gb", show_default=True)
+@common
+def memory_breakdown(settings: Settings, unit: str) -> None:
+    """Show what the node's memory is held for."""
+    client = settings.client()
+    node = node_of(client)
+    settings.banner(f"Reporting memory breakdown on node {node}...")
+    parts, total = memory_parts(client, node)
+    if settings.formatter is not None:
+        settings.show(["category", "bytes", "percentage"], [
+            {"category": name, "bytes": size, "percentage": round(100 * size / total, 4)} for name, size in parts
+        ])  # fmt: skip
+        return
+    for name, size in parts:
+        shown = f"{size}" if unit == "bytes" else f"{size / UNITS[unit]:.4f}"
+        click.echo(f"{name}: {shown} {unit} ({100 * size / total:.2f}%)")
+
+
+def memory_parts(client: Client, node: str) -> tuple[list[tuple[str, int]], int]:
+    """(category, bytes), the largest first, and the resident memory, of which they are parts."""
+    memory: Json = client.get_one("nodes", node, "memory")["memory"]  # type: ignore[assignment]
+    totals: Json = memory["total"]  # type: ignore[assignment]
+    total = int(str(totals["rss"]))
+    parts = {name: value for name, value in memory.items() if isinstance(value, int)}
+    parts["other"] = max(0, total - sum(parts.values()))
+    return sorted(parts.items(), key=lambda part: -part[1]), total
+
+
+@click.command("resource_alarms")
+@click.pass_context
+@common
+def resource_alarms(settings: Settings, context: click.Context) -> None:
+    """List the alarms, as `alarms` does."""
+    context.invoke(list_alarms)
+
+
+COMMANDS: tuple[click.Command, ...] = (
+    suspend_listeners, resume_listeners, stop_app, start_app, set_log_level, set_cluster_name, node_health_check, wait,
+    memory_breakdown, resource_alarms,
+)  # fmt: skip

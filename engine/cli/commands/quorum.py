@@ -1,0 +1,171 @@
+"""rabbitmq-queues' commands for members and leaders of quorum queues (S-120, S-121).
+
+What RewindMQ cannot do itself, because Kafka's own tool does it, is written to stdout as shell commands; the error on
+stderr and exit code 69 say that it is not done yet.
+"""
+
+import json
+from typing import Any, cast
+
+import click
+
+from rewindmq.engine.cli.client import Refused, path
+from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.settings import Settings, common
+
+STATUS_COLUMNS = (
+    "Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied", "Commit Index",
+    "Snapshot Index", "Term", "Machine Version",
+)  # fmt: skip
+
+
+def asked(settings: Settings, method: str, segments: tuple[str, ...], queue: str | None = None, **body: str) -> Any:
+    """The API's answer, None for an empty one."""
+    try:
+        response = settings.client().ask(method, path(*segments), json=body or None)
+    except Refused as refused:
+        raise failure(settings, refused, queue) from None
+    return response.json() if response.content else None
+
+
+def failure(settings: Settings, refused: Refused, queue: str | None) -> CliError:
+    if refused.status == 404 and queue is not None:
+        return CliError(DATA, f"queue '{queue}' was not found in virtual host '{settings.home}'")
+    if refused.status == 400:
+        return CliError(USAGE, f"(argument validation): {refused.reason}")
+    if refused.status == 501:
+        if "reassignment" in refused.answer:
+            script(refused.answer)
+            return CliError(UNAVAILABLE, f"not done: {refused.reason}; the commands are on the standard output")
+        return CliError(UNAVAILABLE, refused.reason)
+    return CliError(UNAVAILABLE, refused.reason) if refused.status == 503 else refused
+
+
+def script(answer: dict[str, object]) -> None:
+    """What is left to do, for a shell."""
+    for each in cast(list[dict[str, object]], answer["partitions"]):
+        click.echo(f"# {each['partition']}, with all its queues: replicas {each['members']} -> {each['wanted']}")
+    click.echo(f"cat > reassignment.json <<'END'\n{json.dumps(answer['reassignment'])}\nEND\n{answer['command']}")
+
+
+def of_queue(settings: Settings, method: str, queue: str, *more: str, **body: str) -> Any:
+    return asked(settings, method, ("queues", "quorum", settings.home, queue, *more), queue, **body)
+
+
+@click.command("quorum_status")
+@click.argument("queue")
+@common
+def quorum_status(settings: Settings, queue: str) -> None:
+    """Show the members of a quorum queue, which leads, and how far each is."""
+    settings.banner(f"Status of quorum queue {queue} in vhost {settings.home} ...")
+    rows = of_queue(settings, "GET", queue, "status")
+    settings.given(formatter=settings.formatter or "pretty_table")
+    settings.show(STATUS_COLUMNS, rows)
+
+
+@click.command("add_member")
+@click.argument("queue")
+@click.argument("node")
+@common
+def add_member(settings: Settings, queue: str, node: str) -> None:
+    """Add a member of a quorum queue on NODE, a broker of Kafka's (its id, or host:port)."""
+    settings.banner(f"# Adding a member for queue {queue} on node {node}...")
+    of_queue(settings, "POST", queue, "replicas", "add", node=node)
+
+
+@click.command("delete_member")
+@click.argument("queue")
+@click.argument("node")
+@common
+def delete_member(settings: Settings, queue: str, node: str) -> None:
+    """Remove the member of a quorum queue on NODE, a broker of Kafka's (its id, or host:port)."""
+    settings.banner(f"# Removing a replica of queue {queue} on node {node}...")
+    of_queue(settings, "DELETE", queue, "replicas", "delete", node=node)
+
+
+@click.command("transfer_leadership")
+@click.argument("queue")
+@click.argument("node")
+@common
+def transfer_leadership(settings: Settings, queue: str, node: str) -> None:
+    """Make NODE, a broker of Kafka's (its id, or host:port), the leader of a quorum queue."""
+    settings.banner(f"# Transferring leadership of quorum queue {queue} to node {node}...")
+    of_queue(settings, "POST", queue, "leader", node=node)
+
+
+@click.command("grow")
+@click.option("--vhost-pattern", default=".*", show_default=True, help="Of the vhosts' names.")
+@click.option("--queue-pattern", default=".*", show_default=True, help="Of the queues' names.")
+@click.argument("node")
+@click.argument("strategy", type=click.Choice(["all", "even"]))
+@common
+def grow(settings: Settings, node: str, strategy: str, vhost_pattern: str, queue_pattern: str) -> None:
+    """Add a member on NODE for all matching quorum queues, or those with an even number of members."""
+    settings.banner(f"# Growing {strategy} queues on {node}...")
+    asked(settings, "POST", ("queues", "quorum", "replicas", "on", node, "grow"), strategy=strategy,
+          vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)  # fmt: skip
+
+
+@click.command("shrink")
+@click.argument("node")
+@common
+def shrink(settings: Settings, node: str) -> None:
+    """Remove all members on NODE, a broker of Kafka's, before it goes for good."""
+    settings.banner(f"# Shrinking queues on {node}...")
+    asked(settings, "DELETE", ("queues", "quorum", "replicas", "on", node, "shrink"))
+
+
+@click.command("rebalance")
+@click.option("--vhost-pattern", default=".*", show_default=True, help="Of the vhosts' names.")
+@click.option("--queue-pattern", default=".*", show_default=True, help="Of the queues' names.")
+@click.argument("kind", metavar="<all|quorum>", type=click.Choice(["all", "quorum"]))
+@common
+def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: str) -> None:
+    """Give the partitions of matching quorum queues their preferred leaders back."""
+    settings.banner("Re-balancing leaders of quorum queues..." if kind == "quorum"
+                    else "Re-balancing leaders of all replicated queues...")  # fmt: skip
+    rows = asked(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
+    settings.given(formatter=settings.formatter or "pretty_table")
+    settings.show(("Node name", "Number of quorum queues"), rows)
+
+
+@click.command("check_if_node_is_quorum_critical")
+@click.argument("member", required=False)
+@common
+def check_if_node_is_quorum_critical(settings: Settings, member: str | None) -> None:
+    """Fail if queues would lose their quorum without MEMBER, a broker of Kafka's (without it: without this node)."""
+    client = settings.client()
+    node = member or str(client.get_one("overview")["node"])
+    settings.banner(f"Checking if node {node} is critical for quorum of any queues/streams ...")
+    query = {} if member is None else {"member": member}
+    try:
+        answer = client.get_one("health", "checks", "node-is-quorum-critical", **query)
+    except Refused as refused:
+        if refused.status == 503 and "queues" in refused.answer:
+            queues = cast(list[dict[str, str]], refused.answer["queues"])
+            lines = [f"{each['readable_name']} will become unavailable if node {node} stops" for each in queues]
+            raise CliError(UNAVAILABLE, "; ".join(lines) or refused.reason) from None
+        raise failure(settings, refused, None) from None
+    if not settings.silent:
+        alone = f"Node {node} seems to be the only one in a single node cluster, the check does not apply"
+        click.echo(alone if "reason" in answer else f"Node {node} reported no queues/streams with minimum quorum")
+
+
+@click.command("reclaim_quorum_memory")
+@click.argument("queue")
+@common
+def reclaim_quorum_memory(settings: Settings, queue: str) -> None:
+    """Nothing to reclaim: there are no processes of queues here, and what a message takes goes with it."""
+    settings.banner(f"Will garbage collect quorum queue {queue} ...")
+    try:
+        item = settings.client().get_one("queues", settings.home, queue)
+    except Refused as refused:
+        raise failure(settings, refused, queue) from None
+    if item["type"] != "quorum":
+        raise CliError(UNAVAILABLE, "This operation is not applicable to classic queues")
+
+
+COMMANDS = (
+    quorum_status, rebalance, grow, shrink, add_member, delete_member, transfer_leadership,
+    check_if_node_is_quorum_critical, reclaim_quorum_memory,
+)  # fmt: skip

@@ -1,0 +1,228 @@
+"""Our own commands: seal the history, check the seals, prove an event. Of a data directory or of topics in Kafka; no
+broker is asked."""
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.values import Value
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.seals.seal import Stored
+    from rewindmq.engine.log.seals.sealer import Checked, Sealable
+
+T = TypeVar("T")
+
+_data = click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory. Else say --kafka."
+)
+_public = click.option(
+    "--public-key", "public_keys", required=True, multiple=True, type=click.Path(path_type=Path),
+    help="The public half of the key, PEM (openssl pkey -pubout); again, where there were others before.",
+)  # fmt: skip
+
+
+def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
+    """`what()`, with what is wrong as one line and an exit code: `code` when the log or the seals are not as they were,
+    DATA for a key or a log that cannot be used, UNAVAILABLE for a Kafka that cannot."""
+    from rewindmq.engine.log.contract import CorruptLog, LogError
+    from rewindmq.engine.log.seals.seal import BadFile, BadSeal
+
+    try:
+        return what()
+    except (BadSeal, CorruptLog) as error:
+        raise CliError(code, str(error)) from None
+    except LogError as error:
+        away = in_kafka and not isinstance(error, BadFile)
+        raise CliError(UNAVAILABLE if away else DATA, str(error)) from None
+
+
+def _partitions(data: Path | None, kafka: Kafka) -> "Sequence[Sealable]":
+    """LogError."""
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+    from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
+    from rewindmq.engine.log.seals.in_files import segmented
+    from rewindmq.engine.log.seals.in_topic import in_topics
+
+    if data is not None and not kafka.asked_for:
+        return segmented(data)
+    if data is not None or kafka.servers is None:
+        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+    log = KafkaLogReader(kafka.servers, kafka.prefix, dict(kafka.settings))
+    log.clients.require_answer(FIRST_ANSWER_SECONDS)
+    return in_topics(log)
+
+
+def _where(data: Path | None, kafka: Kafka) -> str:
+    return f"{kafka.prefix}.* at {kafka.servers}" if data is None else str(data)
+
+
+@click.command("seal")
+@_data
+@with_kafka
+@click.option("--key", required=True, type=click.Path(path_type=Path),
+              help="An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).")  # fmt: skip
+@click.option("--public-key", "older", multiple=True, type=click.Path(path_type=Path),
+              help="The public half of a key that was used before this one.")  # fmt: skip
+@click.option("--copies", type=click.Path(dir_okay=False, path_type=Path),
+              help="A file of one's own to which the seals are added. What is in it must still be there.")  # fmt: skip
+@common
+def seal(
+    settings: Settings, data: Path | None, kafka: Kafka, key: Path, older: tuple[Path, ...], copies: Path | None
+) -> None:
+    """Sign what is in the log by now: Merkle roots and the hash chain of each partition. May run beside brokers.
+
+    Keep the copies elsewhere: only they show that the newest seals were taken away."""
+    from rewindmq.engine.log.seals import seal as seals
+    from rewindmq.engine.log.seals import sealer as sealing
+
+    def sealed() -> "list[Stored]":
+        private, before = seals.private_key(key), seals.public_keys(older)
+        kept = seals.read_copies(copies) if copies is not None and copies.exists() else []
+        new = []
+        now_ms = time.time_ns() // 1_000_000
+        for partition in _partitions(data, kafka):
+            for each in sealing.seal(partition, private, now_ms, before, kept):
+                new.append(each)
+                if copies is not None:
+                    _add_copy(copies, each)
+        return new
+
+    settings.banner(f"Sealing {_where(data, kafka)} ...")
+    rows = [_row(each.seal) for each in _done(DATA, sealed, data is None)]
+    settings.show(("partition", "from", "to", "root", "chain", "seal"), rows)
+
+
+def _add_copy(path: Path, sealed: "Stored") -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(sealed.line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@click.command("verify_seals")
+@_data
+@with_kafka
+@_public
+@click.option("--copies", type=click.Path(path_type=Path),
+              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
+@common
+def verify_seals(
+    settings: Settings, data: Path | None, kafka: Kafka, public_keys: tuple[Path, ...], copies: Path | None
+) -> None:
+    """Check the whole log against its seals. Exit code 1 when something does not hold.
+
+    That the newest seals, and what they sealed, were taken away is found with --copies only."""
+    from rewindmq.engine.log.seals import seal as seals
+    from rewindmq.engine.log.seals import sealer as sealing
+
+    def checked() -> "list[Checked]":
+        keys = seals.public_keys(public_keys)
+        kept = [] if copies is None else seals.read_copies(copies)
+        return list(sealing.check(_partitions(data, kafka), keys, kept))
+
+    settings.banner(f"Verifying the seals of {_where(data, kafka)} ...")
+    found = _done(DIFFERENT, checked, data is None)
+    columns = ("partition", "from", "to", "root", "chain", "seal", "result")
+    settings.show(columns, [_checked_row(each) for each in found])
+    harms = [each.harm for each in found if each.harm is not None]
+    if harms:
+        more = f" (and {len(harms) - 1} more)" if len(harms) > 1 else ""
+        worst = next((harm for harm in harms if harm.records), harms[0])
+        raise CliError(DIFFERENT, f"{worst}{more}")
+
+
+@click.command("export_seals")
+@_data
+@with_kafka
+@common
+def export_seals(settings: Settings, data: Path | None, kafka: Kafka) -> None:
+    """Print the seals, one a line, to be kept elsewhere (--copies of the other commands)."""
+
+    def found() -> "list[Stored]":
+        return [each for partition in _partitions(data, kafka) for each in partition.seals()[0]]
+
+    for each in _done(DATA, found, data is None):
+        click.echo(each.line)
+
+
+@click.command("prove")
+@_data
+@with_kafka
+@click.argument("event", metavar="PARTITION:OFFSET")
+@common
+def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> None:
+    """Print a proof that an event is in the sealed history: for somebody who has nothing but the public key."""
+    from rewindmq.engine.log.contract import LogError
+    from rewindmq.engine.log.seals import sealer as sealing
+
+    name, _, offset = event.rpartition(":")
+    if not name or not offset.isdigit():
+        raise CliError(USAGE, f"{event!r} is no event: write PARTITION:OFFSET, such as queues-0:123")
+
+    def proof() -> dict[str, Any]:
+        for partition in _partitions(data, kafka):
+            if partition.name == name:
+                return sealing.prove(partition, int(offset))
+        raise LogError(f"{_where(data, kafka)}: there is no partition {name}")
+
+    click.echo(json.dumps(_done(DATA, proof, data is None), indent=1))
+
+
+@click.command("check_proof")
+@click.argument("proof", type=click.File("r"), default="-")
+@_public
+@common
+def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...]) -> None:
+    """Check a proof and show its event. Reads PROOF, or the standard input. Exit code 1 when it does not hold."""
+    from rewindmq.engine.log.seals import seal as seals
+
+    try:
+        given = json.load(proof)
+    except (ValueError, RecursionError):
+        raise CliError(DATA, f"{proof.name}: not JSON") from None
+    sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_keys(public_keys)))
+    row: dict[str, Value] = {"partition": sealed.partition, "offset": given["offset"], **_shown(sealed.log, record)}
+    settings.banner(f"The event is in the history that was sealed at {sealed.time_ms} (ms).")
+    settings.show(tuple(row), [row])
+
+
+def _shown(log: str, record: bytes) -> dict[str, Value]:
+    """What stands in a record, as it is sealed in this kind of log."""
+    from rewindmq.engine.log.seals.in_topic import split_time
+    from rewindmq.schemas.codec import Decoder
+    from rewindmq.schemas.shapes import UndecodableRecord
+    from rewindmq.schemas.single_object import FramedDecoder
+
+    if log == "kafka" and not record:
+        return {"event": "nothing"}  # where a transaction ended
+    logged_ms, value = split_time(record) if log == "kafka" else (None, record)
+    try:
+        timestamp_ms, actor, event = (Decoder() if logged_ms is None else FramedDecoder()).decode(value)
+    except UndecodableRecord:  # of an older schema, or of none
+        return {"event": value.hex()}
+    return {"time_ms": timestamp_ms if logged_ms is None else logged_ms, "user": actor.user, "event": repr(event)}
+
+
+def _row(sealed: Any) -> dict[str, Value]:
+    return {"partition": sealed.partition, "from": sealed.base_offset, "to": sealed.next_offset - 1,
+            "root": sealed.root, "chain": sealed.chain, "seal": sealed.digest}  # fmt: skip
+
+
+def _checked_row(checked: "Checked") -> dict[str, Value]:
+    if checked.harm is None:
+        return _row(checked.seal) | {"result": "holds"}
+    harm = checked.harm
+    return {"partition": harm.partition, "from": harm.offset, "to": None, "root": None, "chain": None, "seal": None,
+            "result": harm.what}  # fmt: skip
+
+
+COMMANDS = (seal, verify_seals, export_seals, prove, check_proof)

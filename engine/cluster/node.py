@@ -1,0 +1,396 @@
+"""A broker as one of many nodes on a log that they share (Kafka).
+
+    arrived(batches) -> metadata, partitions fold them -> effects out -> confirms and answers for what was read back
+
+    NodeJoined  in the metadata log: this node begins; its offset is the epoch, by which all its sessions are named
+    NodeAlive   every second in the topic `nodes`: it lives
+    NodeLost    in the metadata log and in every queue partition: an epoch is over. The fold ends its sessions and
+                ignores what still comes from it
+
+Rules of this file
+- Nodes do not talk to each other. Who is alive is told by heartbeats. A node is lost when so many beats of another came
+  back from the log, each after the one before, and none of its own between: while the log is away nothing is counted,
+  so its absence makes no node lost, and clocks play no part.
+- A node that reads that it is lost closes all its connections and joins again, under a new epoch.
+- Duties of a partition are its owner's (Kafka's consumer group says who). During a change two may think they are it, or
+  nobody: so every duty is harmless when done twice, and is found again from the state when it was not done
+  (`_look_after`, repair.py).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.engine.cluster.flow_control import Flow
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.cluster.repair import Mending
+from rewindmq.engine.config import VERSION, Config
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.shared_contract import Arrived, SharedLog
+from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
+from rewindmq.engine.runtime.metadata import ReadBackMetadata
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.events import (
+    BROKER,
+    Actor,
+    CheckpointAsked,
+    MachineUpgraded,
+    NodeAlive,
+    NodeJoined,
+    NodeLost,
+    Tick,
+)
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+HEARTBEAT_SECONDS = 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class Node:
+    """The keeper of a broker on a shared log. `failed` is called when the node cannot go on and has to be stopped."""
+
+    reads_back = True
+
+    def __init__(
+        self, config: Config, log: SharedLog, metadata: ReadBackMetadata, partitions: list[ReadBackPartition],
+        store: StateStore, failed: Callable[[Exception], None],
+    ) -> None:  # fmt: skip
+        self.epoch = 0
+        self.joined = False
+        self.log = log
+        self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
+        self._beating = False  # a beat of ours is on its way
+        self._beat_at = 0.0
+        self._was_under_way = 0.0  # seconds, the last one
+        self._flow = Flow(list(partitions))
+        self._config = config
+        self._metadata = metadata
+        self._partitions = partitions
+        self._by_name = {partition.name: partition for partition in partitions}
+        self._store = store
+        self._snapshots = Snapshots(config.data / "snapshots")
+        self._asked = {partition.name: partition.machine.next_offset for partition in partitions}  # checkpoints
+        self._failed = failed
+        self._encoder = FramedEncoder()
+        self._decoder = FramedDecoder()
+        self._loop = asyncio.get_running_loop()
+        self._arrived_at = self._loop.time()
+        self._timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stopped = False
+        self._broken = False  # the fold failed: the states are not what the log says
+
+    def attend(self, broker: "Broker") -> None:
+        """From here on this broker's life is kept."""
+        self._broker = broker
+        self._mending = Mending(broker)
+        broker.turns.kick = self.log.flush
+        broker.turns.mend = self._mend_store
+        broker.turns.flow = self._flow
+        for partition in self._partitions:
+            partition.on_lost = self._read_of_loss
+            partition.on_checkpoint = self._checkpoint
+        self._metadata.on_nodes = self._nodes_changed
+        self.log.on_arrival = self._arrived
+        self.log.on_owned = self._owned
+        self.log.on_trouble = lambda why: broker.turns.problem("log", why)
+        self.log.on_failure = self._fail
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    def _arrived(self, batches: list[Arrived]) -> None:
+        if self._stopped or self._broken:
+            return
+        self._doubt_after_silence()
+        try:
+            for batch in batches:
+                partition = self._by_name.get(batch.partition)
+                if partition is not None:
+                    partition.read_back(batch)
+                elif batch.partition == self._metadata.name:
+                    self._metadata.read_back(batch)
+                else:
+                    self._hear(batch)
+        except Exception as error:  # this node's fold is broken: it must not act on it any longer
+            if isinstance(error, NewerHistory):
+                logger.error("%s", error)
+            else:
+                logger.exception("the fold failed")
+            self._broken = True
+            self._broker.turns.stop()
+            self._fail(error)
+            return
+        turns = self._broker.turns
+        turns.end()
+        turns.landed()
+
+    def _doubt_after_silence(self) -> None:
+        """Nothing came for so long, not even this node's own beats, that others may have declared it lost: this process
+        stood still, or was cut off. It must not deliver now what was given to others meanwhile."""
+        now, before = self._loop.time(), self._arrived_at
+        self._arrived_at = now
+        if self.joined and now - before > self._config.node_timeout_ms / 2_000:
+            for partition in self._partitions:
+                partition.doubt()
+
+    def _fail(self, error: Exception) -> None:
+        if not self._stopped:
+            self._failed(error)
+
+    # -- joining, and being lost ---------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Begin an epoch; clients may come when this returns."""
+        await asyncio.gather(*(partition.ask(BROKER, Tick()) for partition in self._partitions))  # it has caught up
+        topology = self._metadata.topology
+        await self._begin_epoch()
+        for partition in self._partitions:  # no client shall be refused what a newer version brings
+            self._upgrade(partition)
+        await asyncio.gather(*(partition.folded() for partition in self._partitions))
+        if self.epoch not in topology.nodes:
+            await self._begin_epoch()
+        for partition in self._partitions:
+            partition.epoch = self.epoch
+            self._tell_of_ended(partition)
+        self.joined = True
+        self._beating = False
+        if self._timer is not None:
+            self._timer.cancel()
+        logger.info("node %s joined, epoch %d; nodes: %s", self._config.node, self.epoch,
+                    ", ".join(joined.node for joined in topology.nodes.values()))  # fmt: skip
+        self._beat()
+
+    async def _begin_epoch(self) -> None:
+        joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
+        self.epoch = await self._metadata.ask(BROKER, joined)
+        while self.epoch not in self._metadata.topology.nodes:  # declared lost before it had read that it joined
+            self.epoch = await self._metadata.ask(BROKER, joined)
+
+    def renew_epoch(self) -> None:
+        """All ids of this epoch are used up (16 million): end it as if the node had been lost, and join again."""
+        self._metadata.append(BROKER, NodeLost(self._config.node, self.epoch, "restarted"))
+
+    def _nodes_changed(self) -> None:
+        """NodeJoined or NodeLost was read in the metadata log."""
+        nodes = self._metadata.topology.nodes
+        if not self.joined or self.epoch in nodes:
+            return
+        if any(joined.node == self._config.node for joined in nodes.values()):
+            self._drop_clients("another process is this node now")
+            self._fail(LogError(f"another process joined as node {self._config.node}: names of nodes have to differ"))
+        else:
+            self._read_of_loss(self.epoch)
+
+    def _read_of_loss(self, epoch: int) -> None:
+        """An epoch is over. If it is this node's, its clients have to go: what they hold is given to others already."""
+        if epoch == self.epoch and self.joined:
+            logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
+            self._drop_clients("the node was cut off from the log for too long, and was declared lost")
+            self._begin(self.join())
+
+    def _drop_clients(self, reason: str) -> None:
+        self.joined = False
+        for session in list(self._broker.sessions.values()):
+            if session.close is not None:
+                session.close(reason)
+            else:
+                self._broker.close_session(session)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _beat(self) -> None:
+        if self._stopped or not self.joined:
+            return
+        if not self._beating:
+            self._beating = True
+            self._beat_at = self._loop.time()
+            prefix = self._encoder.prefix(self._broker.clock(), BROKER)
+            alive = NodeAlive(self._config.node, self.epoch)
+            self.log.nodes.append(b"", self._encoder.encode(prefix, alive))
+        self._timer = self._loop.call_later(HEARTBEAT_SECONDS, self._beat)  # first, whatever happens below
+        self._look_after()
+        self._broker.end_of_turn()
+
+    def _hear(self, batch: Arrived) -> None:
+        alive = self._metadata.topology.nodes
+        for value in batch.values:
+            try:
+                event = self._decoder.decode(value)[2]
+            except UndecodableRecord:
+                continue
+            if isinstance(event, NodeAlive):
+                if event.epoch == self.epoch:
+                    self._beating = False
+                    self._was_under_way = self._loop.time() - self._beat_at
+                    self._flow.learn(self._was_under_way)
+                    self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
+                self.missed[event.epoch] = 0
+
+    @property
+    def read_back_seconds(self) -> float:
+        """Of the last heartbeat; or of the one that is still under way, when that is longer."""
+        waits = self._loop.time() - self._beat_at if self._beating else 0.0
+        return max(self._was_under_way, waits)
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        raise AssertionError("Kafka gives the time")
+
+    async def read_to_end(self) -> None:
+        await self.log.read_to_end()
+        for partition in self._partitions:
+            if partition.in_doubt:
+                await partition.folded()
+
+    def behind(self, partition: Partition) -> int:
+        return max(0, self.log.ends().get(partition.name, 0) - partition.machine.next_offset)
+
+    # -- duties -------------------------------------------------------------------------------------------------------
+
+    def _owned(self, names: frozenset[str]) -> None:
+        """The duties of these partitions are this node's now."""
+        for partition in self._partitions:
+            owned = partition.name in names
+            if owned and not partition.owned:
+                logger.info("%s: its duties are this node's now", partition.name)
+                partition.owned = True
+                self._mending.look_at_everything()
+                for queue in list(partition.machine.outboxes()):
+                    self._broker.forwarder.recover(partition, queue)
+            elif partition.owned and not owned:
+                logger.info("%s: its duties are another node's now", partition.name)
+                partition.owned = False
+                self._broker.forwarder.drop(partition)
+        if not self._stopped:
+            self._broker.end_of_turn()
+
+    def _look_after(self) -> None:
+        """Once a heartbeat: what an owner has to see to."""
+        self._miss()
+        for partition in self._partitions:
+            if partition.owned:
+                self._tell_of_ended(partition)
+                self._upgrade(partition)
+                if partition.machine.next_offset - self._asked[partition.name] >= self._config.snapshot_events:
+                    self._asked[partition.name] = partition.machine.next_offset
+                    partition.append(BROKER, CheckpointAsked())
+        self._mending.look()
+
+    def _miss(self) -> None:
+        """Nodes that were not heard of for too long are lost: so says the oldest of those that are heard of."""
+        limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
+        nodes = self._metadata.topology.nodes
+        lapsed = [epoch for epoch in nodes if epoch != self.epoch and self.missed.get(epoch, 0) > limit]
+        if not lapsed or min(epoch for epoch in nodes if epoch not in lapsed) != self.epoch:
+            return
+        for epoch in lapsed:
+            logger.warning("node %s was not heard of for %d beats: it is lost", nodes[epoch].node, self.missed[epoch])
+            lost = NodeLost(nodes[epoch].node, epoch, "lapsed")
+            self._metadata.append(BROKER, lost)
+            for partition in self._partitions:  # at once: their owner may be the one that is lost
+                partition.told_lost[epoch] = None
+                partition.append(BROKER, lost)
+            self.missed[epoch] = 0
+
+    def _tell_of_ended(self, partition: ReadBackPartition) -> None:
+        """Epochs that are over by the metadata log end in the partition, too."""
+        known = partition.machine.lost_epochs
+        for epoch, node in self._metadata.topology.ended.items():
+            if epoch not in known and epoch not in partition.told_lost:
+                partition.told_lost[epoch] = None
+                reason = "restarted" if node == self._config.node else "lapsed"
+                partition.append(BROKER, NodeLost(node, epoch, reason))
+
+    def _upgrade(self, partition: ReadBackPartition) -> None:
+        """To the machine version that all nodes know that are alive: who does not know it would fold another state."""
+        known = min(joined.machine_version for joined in self._metadata.topology.nodes.values())
+        if partition.machine.machine_version < known <= MACHINE_VERSION:
+            partition.append(BROKER, MachineUpgraded(known))
+
+    def queue_gone(self, partition: Partition, queue: Queue) -> None:
+        if partition.owned:
+            self._metadata.unbind_queue(BROKER, queue)
+
+    def _checkpoint(self, partition: ReadBackPartition) -> None:
+        """Every node was asked for its digest at this offset, and keeps a snapshot of it."""
+        self._asked[partition.name] = partition.machine.next_offset
+        try:
+            self._snapshots.take(partition.machine)
+        except OSError as error:
+            logger.error("%s: no snapshot could be written: %s", partition.name, error)
+
+    def members(self, partition: Partition) -> Members:
+        for found in self.log.placement():
+            if found.partition == partition.name:
+                return Members(found.leader, found.replicas, found.in_sync)
+        return Members("", (), ())
+
+    def _mend_store(self) -> None:
+        if self._store.failed is not None and self._store.has_room():
+            self._broker.end_of_turn()
+            mend_store(self._store, self._partitions)
+
+    def written_state(self) -> StateStore:
+        self._broker.end_of_turn()
+        if self._stopped or self._broken or not all(partition.at_rest for partition in self._partitions):
+            raise StoreError("the node is stopping")
+        try:
+            for partition in self._partitions:
+                partition.write_all()
+        except Exception as error:  # rocksdict knows no narrower class
+            raise StoreError(f"the state can't be written: {error}") from error
+        return self._store
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """The node's sessions are closed already. Say good-bye, so that nobody has to miss it."""
+        turns = self._broker.turns
+        if self.joined:
+            lost = NodeLost(self._config.node, self.epoch, "stopped")
+            for partition in self._partitions:
+                partition.append(BROKER, lost)
+            self._metadata.append(BROKER, lost)
+        self._stopped = True
+        self.joined = False
+        turns.stop()
+        self._broker.certainty.stop()
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._tasks:
+            task.cancel()
+        try:
+            self.log.close()
+        finally:
+            for partition in self._partitions if not self._broken else ():
+                partition.carry_out()
+                persist(self._store, partition)
+            self._store.close()
+
+
+def state_belongs_to(config: Config, identity: str) -> None:
+    """The state directory is a fold of one history. LogError when it is of another than this Kafka's."""
+    path = config.data / "kafka"
+    known = path.read_text().strip() if path.exists() else None
+    if (config.data / "log").exists():
+        raise LogError(f"{config.data}: holds an embedded log: give a node on Kafka another data directory")
+    if known is None:
+        path.write_text(identity + "\n")
+    elif known != identity:
+        raise LogError(
+            f"{config.data}: holds the state of another history than {config.kafka_prefix}.* at {config.kafka}"
+            f" ({known}; here {identity}): give the node another data directory, or delete this one"
+        )

@@ -1,0 +1,347 @@
+"""A queue partition of a log that many nodes share (Kafka): only what is read back is folded.
+
+    append(event) -> log ......... another makes the order ......... read_back(arrived) -> machine -> effects
+                     `_sent` remembers what is on its way
+
+Rules of this file
+- What comes back is durable, so a confirm follows the fold, and nothing that was delivered can be undone.
+- A node knows its own records by their bytes: those that it sent come back in the order in which it sent them, so one
+  comparison with the first that is still missing tells, and nothing of its own is decoded. (Sessions are part of a
+  record, so no other node writes the same bytes; the broker's own events, like Tick, are worth the same from anybody.)
+- A mark counts what this node appended. Time is the log's, told by each record; between records it is estimated from
+  this node's clock and the difference that the last own records showed, rather too early than too late: a Tick that
+  comes before its time would have to be sent again.
+- The queues' clock never goes back, so it would stand still when Kafka's goes back (a broker's clock was wrong). The
+  owner sees it by an own record, and appends a ClockSet: the queues' clock goes on from where it stands. What was
+  published meanwhile has its expiry from there, and must not lose the time for which the partition had been idle; if
+  nothing was (the owner's Tick was first), the clock goes on from the owner's estimate.
+- Duties (ticks, dead letters, expiry) are for the owner. Two nodes may both think they are it for a moment: all that
+  owners append is harmless when it comes twice.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
+from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.projections.machine.data.effects import Effect, Refuse
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.state import CLOCK_SET_VERSION
+from rewindmq.projections.store.store import Projector
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.events import (
+    BROKER,
+    Actor,
+    CheckpointAsked,
+    Checkpointed,
+    Event,
+    NodeLost,
+    Published,
+    QueueDeclared,
+    Route,
+    Tick,
+)
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+
+logger = logging.getLogger(__name__)
+
+# What is called when an own event was folded: its mark, its offset and its effects.
+Folded = Callable[[int, int, list[Effect]], None]
+Sent = tuple[bytes, Actor, Event, Folded | None]
+
+WENT_BACK_MS = 1_000  # brokers of one Kafka differ by less, when a partition moves from one to another
+RECORD_SECONDS = 2.0  # how long everybody waits for a record that the state store has lost
+KEPT_MOST = 67_108_864  # bytes; a backlog beyond it is folded as it comes
+NO_ROUTE = Route("", "", "", ())
+RARE = (CheckpointAsked, NodeLost, QueueDeclared)
+
+
+class ReadBackPartition(Partition):
+    """`node`: this node's name. `on_checkpoint(partition)`, `on_lost(epoch)`: called while folding."""
+
+    def __init__(
+        self, index: int, log: SharedPartition, machine: Machine, projector: Projector, clock: Callable[[], int],
+        node: str,
+    ) -> None:  # fmt: skip
+        super().__init__(index, log, machine, projector, FramedEncoder(), clock)
+        self.log = log
+        self.node = node
+        self.owned = False
+        self.on_checkpoint: Callable[[ReadBackPartition], None] = _nobody
+        self.on_lost: Callable[[int], None] = _nobody
+        self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
+        self._decode = FramedDecoder().decode
+        self._sent: deque[Sent] = deque()
+        self._appended = 0
+        self._settled = 0
+        self._offsets: deque[int] = deque()  # of own events that were folded since the last `settle`
+        self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
+        self._ticking = False
+        self.log_difference_ms = 0  # time of records less this node's, as far as it can't be the time that they took
+        self._probe: tuple[int, int] | None = None  # own records from this mark on were sent at this time or later
+        self._setting_clock = False
+        self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
+        self._skew_ms = 0  # the queues' clock less this node's
+        self._skew_known = False  # an own record has told
+        self._kept: list[Arrived] = []  # while in doubt
+        self._kept_bytes = 0
+        self._kept_until = b""  # the record that ends the doubt
+        self._key_route = NO_ROUTE
+        self._key = b""
+
+    # -- appending ----------------------------------------------------------------------------------------------------
+
+    @property
+    def appended(self) -> int:
+        return self._appended
+
+    @property
+    def settled(self) -> int:
+        return self._settled
+
+    @property
+    def next_offset(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        return self.machine.next_offset
+
+    @property
+    def undone_below(self) -> int:
+        return self._settled
+
+    def now_ms(self) -> int:
+        return max(self.machine.clock_ms, self._clock() + self._skew_ms)
+
+    def append(self, actor: Actor, event: Event) -> int:
+        return self._send(actor, event, None)
+
+    def publish(self, actor: Actor, message: Published) -> int:
+        now = self._clock()
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        value = self.encoder.encode(self._prefix, message)
+        if message.route is not self._key_route:
+            self._key_route = message.route
+            self._key = key_of(message.route.vhost, message.route.queues[0])
+        self.log.append(self._key, value)
+        self._sent.append((value, actor, message, None))
+        mark = self._appended
+        self._appended = mark + 1
+        return mark
+
+    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        return self._send(actor, message, lambda _mark, _offset, _effects: folded())
+
+    def _send(self, actor: Actor, event: Event, folded: Folded | None) -> int:
+        now = self._clock()
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        value = self.encoder.encode(self._prefix, event)
+        self.log.append(event_key(event), value)
+        self._sent.append((value, actor, event, folded))
+        mark = self._appended
+        self._appended = mark + 1
+        return mark
+
+    async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        answer: asyncio.Future[list[Effect]] = asyncio.get_running_loop().create_future()
+
+        def answered(_mark: int, _offset: int, effects: list[Effect]) -> None:
+            if folded is not None:
+                folded()
+            if not answer.done():  # whoever asked may be gone
+                answer.set_result(effects)
+
+        self._send(actor, event, answered)
+        return await answer
+
+    async def folded(self) -> None:
+        if self._settled < self._appended:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append((self._appended, done))
+            await done
+
+    def forward(self, message: Published) -> int:
+        mark = self._send(BROKER, message, self._note_refusals)
+        self._refusals[mark] = None
+        return mark
+
+    def _note_refusals(self, mark: int, offset: int, effects: list[Effect]) -> None:
+        if mark in self._refusals:  # else nobody wants to know any more
+            self._refusals[mark] = tuple(effect.queue.name for effect in effects if isinstance(effect, Refuse))
+
+    def _record(self, offset: int) -> bytes | None:
+        return self.log.record(offset, RECORD_SECONDS)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def due_ms(self) -> int | None:
+        deadline = self.machine.deadline_ms()
+        return None if deadline is None or not self.owned or self._ticking else deadline - self._skew_ms
+
+    def tick(self) -> None:
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and self.owned and not self._ticking and deadline <= self.now_ms():
+            self._ticking = True
+            self._send(BROKER, Tick(), self._ticked)
+
+    def _ticked(self, mark: int, offset: int, effects: list[Effect]) -> None:
+        self._ticking = False
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms():  # too early? Then the next one must not be, too
+            self._skew_known = False
+
+    def _learn_skew(self, timestamp_ms: int, own: bool) -> None:
+        """A record has arrived: the log's clock stood at `timestamp_ms` some time ago; if it is an `own` one, a moment
+        ago."""
+        sample = timestamp_ms + self.machine.ahead_ms - self._clock()
+        if sample > self._skew_ms or (own and not self._skew_known):
+            self._skew_ms = sample
+        elif own:
+            self._skew_ms += (sample - self._skew_ms) // 16
+        self._skew_known = self._skew_known or own
+
+    def probe_clock(self) -> None:
+        """Compare the time of records with this node's by the next own record: it was sent after this, and Kafka had it
+        before it came back."""
+        if self._probe is None or self._settled == self._appended:
+            self._probe = (self._appended, self._clock())
+
+    def _compare_clocks(self, newest_ms: int, own_ms: int, only_time_passed: bool) -> None:
+        now_ms = self._clock()
+        if self._probe is not None and own_ms and self._settled > self._probe[0]:
+            self.log_difference_ms = min(0, own_ms - self._probe[1]) or max(0, own_ms - now_ms)
+            self._probe = None
+        elif newest_ms - now_ms > self.log_difference_ms:
+            self.log_difference_ms = newest_ms - now_ms
+        if own_ms and self.owned and not self._setting_clock and self._went_back(own_ms):
+            self._setting_clock = True
+            clock_ms = self.now_ms() if only_time_passed else self.machine.clock_ms
+            self._send(BROKER, ClockSet(clock_ms - own_ms, clock_ms - self.machine.ahead_ms), self._clock_was_set)
+
+    def _went_back(self, own_ms: int) -> bool:
+        machine = self.machine
+        is_behind = own_ms + machine.ahead_ms + WENT_BACK_MS <= machine.clock_ms
+        return is_behind and machine.machine_version >= CLOCK_SET_VERSION
+
+    def _clock_was_set(self, mark: int, offset: int, effects: list[Effect]) -> None:
+        self._setting_clock = False
+
+    # -- reading back -------------------------------------------------------------------------------------------------
+
+    def doubt(self) -> None:
+        """Others may have declared this node lost meanwhile. What arrives is kept until a record sent now is among it,
+        and folded as one: deliveries that went to others are not carried out here too."""
+        if not self._kept_until:
+            self.append(BROKER, Tick())
+            self._kept_until = self._sent[-1][0]
+
+    @property
+    def in_doubt(self) -> bool:
+        """What arrives is kept, and folded only when what this node has appended is among it."""
+        return bool(self._kept_until)
+
+    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        self.await_durable(mark, confirms, sequence)  # which is the same here
+
+    def read_back(self, arrived: Arrived) -> None:
+        """Fold what has arrived, own and foreign. The effects gather for `carry_out`."""
+        if not self._kept_until:
+            self._fold(arrived)
+            return
+        self._kept.append(arrived)
+        self._kept_bytes += sum(map(len, arrived.values))
+        if self._kept_until in arrived.values or self._kept_bytes > KEPT_MOST:
+            kept, self._kept, self._kept_bytes, self._kept_until = self._kept, [], 0, b""
+            for each in kept:
+                self._fold(each)
+
+    def _fold(self, arrived: Arrived) -> None:
+        machine, effects, fresh, sent, offsets = self.machine, self.effects, self.fresh, self._sent, self._offsets
+        apply, decode = machine.apply, self._decode
+        own_ms, event = 0, None
+        for offset, timestamp_ms, value in zip(arrived.offsets, arrived.timestamps_ms, arrived.values, strict=True):
+            folded: Folded | None = None
+            if sent and sent[0][0] == value:
+                _, actor, event, folded = sent.popleft()
+                own_ms = timestamp_ms
+                offsets.append(offset)
+                self._settled += 1
+            else:
+                try:
+                    _, actor, event = decode(value)
+                except UndecodableRecord as error:
+                    machine.skip(offset)
+                    self.projector.quarantined(offset, "", str(error))
+                    continue
+            if folded is not None:
+                before = len(effects)
+                if type(event) is Published:
+                    fresh[offset] = event
+                apply(offset, timestamp_ms, actor, event, effects)
+                if type(event) is QueueDeclared:
+                    self._rare(offset, event)
+                folded(self._settled - 1, offset, effects[before:])
+            elif type(event) is Published:
+                fresh[offset] = event
+                apply(offset, timestamp_ms, actor, event, effects)
+            else:
+                apply(offset, timestamp_ms, actor, event, effects)
+                if type(event) in RARE:
+                    self._rare(offset, event)
+        if arrived.timestamps_ms[-1] + machine.ahead_ms >= machine.clock_ms:
+            self._in_time_below = machine.next_offset
+        only_time_passed = type(event) is Tick and machine.next_offset <= self._in_time_below + 1
+        self._compare_clocks(arrived.timestamps_ms[-1], own_ms, only_time_passed)
+        if not self._setting_clock:  # else it would learn from the time that is about to be put right
+            self._learn_skew(own_ms or arrived.timestamps_ms[-1], own_ms > 0)
+        while self._waiters and self._waiters[0][0] <= self._settled:
+            done = self._waiters.popleft()[1]
+            if not done.done():
+                done.set_result(None)
+
+    def _rare(self, offset: int, event: Event) -> None:
+        if isinstance(event, CheckpointAsked):
+            self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
+            self.on_checkpoint(self)
+        elif isinstance(event, NodeLost):
+            self.on_lost(event.epoch)
+        elif self._surroundings is not None:
+            self._surroundings.queues_changed()  # routes may lead to it
+
+    def settle(self) -> None:
+        waiting, refused, settled = self._waiting, self.refused, self._settled
+        if refused:
+            mark = settled - len(self._offsets)
+            for offset in self._offsets:
+                if waiting and waiting[0][0] == mark:
+                    _, confirms, sequence = waiting.popleft()
+                    confirms.confirm(sequence, offset in refused)
+                mark += 1
+            refused.clear()
+        else:
+            while waiting and waiting[0][0] < settled:
+                _, confirms, sequence = waiting.popleft()
+                confirms.confirm(sequence, False)
+        self._offsets.clear()
+
+
+def key_of(vhost: str, queue: str) -> bytes:
+    return f"{vhost}/{queue}".encode()
+
+
+def event_key(event: Event) -> bytes:
+    """The key of an event's record; empty when it concerns the whole partition."""
+    if isinstance(event, Published):
+        return key_of(event.route.vhost, event.route.queues[0])
+    vhost, queue = getattr(event, "vhost", None), getattr(event, "queue", None)
+    return b"" if vhost is None or queue is None else key_of(vhost, queue)
+
+
+def _nobody(_: object) -> None:
+    """Until the node stands, nobody listens."""

@@ -1,0 +1,202 @@
+"""A copy of a running node's folded state: a tar, sent piece by piece, that becomes the data directory of another node.
+
+    kafka                       whose history it is (rewindmq.engine.cluster.node.state_belongs_to)
+    snapshots/queues-0/...      snapshots, as they are (projections/store/snapshots.py)
+    state/...                   RocksDB, as it was at one moment
+    manifest.json               {"format": 1, "node": ..., "files": {"kafka": {"bytes": ..., "sha256": ...}, ...}}
+
+Rules
+- Consistent: each partition's state is written with its offset in one batch, and RocksDB copies whole batches. A node
+  that starts from the copy folds what came after that offset. Nothing in it names a node.
+- Whole: the manifest comes last and lists everything, so what was cut short or changed on its way is not taken.
+- No secrets but what is in queues: users and their password hashes are in the metadata log, and keys of subjects in a
+  directory of their own; bodies of subjects are in the state as they are in the log, encrypted.
+- While it is sent, DIR/copying holds RocksDB's files by links, so they take room until its end even when RocksDB needs
+  them no longer. The directory is the proof that a copy is under way; what a crash leaves goes at the next start.
+"""
+
+import hashlib
+import io
+import json
+import os
+import re
+import shutil
+import tarfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO
+
+from rewindmq.engine.log.embedded.segments import sync_directory
+from rewindmq.projections.store.store import StateStore
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+EXPECTED = re.compile(
+    r"kafka|snapshots/queues-[0-9]+/[0-9]{20}\.snapshot"
+    r"|state/(CURRENT|MANIFEST-[0-9]+|OPTIONS-[0-9]+|[0-9]+\.(sst|log|blob)|rocksdict-config\.json)"
+)
+PIECE_BYTES = 262_144
+_COPYING = "copying"
+
+Files = dict[str, dict[str, int | str]]  # by name: "bytes" and "sha256"
+
+
+class CopyUnderWay(Exception):
+    """One copy at a time."""
+
+
+class BadCopy(Exception):
+    """What was received is not a whole copy; the text says why."""
+
+
+class StateCopy:
+    """A copy of the state in `data`. All of it may block, so it is for threads; `close` also when `make` failed."""
+
+    def __init__(self, data: Path, node: str) -> None:
+        self._data = data
+        self._node = node
+        self._directory = data / _COPYING
+        self._made = False
+        self._busy = threading.Lock()  # `close` waits for a `make` that nobody waits for any more
+
+    def make(self, store: StateStore) -> None:
+        """Hold the state as it is now. CopyUnderWay, StoreError, OSError."""
+        with self._busy:
+            try:
+                self._directory.mkdir()
+            except FileExistsError:
+                raise CopyUnderWay(f"another copy is under way in {self._directory}") from None
+            self._made = True
+            store.checkpoint(self._directory / "state")
+
+    def pieces(self) -> Iterator[bytes]:
+        """The tar. OSError when a file can't be read."""
+        files: Files = {}
+        for name, path in self._files():
+            try:
+                file = path.open("rb")
+            except FileNotFoundError:
+                if name.startswith("snapshots/"):
+                    continue  # it may be deleted at any time
+                raise
+            with file:
+                size = os.fstat(file.fileno()).st_size
+                yield _header(name, size)
+                sha = hashlib.sha256()
+                left = size
+                while left:
+                    piece = file.read(min(left, PIECE_BYTES))
+                    if not piece:
+                        raise OSError(f"{path} has become shorter")
+                    sha.update(piece)
+                    left -= len(piece)
+                    yield piece
+                yield _padding(size)
+            files[name] = {"bytes": size, "sha256": sha.hexdigest()}
+        manifest = json.dumps({"format": FORMAT, "node": self._node, "files": files}).encode()
+        yield _header(MANIFEST, len(manifest)) + manifest + _padding(len(manifest)) + bytes(2 * tarfile.BLOCKSIZE)
+
+    def _files(self) -> Iterator[tuple[str, Path]]:
+        yield "kafka", self._data / "kafka"
+        for root, folder in ((self._data, "snapshots"), (self._directory, "state")):
+            for path in sorted((root / folder).rglob("*")):
+                name = path.relative_to(root).as_posix()
+                if EXPECTED.fullmatch(name):  # not a snapshot that is just being written
+                    yield name, path
+
+    def close(self) -> None:
+        with self._busy:
+            if self._made:
+                shutil.rmtree(self._directory)
+
+
+def remove_leftovers(data: Path) -> None:
+    """Of a node that crashed while it was copied. Only who has the state open may do it."""
+    if (data / _COPYING).exists():
+        shutil.rmtree(data / _COPYING)
+
+
+def _header(name: str, size: int) -> bytes:
+    member = tarfile.TarInfo(name)
+    member.size = size
+    return member.tobuf(tarfile.PAX_FORMAT)
+
+
+def _padding(size: int) -> bytes:
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+# -- the other side ----------------------------------------------------------------------------------------------------
+
+
+class _Stream(io.RawIOBase):
+    """Pieces as a file that tarfile reads."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = b""
+
+    def read(self, size: int = -1) -> bytes:
+        while not self._rest:
+            piece = next(self._pieces, None)
+            if piece is None:
+                return b""
+            self._rest = piece
+        found, self._rest = self._rest[:size], self._rest[size:]
+        return found
+
+
+def receive(pieces: Iterator[bytes], directory: Path) -> tuple[str, Files]:
+    """Lay the copy down in `directory`, durably: the name of the node whose it is, and its files. BadCopy, OSError."""
+    files: Files = {}
+    manifest = b""
+    try:
+        with tarfile.open(fileobj=_Stream(pieces), mode="r|", bufsize=PIECE_BYTES) as tar:
+            for member in tar:
+                content = tar.extractfile(member) if member.isreg() else None
+                if manifest or content is None or not (member.name == MANIFEST or EXPECTED.fullmatch(member.name)):
+                    raise BadCopy(f"{member.name!r} does not belong in it")
+                if member.name in files:
+                    raise BadCopy(f"{member.name} is in it twice")
+                if member.name == MANIFEST:
+                    manifest = content.read()
+                else:
+                    files[member.name] = _write(content, directory / member.name)
+    except tarfile.TarError as error:
+        raise BadCopy(f"it is cut short, or no tar: {error}") from None
+    node = _check(manifest, files)
+    for folder in {directory, *(path.parent for path in directory.rglob("*"))}:
+        sync_directory(folder)
+    return node, files
+
+
+def _write(content: IO[bytes], path: Path) -> dict[str, int | str]:
+    """By our own hand, so that nothing but names that are expected and bytes is taken from the tar."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    sha, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        while piece := content.read(PIECE_BYTES):
+            sha.update(piece)
+            size += file.write(piece)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": size, "sha256": sha.hexdigest()}
+
+
+def _check(manifest: bytes, files: Files) -> str:
+    """The node's name."""
+    if not manifest:
+        raise BadCopy("it is cut short: its manifest is missing")
+    try:
+        said = json.loads(manifest)
+        format_, node, listed = said["format"], str(said["node"]), dict(said["files"])
+    except (ValueError, KeyError, TypeError):
+        raise BadCopy("its manifest is not readable") from None
+    if format_ != FORMAT:
+        raise BadCopy(f"it is of format {format_!r}, this version reads {FORMAT}")
+    if wrong := sorted(name for name in listed.keys() | files.keys() if listed.get(name) != files.get(name)):
+        raise BadCopy(f"{wrong[0]} is missing, or not as it was sent")
+    if not {"kafka", "state/CURRENT"} <= files.keys():
+        raise BadCopy("there is no state in it")
+    return node

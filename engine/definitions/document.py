@@ -1,0 +1,163 @@
+"""Definitions: what a broker holds besides messages, as a JSON document like RabbitMQ's, out and in.
+
+Rules of this file
+- The document has the keys that RabbitMQ 3.13 exports, in its order (rabbit_mgmt_wm_definitions.erl): a RabbitMQ takes
+  ours, and we take a RabbitMQ's. Exclusive queues, exchanges that are there by rule and what is hidden are not in it.
+- A password that was set here goes out as base64 of its argon2id PHC string. A RabbitMQ imports such a user, but has no
+  such algorithm: it needs a new password there. Hashes that came from a RabbitMQ go back as they were.
+- What comes in is judged as a whole before any of it is done (load.py).
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.broker.parameters import all_parameters
+from rewindmq.engine.broker.passwords import exported
+from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
+from rewindmq.engine.definitions.load import Import
+from rewindmq.engine.errors import AmqpError, PreconditionFailed
+from rewindmq.engine.http.arguments import table_of
+from rewindmq.engine.http.bodies import BadBody, require_sane
+from rewindmq.engine.http.listing import queues_by_name
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import Bound, ExchangeDeclared, PolicySet, UserSet, VhostCreated
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+Item = dict[str, object]
+
+
+async def export(broker: "Broker", work: Work) -> Item:
+    """Everything. Lists of entries are made as they are read; until then what they tell of may change."""
+    topology = broker.topology
+    permissions = [topology.permissions[key] for key in sorted(topology.permissions)]
+    topics = [topology.topic_permissions[key] for key in sorted(topology.topic_permissions)]
+    return {
+        "rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION, "product_name": "RewindMQ",
+        "product_version": VERSION,
+        "users": [user_item(topology, topology.users[name]) for name in sorted(topology.users)],
+        "vhosts": [vhost_item(topology.vhosts[name]) for name in sorted(topology.vhosts)],
+        "permissions": [
+            {"user": each.user, "vhost": each.vhost, "configure": each.configure, "write": each.write,
+             "read": each.read} for each in permissions
+        ],
+        "topic_permissions": [
+            {"user": each.user, "vhost": each.vhost, "exchange": each.exchange, "write": each.write, "read": each.read}
+            for each in topics
+        ],
+        "parameters": all_parameters(topology),
+        "global_parameters": [
+            {"name": name, "value": json.loads(topology.global_parameters[name].value)}
+            for name in sorted(topology.global_parameters)
+        ],
+        **await _of_vhosts(broker, work, None),
+    }  # fmt: skip
+
+
+async def export_vhost(broker: "Broker", work: Work, vhost: str) -> Item:
+    """What is in one vhost, without its name: it can be imported into any."""
+    parameters = [each for each in all_parameters(broker.topology) if each["vhost"] == vhost]
+    found: dict[str, Iterable[Item]] = {"parameters": parameters, **await _of_vhosts(broker, work, vhost)}
+    return {"rabbit_version": RABBITMQ_VERSION} | {
+        category: map(_without_vhost, items) for category, items in found.items()
+    }
+
+
+def _without_vhost(item: Item) -> Item:
+    return {key: value for key, value in item.items() if key != "vhost"}
+
+
+async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[str, Iterable[Item]]:
+    """What is in one, or in all (None)."""
+    topology = broker.topology
+    vhosts = topology.vhosts if vhost is None else (vhost,)
+    queues = [queue for _, queue in await queues_by_name(broker, work, vhosts) if not queue.exclusive]
+    exchanges = [
+        (key, exchange)
+        async for key, exchange in work.over(list(topology.exchanges.items()))
+        if key[0] in vhosts and key[1] != "" and not key[1].startswith("amq.")
+    ]
+    bindings = [each async for each in work.over(list(topology.bindings(vhost))) if _is_exported(broker, each)]
+    return {
+        "policies": [
+            policy_item(each) for (home, _), each in sorted(topology.policies.items()) if vhost in (None, home)
+        ],
+        "queues": map(queue_item, queues),
+        "exchanges": map(exchange_item, await work.in_order(exchanges)),
+        "bindings": map(binding_item, bindings),
+    }  # fmt: skip
+
+
+def _is_exported(broker: "Broker", bound: Bound) -> bool:
+    if bound.destination_type == "exchange":
+        return True
+    queue = broker.queue(bound.vhost, bound.destination)
+    return (
+        queue is not None and not queue.exclusive and not is_hidden(bound.destination) and broker.router.is_live(bound)
+    )
+
+
+def user_item(topology: Topology, user: UserSet) -> Item:
+    password_hash, algorithm = exported(user.password_hash)
+    return {
+        "name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags),
+        "limits": topology.user_limits.get(user.name, {}),
+    }  # fmt: skip
+
+
+def metadata_of(vhost: VhostCreated) -> Item:
+    kind: Item = {"default_queue_type": vhost.default_queue_type} if vhost.default_queue_type else {}
+    return {"description": vhost.description, "tags": list(vhost.tags)} | kind
+
+
+def vhost_item(vhost: VhostCreated) -> Item:
+    return {"name": vhost.vhost, **metadata_of(vhost), "metadata": metadata_of(vhost)}
+
+
+def policy_item(policy: PolicySet) -> Item:
+    return {
+        "vhost": policy.vhost, "name": policy.name, "pattern": policy.pattern, "apply-to": policy.apply_to,
+        "definition": json.loads(policy.definition), "priority": policy.priority,
+    }  # fmt: skip
+
+
+def queue_item(queue: Queue) -> Item:
+    return {
+        "name": queue.name, "vhost": queue.vhost, "durable": queue.durable, "auto_delete": queue.auto_delete,
+        "arguments": table_of(queue.arguments),
+    }  # fmt: skip
+
+
+def exchange_item(exchange: ExchangeDeclared) -> Item:
+    return {
+        "name": exchange.exchange, "vhost": exchange.vhost, "type": exchange.type, "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": table_of(exchange.arguments),
+    }  # fmt: skip
+
+
+def binding_item(bound: Bound) -> Item:
+    return {
+        "source": bound.source, "vhost": bound.vhost, "destination": bound.destination,
+        "destination_type": bound.destination_type, "routing_key": bound.routing_key,
+        "arguments": table_of(bound.arguments),
+    }  # fmt: skip
+
+
+async def load(broker: "Broker", path: Path) -> None:
+    """At a start: a file, or all *.json of a directory by their names. PreconditionFailed, with the file; OSError."""
+    for file in sorted(path.glob("*.json")) if path.is_dir() else [path]:
+        try:
+            document = json.loads(file.read_text())
+            require_sane(document, 0)
+        except (ValueError, RecursionError, BadBody) as error:
+            raise PreconditionFailed(f"{file}: {error}") from None
+        try:
+            await Import(broker, "", document).carry_out()
+        except AmqpError as error:
+            raise PreconditionFailed(f"{file}: {error.text}") from None

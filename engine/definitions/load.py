@@ -1,0 +1,345 @@
+"""Definitions on their way in: a document judged as a whole, and only then carried out.
+
+Rules of this file
+- Nothing is done before everything has been looked at: what the document says of vhosts, users, exchanges and queues
+  counts for what it says of permissions, policies and bindings. What is wrong is said with its place, and nothing has
+  happened then. (RabbitMQ stops in the middle.)
+- What is there stays. Queues and exchanges that exist are left as they are, whatever the document says of them; users,
+  vhosts, permissions, parameters and policies become what it says; nothing is deleted. So a second import of the same
+  changes nothing, and appends no event.
+- Order and what is left out (names that begin with `amq.`) are RabbitMQ's (rabbit_definitions.erl `apply_defs`).
+- It is done with the rights of the broker, in the name of who asked for it: definitions need no permissions in vhosts.
+"""
+
+import contextlib
+import logging
+from collections.abc import Callable, Coroutine, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.engine.broker import declarations, limits
+from rewindmq.engine.broker.declarations import resource
+from rewindmq.engine.broker.parameters import OPERATOR_POLICY, check_parameter
+from rewindmq.engine.broker.policies import checked_definition
+from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_from, tags_of_user
+from rewindmq.engine.errors import AmqpError, PreconditionFailed
+from rewindmq.engine.http.arguments import arguments_from
+from rewindmq.engine.http.bodies import Json
+from rewindmq.engine.routing import exchange_types
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
+from rewindmq.schemas.events import Argument, ExchangeDeclared
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+Item = dict[str, Json]
+Step = Callable[[], Coroutine[Any, Any, object]]  # something to be done, already judged
+SERVER_NAMED = "amq."
+# Releases that exported MD5 hashes without saying so (rabbit_auth_backend_internal.erl `hashing_algorithm/2`).
+MD5_RELEASES = ("3.0.", "3.1.", "3.2.", "3.3.", "3.4.", "3.5.")
+
+logger = logging.getLogger("rewindmq")
+
+
+class Import:
+    """A document. `vhost`: into this one only, which exists; None: a whole broker's. `user`: who asked, "" at boot."""
+
+    def __init__(self, broker: "Broker", user: str, document: Json, vhost: str | None = None) -> None:
+        if not isinstance(document, dict):
+            raise PreconditionFailed("definitions must be a JSON object")
+        self.broker = broker
+        self.user = user
+        self.document = document
+        self.into = vhost
+        topology = broker.topology
+        self.vhosts = set(topology.vhosts)
+        self.users = set(topology.users)
+        self.exchanges = dict(topology.exchanges)
+        self.queues: set[tuple[str, str]] = set()  # new ones
+        self.default_types = {name: known.default_queue_type for name, known in topology.vhosts.items()}
+        self.queue_limits = {name: topology.vhost_limits(name).get("max-queues", -1) for name in topology.vhosts}
+        self.steps: list[Step] = []
+        self.work = Work(broker.http_share)
+
+    async def carry_out(self) -> None:
+        """PreconditionFailed, and nothing is done, when anything in it is wrong."""
+        await self._judge()
+        async for step in self.work.over(self.steps):
+            await step()
+
+    # -- judging ------------------------------------------------------------------------------------------------------
+
+    async def _judge(self) -> None:
+        if self.into is None:
+            await self._each("users", "user", self._user)
+            await self._each("vhosts", "vhost", self._vhost)
+            await self._each("permissions", "permissions of", self._permissions, name="user")
+            await self._each("topic_permissions", "topic permissions of", self._topic_permissions, name="user")
+        await self._each("exchanges", "exchange", self._exchange)
+        if self.into is None:
+            await self._each("global_parameters", "global parameter", self._global_parameter)
+        await self._each("policies", "policy", self._policy)
+        await self._each("parameters", "parameter", self._parameter)
+        await self._each("queues", "queue", self._queue)
+        self._check_queue_limits()
+        await self._each("bindings", "binding of", self._binding, name="source")
+
+    async def _each(self, category: str, kind: str, judge: Callable[[Item], None], name: str = "name") -> None:
+        items = self.document.get(category)
+        if items is None:
+            return
+        if not isinstance(items, list):
+            raise PreconditionFailed(f"{category} must be a list")
+        async for item in self.work.over(items):
+            if not isinstance(item, dict):
+                raise PreconditionFailed(f"{category} must be a list of objects")
+            with about(f"{kind} '{item.get(name)}'"):
+                judge(item)
+
+    def _user(self, item: Item) -> None:
+        name, tags = text(item, "name"), tags_of_user(item)
+        if not name:
+            raise PreconditionFailed("a user's name cannot be empty")
+        version = str(self.document.get("rabbitmq_version") or self.document.get("rabbit_version") or "")
+        md5 = version.startswith(MD5_RELEASES)
+        password_hash = hash_of_user(item, f"rabbit_password_hashing_{'md5' if md5 else 'sha256'}")
+        password = "" if item.get("password") is None else text(item, "password")
+        given = item.get("limits") or {}
+        limits.checked_user_limits(given)
+        self.users.add(name)
+
+        async def step() -> None:
+            if password_hash is not None:
+                await self.broker.set_user_hash(self.user, name, password_hash, tags)
+            else:  # a password that is the same is no new one, though its hash would be
+                same = password != "" and await self.broker.access.has_password(name, password)
+                await self.broker.set_user(self.user, name, None if same else password, tags)
+            if isinstance(given, dict):
+                known = self.broker.topology.user_limits.get(name, {})
+                await self.broker.set_user_limits(self.user, name, known | given)
+
+        self.steps.append(step)
+
+    def _vhost(self, item: Item) -> None:
+        name = text(item, "name")
+        if not name:
+            raise PreconditionFailed("a vhost's name cannot be empty")
+        metadata = item.get("metadata") or {}
+        if not isinstance(metadata, dict):
+            raise PreconditionFailed("metadata must be an object")
+        described = metadata | {key: value for key, value in item.items() if value is not None}
+        description = "" if described.get("description") is None else text(described, "description")
+        tags = tags_from(described.get("tags") or [])
+        kind = default_queue_type(described.get("default_queue_type"))
+        self.vhosts.add(name)
+        self.default_types[name] = kind
+        for system in system_exchanges(name):
+            self.exchanges.setdefault((name, system.exchange), system)
+
+        async def step() -> None:
+            new = name not in self.broker.topology.vhosts
+            await self.broker.create_vhost(self.user, name, description, tags, kind)
+            if new and self.user in self.broker.topology.users:
+                await self.broker.set_permissions(self.user, name, self.user, ".*", ".*", ".*")
+
+        self.steps.append(step)
+
+    def _permissions(self, item: Item) -> None:
+        vhost, user = self._known_vhost(item), self._known_user(item)
+        configure, write, read = (text(item, key) for key in ("configure", "write", "read"))
+        check_patterns(configure, write, read)
+        self.steps.append(lambda: self.broker.set_permissions(self.user, vhost, user, configure, write, read))
+
+    def _topic_permissions(self, item: Item) -> None:
+        vhost, user = self._known_vhost(item), self._known_user(item)
+        exchange, write, read = (text(item, key) for key in ("exchange", "write", "read"))
+        check_patterns(write, read)
+        self.steps.append(lambda: self.broker.set_topic_permissions(self.user, vhost, user, exchange, write, read))
+
+    def _exchange(self, item: Item) -> None:
+        vhost, name = self._known_vhost(item), text(item, "name")
+        if name == "" or name.startswith(SERVER_NAMED):
+            return
+        declared = ExchangeDeclared(
+            vhost, name, text(item, "type"), flag(item, "durable", True), flag(item, "auto_delete", False),
+            flag(item, "internal", False), arguments_from(item.get("arguments")),
+        )  # fmt: skip
+        if (vhost, name) in self.exchanges:
+            return
+        exchange_types.check_type(declared.type)
+        declarations.exchange_named_by("exchange", name, vhost, declared.arguments, "alternate-exchange")
+        exchange_types.check_arguments(declared)
+        self.exchanges[vhost, name] = declared
+
+        async def step() -> None:
+            if (vhost, name) not in self.broker.topology.exchanges:
+                with self._session(vhost) as session:
+                    await self.broker.declare_exchange(
+                        session, name, declared.type, False, declared.durable, declared.auto_delete,
+                        declared.internal, declared.arguments,
+                    )  # fmt: skip
+
+        self.steps.append(step)
+
+    def _global_parameter(self, item: Item) -> None:
+        name, value = text(item, "name"), given(item, "value")
+        self.steps.append(lambda: self.broker.set_global_parameter(self.user, name, value))
+
+    def _policy(self, item: Item) -> None:
+        vhost, name = self._known_vhost(item), text(item, "name")
+        asked: tuple[Any, Any, Any, Any] = (
+            text(item, "pattern"), given(item, "definition"), item.get("priority", 0), item.get("apply-to", "all"),
+        )  # fmt: skip
+        checked_definition(name, *asked, False, self.broker.config.semantics)
+        self.steps.append(lambda: self.broker.set_policy(self.user, vhost, name, *asked))
+
+    def _parameter(self, item: Item) -> None:
+        vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
+        value = given(item, "value")
+        check_parameter(component, name, value)
+        if component == OPERATOR_POLICY and isinstance(value, dict):
+            asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
+            checked_definition(name, *asked, True, self.broker.config.semantics)
+        if (component, name) == VHOST_LIMITS and isinstance(value, dict):
+            most = value.get("max-queues", -1)
+            self.queue_limits[vhost] = most if isinstance(most, int) else -1
+        self.steps.append(lambda: self.broker.set_parameter(self.user, vhost, component, name, value))
+
+    def _queue(self, item: Item) -> None:
+        vhost, name = self._known_vhost(item), text(item, "name")
+        if name.startswith(SERVER_NAMED):
+            logger.warning("definitions: queue '%s' is left out: its name begins with 'amq.'", name)
+            return
+        if not name:
+            raise PreconditionFailed("a queue's name cannot be empty")
+        durable, auto_delete = flag(item, "durable", True), flag(item, "auto_delete", False)
+        given_arguments = arguments_from(item.get("arguments"))
+        if self.broker.queue(vhost, name) is not None or (vhost, name) in self.queues:
+            return
+        self._check_queue(vhost, name, durable, auto_delete, given_arguments)
+        self.queues.add((vhost, name))
+
+        async def step() -> None:
+            if self.broker.queue(vhost, name) is None:
+                with self._session(vhost) as session:
+                    await self.broker.declare_queue(session, name, False, durable, False, auto_delete, given_arguments)
+
+        self.steps.append(step)
+
+    def _check_queue(
+        self, vhost: str, name: str, durable: bool, auto_delete: bool, given_arguments: tuple[Argument, ...]
+    ) -> None:
+        default = self.default_types.get(vhost, "")
+        arguments = declarations.with_default_type(default, durable, False, auto_delete, given_arguments)
+        declarations.exchange_named_by("queue", name, vhost, arguments, "x-dead-letter-exchange")
+        kind, _ = self.broker.check_queue_arguments(vhost, name, arguments)
+        declarations.check_queue_properties(vhost, name, kind, durable, False, auto_delete)
+
+    def _check_queue_limits(self) -> None:
+        for vhost, limit in sorted(self.queue_limits.items()):
+            new = sum(home == vhost for home, _ in self.queues)
+            there = limits.count_queues(self.broker.partitions, vhost) if limit >= 0 and new else 0
+            if limit >= 0 and new and there + new > limit:
+                raise PreconditionFailed(
+                    f'Adding {new} queue(s) to virtual host "{vhost}" would exceed the limit of {limit} queue(s).\n\n'
+                    f"This virtual host currently has {there} queue(s) defined.\n\nImport aborted!"
+                )
+
+    def _binding(self, item: Item) -> None:
+        vhost, source, destination = self._known_vhost(item), text(item, "source"), text(item, "destination")
+        kind, key = text(item, "destination_type"), text(item, "routing_key")
+        arguments = arguments_from(item.get("arguments"))
+        if source == "":
+            return
+        exchange = self.exchanges.get((vhost, source))
+        if exchange is None:
+            raise PreconditionFailed(f"there is no {resource('exchange', source, vhost)}")
+        if kind == "queue":
+            there = (vhost, destination) in self.queues or self.broker.queue(vhost, destination) is not None
+            if not there and destination.startswith(SERVER_NAMED):
+                logger.warning("definitions: a binding to queue '%s' is left out, as the queue is", destination)
+                return
+        elif kind == "exchange":
+            there = (vhost, destination) in self.exchanges and destination != ""
+        else:
+            raise PreconditionFailed(f"destination_type '{kind}' is neither queue nor exchange")
+        if not there:
+            raise PreconditionFailed(f"there is no {resource(kind, destination, vhost)}")
+        exchange_types.check_binding(exchange, key, arguments)
+
+        async def step() -> None:
+            with self._session(vhost) as session:
+                await self.broker.bind(session, source, kind, destination, key, arguments)
+
+        self.steps.append(step)
+
+    # -- what all of them need ----------------------------------------------------------------------------------------
+
+    def _known_vhost(self, item: Item) -> str:
+        if self.into is not None:
+            return self.into
+        if item.get("vhost") is None:
+            raise PreconditionFailed(
+                "no vhost is named: these are definitions of a single virtual host, which are imported into one"
+            )
+        vhost = text(item, "vhost")
+        if vhost not in self.vhosts:
+            raise PreconditionFailed(f'Please create virtual host "{vhost}" prior to importing definitions.')
+        return vhost
+
+    def _known_user(self, item: Item) -> str:
+        user = text(item, "user")
+        if user not in self.users:
+            raise PreconditionFailed(f"user '{user}' does not exist")
+        return user
+
+    @contextlib.contextmanager
+    def _session(self, vhost: str) -> Iterator[Any]:
+        session = self.broker.own_session(self.user, vhost)
+        try:
+            yield session
+        finally:
+            self.broker.close_session(session)
+
+
+@contextlib.contextmanager
+def about(what: str) -> Iterator[None]:
+    """What is wrong, with its place."""
+    try:
+        yield
+    except AmqpError as error:
+        raise PreconditionFailed(f"{what}: {error.text}") from None
+
+
+def given(item: Item, key: str) -> Json:
+    if key not in item:
+        raise PreconditionFailed(f"{key} is missing")
+    return item[key]
+
+
+def text(item: Item, key: str) -> str:
+    value = given(item, key)
+    if not isinstance(value, str):
+        raise PreconditionFailed(f"{key} must be a string")
+    if len(value.encode()) > 255 and key not in ("pattern", "configure", "write", "read", "description", "password"):
+        raise PreconditionFailed(f"{key} is longer than 255 bytes")
+    return value
+
+
+def flag(item: Item, key: str, default: bool) -> bool:
+    value = item.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise PreconditionFailed(f"{key} must be true or false")
+    return value
+
+
+def default_queue_type(value: object) -> str:
+    """ "": none, which RabbitMQ's own exports write as "undefined". PreconditionFailed."""
+    if value in (None, "", "undefined"):
+        return ""
+    if not isinstance(value, str) or value not in QUEUE_ARGUMENTS:
+        raise PreconditionFailed(f"Unsupported default queue type '{value}'")
+    return value

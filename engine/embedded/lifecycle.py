@@ -1,0 +1,294 @@
+"""A broker's start and its clean stop, and what it writes to disk on its way beside the log.
+
+start   log opened (torn tails cut) -> metadata folded -> each partition: state as stored, rest of the log folded
+        -> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: every session of
+        before is gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies,
+        dead letters that still wait
+on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
+stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
+        event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
+        behind a final one are named in a warning (projections/last_words.py)
+"""
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.broker.users import first_user
+from rewindmq.engine.config import VERSION, Config
+from rewindmq.engine.embedded.partition import SoleWriterPartition
+from rewindmq.engine.log.contract import Log, LogError, LogPartition
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.runtime.eager import at_once
+from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
+from rewindmq.engine.runtime.log_clock import LogClock
+from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import MACHINE_VERSION
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import BROKER, Actor, BrokerStarted, Checkpointed, MachineUpgraded
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+REST_ROUNDS = 100
+DISK_SECONDS = 1.0  # between looks at a disk that was full
+FULL = "the disk of {} is full: the log takes what consumers do, and publishing waits for room"
+
+logger = logging.getLogger(__name__)
+
+
+class Alone:
+    """A broker that is alone on an embedded log: its epoch, what is on disk beside the log, and its clean stop."""
+
+    joined = True
+    reads_back = False
+    read_to_end = None
+    read_back_seconds = 0.0
+
+    def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
+        self.epoch = 0
+        self.log = log
+        self._config = config
+        self._metadata = metadata
+        self._store = store
+        self._full = False
+        self._stopped = False
+        self._snapshots = Snapshots(config.data / "snapshots")
+        for queue_log in log.queues:
+            self._snapshots.discard_beyond(queue_log.name, queue_log.next_offset)
+        self._snapshot_offsets = {
+            name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
+        }
+
+    def attend(self, broker: "Broker", partitions: list[SoleWriterPartition]) -> None:
+        """From here on this broker's life is kept."""
+        self._broker = broker
+        self._partitions = partitions
+        turns = broker.turns
+        turns.kick = self.log.commit
+        turns.snapshots = self._snapshots_due
+        turns.mend = self._mend_store
+        self.log.on_durable = self._durable
+        self.log.on_failure = self._commit_failed
+
+    def started(self, after_crash: bool = False) -> BrokerStarted:
+        return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION, after_crash)
+
+    def begin_epoch(self) -> None:
+        self.epoch = self._metadata.append_now(BROKER, self.started())
+
+    def renew_epoch(self) -> None:
+        """All ids of this epoch are used up."""
+        self.begin_epoch()
+        self.log.commit_and_wait()
+
+    def queue_gone(self, partition: Partition, queue: Queue) -> None:
+        """Its bindings go with it, when its end is durable: were they to go first, a crash between the two logs could
+        bring the queue back without them."""
+        self._broker.when_durable(lambda: self._metadata.unbind_queue(BROKER, queue))
+
+    def members(self, partition: Partition) -> Members:
+        """Of a quorum queue in this partition: there is one of everything."""
+        return Members(self._config.node, (self._config.node,), (self._config.node,))
+
+    def behind(self, partition: Partition) -> int:
+        return 0
+
+    def written_state(self) -> None:
+        """The log is here, too, and a backup is of the log."""
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        """The metadata log decides: if a crash comes between, the next start brings the partitions to what it says."""
+        self._broker.turns.end()  # a refusal has to be known before the publish is confirmed
+        self.log.commit_and_wait()
+        self._metadata.set_clock(first_ms, actor, event)
+        for partition in self._partitions:
+            partition.set_clock(first_ms, actor, event)
+
+    def _durable(self) -> None:
+        """A group commit landed."""
+        self._broker.turns.problem("log", None)
+        if not self._full:
+            self._look_at_disk()
+        self._broker.turns.landed()
+
+    def _look_at_disk(self) -> None:
+        """When the log lives on its reserve, publishing waits until that is whole again."""
+        self._full = self.log.full()
+        self._broker.turns.problem("disk", FULL.format(self._config.data) if self._full else None)
+        if self._full:
+            asyncio.get_running_loop().call_later(DISK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        if not self._stopped:
+            self._look_at_disk()
+
+    def _commit_failed(self, error: Exception) -> None:
+        """It is tried again, nothing is lost; meanwhile nothing more should come in."""
+        self._broker.turns.problem("log", f"the log can't be written: {error}")
+
+    def _mend_store(self) -> None:
+        if self._store.failed is not None and self._store.has_room():
+            self._come_to_rest()
+            mend_store(self._store, self._partitions)
+
+    def _snapshots_due(self) -> None:
+        """Take the snapshots that are due."""
+        every = self._config.snapshot_events
+        due = [
+            partition for partition in self._partitions
+            if partition.machine.next_offset - self._snapshot_offsets[partition.name] >= every
+        ]  # fmt: skip
+        for partition in due:
+            self._snapshot_offsets[partition.name] = partition.machine.next_offset
+            partition.checkpoint()
+        if due:
+            self._come_to_rest()
+            for partition in due:
+                self._take_snapshot(partition)
+
+    def _take_snapshot(self, partition: Partition) -> None:
+        """A disk that won't have it is no reason to stop: the log has everything."""
+        if not partition.at_rest:  # a snapshot must never be ahead of the log
+            return
+        try:
+            self._snapshots.take(partition.machine)
+        except OSError as error:
+            logger.error("%s: no snapshot could be written: %s", partition.name, error)
+
+    def stop(self) -> None:
+        """Everything durable, told and persisted. LogError when the disk won't have it; what is confirmed is safe."""
+        self._stopped = True
+        try:
+            self._come_to_rest()
+            self._say_last_words()
+            for partition in self._partitions:
+                if partition.at_rest:
+                    persist(self._store, partition)
+                self._take_snapshot(partition)
+        finally:
+            self._broker.turns.stop()
+            self._store.close()
+            self.log.close()
+
+    def _say_last_words(self) -> None:
+        """Time passes with this event as with any other: if something was due, dead letters may go to another
+        partition, behind its last word, and one more is said there."""
+        ends: dict[str, int] = {}
+        for _ in range(REST_ROUNDS):
+            unfinished = [each for each in self._partitions if each.next_offset != ends.get(each.name, 0)]
+            if not unfinished:
+                break
+            for partition in unfinished:
+                partition.checkpoint(final=True)
+                ends[partition.name] = partition.next_offset
+            self._come_to_rest()
+
+    def _come_to_rest(self) -> None:
+        """Carry out and commit until nothing follows any more. Dead letters that have to be tried again, or that go
+        round and round, stay in their outboxes."""
+        turns = self._broker.turns
+        for _ in range(REST_ROUNDS):
+            turns.end()
+            self.log.commit_and_wait()
+            if turns.at_rest:
+                break
+
+
+def open_broker(cls: "type[Broker]", config: Config, clock: LogClock) -> "Broker":
+    if (config.data / "kafka").exists():
+        raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
+    log = EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
+    try:
+        metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
+        metadata.fold()
+        store = StateStore.open(config.data / "state")
+        try:
+            partitions = [_recovered(index, log, store, clock) for index in range(len(log.queues))]
+            alone = Alone(config, log, metadata, store)
+            ahead_ms = metadata.topology.ahead_ms
+            gap_ms = clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in partitions)))
+            broker = cls(config, metadata, list(partitions), alone, clock)
+            alone.attend(broker, partitions)
+            _take_over(broker, alone, partitions)
+            broker.clock_watch.start(gap_ms)
+        except BaseException:
+            store.close()
+            raise
+    except BaseException:
+        log.close()
+        raise
+    return broker
+
+
+def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: LogClock) -> SoleWriterPartition:
+    partition_log = log.queues[index]
+    recovery = recover(partition_log, store)
+    if recovery.replayed or recovery.quarantined.count:
+        logger.info(
+            "%s: %d events folded on top of the state at offset %d, %d quarantined",
+            partition_log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
+        )  # fmt: skip
+    for behind in recovery.behind:
+        logger.warning("%s: %s", partition_log.name, behind)
+    return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock.now_ms)
+
+
+def _ended_cleanly(log: LogPartition) -> bool:
+    """The log is as a broker left it that stopped on purpose. All else may be less than what clients have seen."""
+    end = log.next_offset
+    if end == 0:
+        return True
+    for block in log.read(end - 1):
+        try:
+            last = Decoder().decode(block.records[end - 1 - block.first_offset], bodies=False)[2]
+        except UndecodableRecord:
+            return False
+        return isinstance(last, Checkpointed) and last.final
+    return False
+
+
+def _take_over(broker: "Broker", alone: Alone, partitions: list[SoleWriterPartition]) -> None:
+    first = alone.log.metadata.next_offset == 0
+    ahead_ms = broker.topology.ahead_ms
+    for partition in partitions:
+        if partition.machine.ahead_ms != ahead_ms:  # a crash came between the logs, when the clock was set
+            before_ms = partition.machine.log_ms
+            partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
+    alone.begin_epoch()
+    if first and broker.config.load_definitions is None:
+        at_once(first_user(broker.metadata, broker.access))
+    for partition in partitions:
+        for queue in list(partition.machine.by_id.values()):
+            broker.forwarder.recover(partition, queue)
+        partition.append(BROKER, alone.started(after_crash=not _ended_cleanly(partition.log)))
+        if partition.machine.machine_version < MACHINE_VERSION:
+            partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
+        partition.carry_out()
+    _reconcile(broker)
+    broker.end_of_turn()
+    alone.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
+
+
+def _reconcile(broker: "Broker") -> None:
+    """What a crash between two logs may have left apart is brought together."""
+    topology = broker.topology
+    for vhost in dict.fromkeys(queue.vhost for queue in broker.queues()):
+        if vhost not in topology.vhosts:
+            at_once(broker.delete_queues_of(BROKER, vhost))
+    for partition in broker.partitions:
+        partition.carry_out()
+    for bound in list(topology.queue_bindings()):
+        if not broker.router.is_live(bound):
+            broker.metadata.append(BROKER, unbound(bound))
+    for partition in broker.partitions:
+        for _, mended in list(broker.hidden.broken(partition)):
+            partition.append(BROKER, mended)
+        partition.carry_out()
+    broker.apply_policies_now(BROKER)

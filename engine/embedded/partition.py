@@ -1,0 +1,139 @@
+"""A queue partition of the embedded log: this broker alone appends, so the offset is known and the fold goes on.
+
+    append(event) -> log (in memory) -> machine           settle() when the group commit has landed
+
+A mark is the event's offset. The partition's time is the broker's (runtime/log_clock.py), in ms, but never behind what
+the machine has seen: history does not run backwards, but where an administrator sets the clock (`set_clock`).
+"""
+
+from collections.abc import Callable
+
+from rewindmq.engine.log.contract import LogPartition
+from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.projections.machine.data.effects import Effect, Refuse
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.store import Projector
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Published
+
+
+class SoleWriterPartition(Partition):
+    def __init__(
+        self, index: int, log: LogPartition, machine: Machine, projector: Projector, clock: Callable[[], int]
+    ) -> None:
+        super().__init__(index, log, machine, projector, Encoder(), clock)
+        self.log = log
+        self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
+
+    @property
+    def appended(self) -> int:
+        return self.log.next_offset
+
+    @property
+    def settled(self) -> int:
+        return self.log.durable_offset
+
+    @property
+    def next_offset(self) -> int:
+        return self.log.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        return self.log.durable_offset
+
+    @property
+    def undone_below(self) -> int:
+        return self.log.next_offset
+
+    def now_ms(self) -> int:
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        return self._now_ms + self.machine.ahead_ms
+
+    def set_clock(self, first_ms: int, actor: Actor, event: ClockSet) -> None:
+        """Timestamps go on from another time; that of the event itself is `first_ms`."""
+        if first_ms < self._now_ms:
+            self.log.begin_time_anew()
+        self._now_ms = first_ms
+        self._renew_prefix(first_ms, actor)
+        offset = self.log.append(first_ms, self.encoder.encode(self._prefix, event))
+        self.machine.apply(offset, first_ms, actor, event, self.effects)
+
+    def append(self, actor: Actor, event: Event) -> int:
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        else:
+            now = self._now_ms
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        offset = self.log.append(now, self.encoder.encode(self._prefix, event))
+        self.machine.apply(offset, now, actor, event, self.effects)
+        return offset
+
+    def publish(self, actor: Actor, message: Published) -> int:
+        now = self._clock()
+        if now > self._now_ms:
+            self._now_ms = now
+        else:
+            now = self._now_ms
+        if now != self._prefix_ms or actor is not self._prefix_actor:
+            self._renew_prefix(now, actor)
+        offset = self.log.append(now, self.encoder.encode(self._prefix, message))
+        self.fresh[offset] = message
+        self.machine.apply(offset, now, actor, message, self.effects)
+        return offset
+
+    async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        before = len(self.effects)
+        offset = self.append(actor, event)
+        if isinstance(event, Published):
+            self.fresh[offset] = event
+        effects = self.effects[before:]
+        if folded is not None:
+            folded()
+        return effects
+
+    async def folded(self) -> None:
+        """It always is."""
+
+    def due_ms(self) -> int | None:
+        deadline = self.machine.deadline_ms()
+        return None if deadline is None else deadline - self.machine.ahead_ms
+
+    def forward(self, message: Published) -> int:
+        before = len(self.effects)
+        offset = self.publish(BROKER, message)
+        self._refusals[offset] = tuple(
+            effect.queue.name for effect in self.effects[before:]
+            if isinstance(effect, Refuse) and effect.message_id == offset
+        )  # fmt: skip
+        return offset
+
+    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        self._folded.append((mark, confirms, sequence))
+
+    def carry_out(self) -> None:
+        super().carry_out()
+        if self._folded:
+            folded, self._folded = self._folded, []
+            for offset, confirms, sequence in folded:
+                confirms.confirm(sequence, offset in self.refused)
+
+    def settle(self) -> None:
+        durable = self.log.durable_offset
+        waiting = self._waiting
+        refused = self.refused
+        while waiting and waiting[0][0] < durable:
+            offset, confirms, sequence = waiting.popleft()
+            confirms.confirm(sequence, offset in refused)
+        if refused:
+            self.refused = {offset for offset in refused if offset >= durable}
+
+    def checkpoint(self, final: bool = False) -> None:
+        """Put into the history what this broker believes: the digest of the state after everything so far. `final`: it
+        is the broker's last word, nothing of it is lost."""
+        if self.machine.next_offset > 0:
+            self.append(BROKER, Checkpointed(self.machine.next_offset - 1, self.machine.digest(), final=final))

@@ -1,0 +1,247 @@
+"""Users, permissions and topic permissions over HTTP, for administrators."""
+
+from starlette.responses import Response
+
+from rewindmq.engine.broker.limits import checked_user_limits
+from rewindmq.engine.broker.passwords import rabbitmq_hash
+from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_user
+from rewindmq.engine.definitions.document import user_item
+from rewindmq.engine.http.bodies import Json
+from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
+
+
+# -- users
+def user_named(call: Call) -> UserSet:
+    user = call.broker.topology.users.get(call.segment("user"))
+    if user is None:
+        raise not_found()
+    return user
+
+
+async def user_items(call: Call, names: list[str]) -> Response:
+    topology = call.broker.topology
+    return await listed(call, [topology.users[name] for name in names], lambda user: user_item(topology, user))
+
+
+async def list_users(call: Call) -> Response:
+    call.require()
+    return await user_items(call, sorted(call.broker.topology.users))
+
+
+async def users_without_permissions(call: Call) -> Response:
+    call.require()
+    topology = call.broker.topology
+    having = {user for _, user in topology.permissions}
+    return await user_items(call, [name for name in sorted(topology.users) if name not in having])
+
+
+async def show_user(call: Call) -> Response:
+    call.require()
+    return reply(user_item(call.broker.topology, user_named(call)))
+
+
+async def put_user(call: Call) -> Response:
+    """Without `password` and `password_hash` (and without `keep_password`, ours) the user cannot log in any more, as in
+    RabbitMQ. `permissions`, by vhost, are for a new user only; `limits` are added to those there are."""
+    call.require()
+    name = call.segment("user")
+    content = await call.body()
+    broker, new = call.broker, name not in call.broker.topology.users
+    tags, password_hash = tags_of_user(content), hash_of_user(content)
+    permissions = permissions_from(broker.topology, content.get("permissions") if new else None)
+    limits = content.get("limits")
+    if limits is not None:
+        checked_user_limits(limits)
+    if password_hash is not None:
+        await broker.set_user_hash(call.user, name, password_hash, tags)
+    elif content.get("keep_password") is True:
+        await broker.set_user(call.user, name, None, tags)
+    else:
+        await broker.set_user(call.user, name, text(content, "password", ""), tags)
+    if isinstance(limits, dict):
+        await broker.set_user_limits(call.user, name, broker.topology.user_limits.get(name, {}) | limits)
+    for vhost, (configure, write, read) in permissions.items():
+        await broker.set_permissions(call.user, vhost, name, configure, write, read)
+    await call.durable()
+    return done(new)
+
+
+def permissions_from(topology: Topology, given: Json) -> dict[str, tuple[str, str, str]]:
+    """Checked before the first of them is set."""
+    if given is None:
+        return {}
+    if not isinstance(given, dict):
+        raise bad_request("permissions must be an object by vhost")
+    found = {}
+    for vhost, rights in given.items():
+        if vhost not in topology.vhosts:
+            raise missing(f"vhost '{vhost}' of the permissions does not exist")
+        if not isinstance(rights, dict):
+            raise bad_request(f"the permissions in vhost '{vhost}' must be an object")
+        configure, write, read = (text(rights, key, "") for key in ("configure", "write", "read"))
+        check_patterns(configure, write, read)
+        found[vhost] = (configure, write, read)
+    return found
+
+
+async def delete_user(call: Call) -> Response:
+    call.require()
+    await call.broker.delete_user(call.user, user_named(call).name)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def delete_users(call: Call) -> Response:
+    """Many at once; who is not there is gone already."""
+    call.require()
+    content = await call.body("users")
+    names = content["users"]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise bad_request("users must be a list of names")
+    for name in map(str, names):
+        if name in call.broker.topology.users:
+            await call.broker.delete_user(call.user, name)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def hash_password(call: Call) -> Response:
+    """A hash as RabbitMQ's, for a user's `password_hash`."""
+    call.require()
+    return reply({"ok": rabbitmq_hash(call.segment("password"))})
+
+
+# -- permissions
+def permissions_item(permissions: PermissionsSet) -> Item:
+    return {
+        "user": permissions.user, "vhost": permissions.vhost, "configure": permissions.configure,
+        "write": permissions.write, "read": permissions.read,
+    }  # fmt: skip
+
+
+def permissions_items(call: Call, vhost: str | None = None, user: str | None = None) -> list[Item]:
+    call.require()
+    return [
+        permissions_item(each)
+        for (home, name), each in sorted(call.broker.topology.permissions.items())
+        if vhost in (None, home) and user in (None, name)
+    ]
+
+
+async def list_permissions(call: Call) -> Response:
+    return await listed(call, permissions_items(call))
+
+
+async def vhost_permissions(call: Call) -> Response:
+    call.require()
+    return await listed(call, permissions_items(call, vhost=call.vhost))
+
+
+async def user_permissions(call: Call) -> Response:
+    call.require()
+    return await listed(call, permissions_items(call, user=user_named(call).name))
+
+
+def permissions_named(call: Call) -> PermissionsSet:
+    call.require()
+    found = call.broker.topology.permissions.get((call.segment("vhost"), call.segment("user")))
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def show_permissions(call: Call) -> Response:
+    return reply(permissions_item(permissions_named(call)))
+
+
+def vhost_and_user(call: Call) -> tuple[str, str]:
+    vhost, user = call.segment("vhost"), call.segment("user")
+    if vhost not in call.broker.topology.vhosts or user not in call.broker.topology.users:
+        raise missing("vhost_or_user_not_found")
+    return vhost, user
+
+
+async def put_permissions(call: Call) -> Response:
+    call.require()
+    topology = call.broker.topology
+    vhost, user = vhost_and_user(call)
+    content = await call.body("configure", "write", "read")
+    new = (vhost, user) not in topology.permissions
+    patterns = [text(content, key, "") for key in ("configure", "write", "read")]
+    await call.broker.set_permissions(call.user, vhost, user, *patterns)
+    await call.durable()
+    return done(new)
+
+
+async def delete_permissions(call: Call) -> Response:
+    found = permissions_named(call)
+    await call.broker.clear_permissions(call.user, found.vhost, found.user)
+    await call.durable()
+    return Response(status_code=204)
+
+
+# -- topic permissions
+def topic_item(permissions: TopicPermissionsSet) -> Item:
+    return {
+        "user": permissions.user, "vhost": permissions.vhost, "exchange": permissions.exchange,
+        "write": permissions.write, "read": permissions.read,
+    }  # fmt: skip
+
+
+def topic_items(call: Call, vhost: str | None = None, user: str | None = None) -> list[Item]:
+    call.require()
+    return [
+        topic_item(each)
+        for (home, name, _), each in sorted(call.broker.topology.topic_permissions.items())
+        if vhost in (None, home) and user in (None, name)
+    ]
+
+
+async def list_topic_permissions(call: Call) -> Response:
+    return await listed(call, topic_items(call))
+
+
+async def vhost_topic_permissions(call: Call) -> Response:
+    call.require()
+    return await listed(call, topic_items(call, vhost=call.vhost))
+
+
+async def user_topic_permissions(call: Call) -> Response:
+    call.require()
+    return await listed(call, topic_items(call, user=user_named(call).name))
+
+
+def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:
+    found = topic_items(call, call.segment("vhost"), call.segment("user"))
+    found = [each for each in found if exchange in (None, each["exchange"])]
+    if not found:
+        raise not_found()
+    return found
+
+
+async def show_topic_permissions(call: Call) -> Response:
+    """A list: there is one for each exchange."""
+    return reply(topic_permissions_named(call, None))
+
+
+async def put_topic_permissions(call: Call) -> Response:
+    call.require()
+    vhost, user = vhost_and_user(call)
+    content = await call.body("exchange", "write", "read")
+    had = bool(topic_items(call, vhost, user))
+    exchange, write, read = (text(content, key, "") for key in ("exchange", "write", "read"))
+    await call.broker.set_topic_permissions(call.user, vhost, user, short("exchange", exchange), write, read)
+    await call.durable()
+    return done(not had)
+
+
+async def delete_topic_permissions(call: Call) -> Response:
+    """All of the user in the vhost, or those for the exchange that is named."""
+    exchange = call.exchange if "exchange" in call.request.path_params else None
+    topic_permissions_named(call, exchange)
+    await call.broker.clear_topic_permissions(call.user, call.segment("vhost"), call.segment("user"), exchange)
+    await call.durable()
+    return Response(status_code=204)

@@ -1,0 +1,159 @@
+"""Bindings over HTTP. A binding's `properties_key` names it among those of the same two ends: its routing key, encoded
+as RabbitMQ encodes it (a space is `+`, `~` is `%7E`), and, when it has arguments, `~` and a digest of them. The digest
+is our own: RabbitMQ's is a hash of an Erlang term (rabbit_mgmt_format.erl `pack_binding_props/2`).
+"""
+
+import base64
+import hashlib
+import json
+from itertools import chain
+from urllib.parse import quote_plus, unquote
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
+from rewindmq.engine.http.bodies import Json
+from rewindmq.engine.http.call import Call, not_found, reply, short, text
+from rewindmq.engine.http.listing import Item, listed, queues_in
+from rewindmq.engine.http.resources.exchanges import exchange_of
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.events import Argument, Bound
+
+KINDS = {"q": "queue", "e": "exchange"}
+
+
+async def list_all(call: Call) -> Response:
+    return await listed(call, await bindings_in(call, call.visible_vhosts()), binding_item)
+
+
+async def list_vhost(call: Call) -> Response:
+    return await listed(call, await bindings_in(call, [call.vhost]), binding_item)
+
+
+async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
+    """Those of each vhost, the default exchange's first: every queue is bound to it by its name."""
+    by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
+    async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
+        by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
+    topology, is_live = call.broker.topology, call.broker.router.is_live
+    for vhost, found in by_vhost.items():
+        found += [bound async for bound in call.work.over(list(topology.bindings(vhost))) if is_live(bound)]
+    return list(chain.from_iterable(by_vhost.values()))
+
+
+def default_binding(vhost: str, queue: str) -> Bound:
+    return Bound(vhost, "", "queue", queue, queue)
+
+
+def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
+    key = quote_plus(routing_key).replace("~", "%7E")
+    if not arguments:
+        return key or "~"
+    canonical = json.dumps([[each.name, each.type, repr(each.value)] for each in arguments]).encode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(canonical).digest()[:6]).decode()
+    return f"{key}~{digest}"
+
+
+def binding_item(binding: Bound) -> Item:
+    arguments: dict[str, Json] = table_of(binding.arguments)
+    return {
+        "source": binding.source, "vhost": binding.vhost, "destination": binding.destination,
+        "destination_type": binding.destination_type, "routing_key": binding.routing_key, "arguments": arguments,
+        "argument_types": dict(types_of(binding.arguments)),
+        "properties_key": properties_key(binding.routing_key, binding.arguments),
+    }  # fmt: skip
+
+
+async def of_queue(call: Call) -> Response:
+    queue = call.queue()
+    bound = call.broker.topology.bindings_to(queue.vhost, "queue", queue.name)
+    found = sorted((each for each in bound if call.broker.router.is_live(each)), key=lambda each: each.source)
+    return await listed(call, [default_binding(queue.vhost, queue.name), *found], binding_item)
+
+
+async def from_exchange(call: Call) -> Response:
+    exchange = exchange_of(call)
+    if exchange.exchange == "":
+        queues = await queues_in(call, {exchange.vhost})
+        found = [default_binding(queue.vhost, queue.name) async for _, queue in call.work.over(queues)]
+    else:
+        bound = call.broker.topology.bindings_from(exchange.vhost, exchange.exchange)
+        found = [each for each in bound if call.broker.router.is_live(each)]
+    return await listed(call, found, binding_item)
+
+
+async def to_exchange(call: Call) -> Response:
+    exchange = exchange_of(call)
+    found = call.broker.topology.bindings_to(exchange.vhost, "exchange", exchange.exchange)
+    return await listed(call, found, binding_item)
+
+
+def ends_named(call: Call) -> tuple[str, str, str, str]:
+    """(vhost, source, destination type, destination)"""
+    kind = KINDS.get(call.segment("kind"))
+    if kind is None:
+        raise not_found()
+    return call.vhost, call.exchange, kind, call.segment("destination")
+
+
+def ends(call: Call) -> tuple[str, str, str, str]:
+    """404 when one of the ends does not exist."""
+    vhost, source, kind, destination = ends_named(call)
+    exchanges = call.broker.topology.exchanges
+    if (vhost, source) not in exchanges:
+        raise not_found(f"no exchange '{source}' in vhost '{vhost}'", "not_found")
+    if kind == "exchange":
+        if (vhost, destination) not in exchanges:
+            raise not_found(f"no exchange '{destination}' in vhost '{vhost}'", "not_found")
+    elif call.broker.queue(vhost, destination) is None:
+        raise not_found(f"no queue '{destination}' in vhost '{vhost}'", "not_found")
+    return vhost, source, kind, destination
+
+
+def bindings_between(call: Call) -> list[Bound]:
+    vhost, source, kind, destination = ends_named(call)
+    if source == "":
+        there = kind == "queue" and call.broker.queue(vhost, destination) is not None and not is_hidden(destination)
+        return [default_binding(vhost, destination)] if there else []
+    bound = call.broker.topology.bindings_to(vhost, kind, destination)
+    return [each for each in bound if each.source == source and call.broker.router.is_live(each)]
+
+
+async def between(call: Call) -> Response:
+    return reply([binding_item(each) for each in bindings_between(call)])
+
+
+async def bind(call: Call) -> Response:
+    vhost, source, kind, destination = ends(call)
+    content = await call.body()
+    routing_key = short("routing_key", text(content, "routing_key", ""))
+    arguments = arguments_from(content.get("arguments", {}))
+    async with call.session(vhost) as session:
+        await call.broker.bind(session, source, kind, destination, routing_key, arguments)
+    await call.durable()
+    location = f"{quote_plus(destination)}/{quote_plus(properties_key(routing_key, arguments))}"
+    return Response(status_code=201, headers={"location": location})
+
+
+def binding_named(call: Call) -> Bound:
+    """By its properties_key, as it stands or percent-encoded once more, as clients do."""
+    wanted = {call.segment("key"), unquote(call.segment("key")), str(call.request.path_params["key"])}
+    for each in bindings_between(call):
+        key = properties_key(each.routing_key, each.arguments)
+        if key in wanted or unquote(key) in wanted:
+            return each
+    raise not_found()
+
+
+async def show(call: Call) -> Response:
+    return reply(binding_item(binding_named(call)))
+
+
+async def unbind(call: Call) -> Response:
+    each = binding_named(call)
+    async with call.session(each.vhost) as session:
+        await call.broker.unbind(
+            session, each.source, each.destination_type, each.destination, each.routing_key, each.arguments
+        )
+    await call.durable()
+    return Response(status_code=204)

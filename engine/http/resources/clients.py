@@ -1,0 +1,250 @@
+"""Connections, channels and consumers: what is connected now. All of it is read from the broker's open sessions and
+from the queues' consumers in the machine, so nothing is counted twice.
+
+Where many nodes share a log, a node knows its own connections and their channels, and the consumers of all.
+"""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.arguments import table_of
+from rewindmq.engine.http.call import Call, not_found
+from rewindmq.engine.http.listing import Item, listed, queues_in, single
+from rewindmq.engine.http.properties import plain
+from rewindmq.engine.http.statistics import of_channel, statistics
+from rewindmq.schemas.events import EPOCH_SHIFT
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session
+    from rewindmq.engine.broker.sessions import Link
+    from rewindmq.projections.machine.data.queue import ConsumerView, Queue
+
+
+def peer_details(broker: "Broker", session: "Session") -> Item:
+    host, _, port = session.peer.split(" -> ")[0].rpartition(":")
+    return {
+        "name": broker.config.connection_name(session.peer), "peer_host": host.strip("[]") or session.peer,
+        "peer_port": int(port) if port.isdigit() else 0,
+    }  # fmt: skip
+
+
+def elsewhere(broker: "Broker", session_id: int) -> Item:
+    """What is known of a session that is not of this node, or is just going: the events of all nodes name it, and who
+    has connected is known only to its node (None: to none that is alive)."""
+    joined = broker.topology.nodes.get(session_id >> EPOCH_SHIFT)
+    return {"node": None if joined is None else joined.node, "session_id": session_id}
+
+
+def visible_sessions(call: Call, vhost: str | None) -> list["Session"]:
+    """All of them for a monitoring user, else the user's own."""
+    return [
+        session
+        for _, session in sorted(call.broker.sessions.items())
+        if (call.monitors or session.user == call.user) and vhost in (None, session.vhost)
+    ]
+
+
+async def connections(call: Call) -> Response:
+    return await connections_of(call, visible_sessions(call, None))
+
+
+async def vhost_connections(call: Call) -> Response:
+    return await connections_of(call, visible_sessions(call, call.vhost))
+
+
+async def connections_of(call: Call, sessions: "list[Session]") -> Response:
+    return await listed(call, sessions, lambda session: connection_item(call.broker, session))
+
+
+def session_named(call: Call) -> "Session":
+    name = call.segment("name")
+    for session in visible_sessions(call, None):
+        if call.broker.config.connection_name(session.peer) == name:
+            return session
+    raise not_found()
+
+
+async def connection(call: Call) -> Response:
+    return single(call, connection_item(call.broker, session_named(call)))
+
+
+async def close_connection(call: Call) -> Response:
+    """320 CONNECTION_FORCED to the client, with the caller's X-Reason as RabbitMQ has it. Of the user's own
+    connections; those of others are for administrators to close."""
+    close(call, [session_named(call)])
+    return Response(status_code=204)
+
+
+def close(call: Call, sessions: "list[Session]") -> None:
+    if any(session.user != call.user for session in sessions):
+        call.require()
+    for session in sessions:
+        if session.close is not None:
+            session.close(call.request.headers.get("x-reason", "Closed via management plugin"))
+    call.broker.end_of_turn()
+
+
+def sessions_of_user(call: Call) -> "list[Session]":
+    user = call.segment("user")
+    return [session for session in visible_sessions(call, None) if session.user == user]
+
+
+async def user_connections(call: Call) -> Response:
+    return await listed(call, [
+        {"name": call.broker.config.connection_name(session.peer), "vhost": session.vhost, "user": session.user,
+         "node": call.broker.config.node}
+        for session in sessions_of_user(call)
+    ])  # fmt: skip
+
+
+async def close_user_connections(call: Call) -> Response:
+    close(call, sessions_of_user(call))
+    return Response(status_code=204)
+
+
+TLS = (
+    "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer",
+    "peer_cert_validity",
+)  # fmt: skip
+
+
+def tls_item(link: "Link | None") -> Item:
+    """null: not known, or no TLS."""
+    item: Item = {"ssl": link is not None and link.tls is not None, **dict.fromkeys(TLS)}
+    if link is not None and link.tls is not None:
+        peer = link.tls
+        item |= {"ssl_protocol": peer.version, "ssl_cipher": peer.cipher, "peer_cert_subject": peer.subject or None}
+    return item
+
+
+def state_of(broker: "Broker", link: "Link | None") -> str:
+    """`blocking`: publishing is held back, and the client has not published since (rabbit_reader.erl)."""
+    if link is None:
+        return "running"
+    return "blocking" if link.state == "running" and broker.blocked is not None else link.state
+
+
+def connection_item(broker: "Broker", session: "Session") -> Item:
+    config, link = broker.config, session.link
+    over_tls = config.tls if link is not None and link.tls is not None else None
+    item = peer_details(broker, session) | tls_item(link) | {
+        "user": session.user, "vhost": session.vhost, "node": config.node, "state": state_of(broker, link),
+        "type": "network" if link else "direct", "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
+        "channels": len(session.channels), "host": config.host,
+        "port": config.amqp_port if over_tls is None else over_tls.port,
+        "connected_at": session.connected_at_ms, "client_properties": plain(session.client_properties),
+        "session_id": session.session_id, "user_who_performed_action": session.user,
+    }  # fmt: skip
+    if link is None:
+        return item
+    traffic = statistics(broker).rates.shown(
+        session.session_id, {"recv_oct": link.received_octets, "send_oct": link.sent_octets}
+    )
+    return item | traffic | {
+        "auth_mechanism": link.auth_mechanism, "channel_max": link.channel_max, "frame_max": link.frame_max,
+        "timeout": link.heartbeat_seconds, "recv_cnt": link.received_count, "send_cnt": link.sent_count, "send_pend": 0,
+    }  # fmt: skip
+
+
+async def channels(call: Call) -> Response:
+    return await channels_of(call, visible_sessions(call, None))
+
+
+async def vhost_channels(call: Call) -> Response:
+    return await channels_of(call, visible_sessions(call, call.vhost))
+
+
+async def connection_channels(call: Call) -> Response:
+    return await channels_of(call, [session_named(call)])
+
+
+async def channel(call: Call) -> Response:
+    """One, by its name, with its consumers."""
+    broker, name = call.broker, call.segment("name")
+    for session in visible_sessions(call, None):
+        for number, status in sorted(session.channels.items()):
+            if f"{broker.config.connection_name(session.peer)} ({number})" == name:
+                at = session.session_id, number
+                consumers = await consumers_in(call, set(broker.topology.vhosts))
+                of_it = [(queue, each) for queue, each in consumers if (each.session, each.channel) == at]
+                return single(call, channel_item(broker, session, status, len(of_it)) | {
+                    "consumer_details": [consumer_item(broker, *each) for each in of_it], "publishes": [],
+                    "deliveries": [],
+                })  # fmt: skip
+    raise not_found()
+
+
+async def channels_of(call: Call, sessions: "list[Session]") -> Response:
+    """Each open channel with the number of its consumers."""
+    consuming = Counter(
+        (consumer.session, consumer.channel)
+        for _, consumer in await consumers_in(call, set(call.broker.topology.vhosts))
+    )
+    found = [(session, channel) for session in sessions for _, channel in sorted(session.channels.items())]
+    return await listed(call, found, lambda pair: channel_item(
+        call.broker, *pair, consuming[pair[0].session_id, pair[1].number]
+    ))  # fmt: skip
+
+
+def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> Item:
+    connection = peer_details(broker, session)
+    stats = statistics(broker).message_stats((session.session_id, channel.number), of_channel(channel))
+    unconfirmed = channel.tally.unconfirmed if channel.confirm else 0
+    return stats | {
+        "name": f"{connection['name']} ({channel.number})", "number": channel.number, "user": session.user,
+        "vhost": session.vhost, "node": broker.config.node, "state": "running", "confirm": channel.confirm,
+        "transactional": channel.transactional, "atomic_commits": broker.atomic_commits,
+        "prefetch_count": channel.prefetch, "global_prefetch_count": channel.global_prefetch,
+        "consumer_count": consumers,
+        "messages_unacknowledged": len(channel.settlement.unacked), "messages_unconfirmed": unconfirmed,
+        "messages_uncommitted": channel.messages_uncommitted, "acks_uncommitted": channel.acks_uncommitted,
+        "connection_details": dict(connection), "user_who_performed_action": session.user,
+    }  # fmt: skip
+
+
+def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
+    session = broker.sessions.get(session_id)
+    if session is None:
+        return {"number": number, **elsewhere(broker, session_id)}
+    connection = peer_details(broker, session)
+    return {
+        "connection_name": connection["name"], "name": f"{connection['name']} ({number})", "number": number,
+        "node": broker.config.node, "peer_host": connection["peer_host"], "peer_port": connection["peer_port"],
+        "user": session.user,
+    }  # fmt: skip
+
+
+async def consumers(call: Call) -> Response:
+    return await consumers_of(call, set(call.monitored_vhosts()))
+
+
+async def vhost_consumers(call: Call) -> Response:
+    return await consumers_of(call, {call.monitored_vhost})
+
+
+async def consumers_of(call: Call, vhosts: set[str]) -> Response:
+    found = await consumers_in(call, vhosts)
+    return await listed(call, found, lambda pair: consumer_item(call.broker, *pair))
+
+
+async def consumers_in(call: Call, vhosts: set[str]) -> "list[tuple[Queue, ConsumerView]]":
+    """By vhost, queue and number."""
+    queues = await queues_in(call, vhosts)
+    return [
+        (queue, consumer)
+        async for _, queue in call.work.over(queues)
+        for consumer in sorted(queue.consumers(), key=lambda each: each.consumer)
+    ]
+
+
+def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") -> Item:
+    return {
+        "queue": {"name": queue.name, "vhost": queue.vhost}, "consumer_tag": consumer.tag,
+        "channel_details": channel_details(broker, consumer.session, consumer.channel),
+        "ack_required": not consumer.no_ack, "active": consumer.active,
+        "activity_status": consumer.activity_status, "arguments": table_of(consumer.arguments),
+        "exclusive": consumer.exclusive, "prefetch_count": consumer.prefetch, "priority": consumer.priority,
+        "messages_unacknowledged": consumer.unacked,
+    }  # fmt: skip

@@ -1,0 +1,192 @@
+"""Exchanges over HTTP, and publishing through one: a publish is routed, logged and confirmed as an AMQP client's is."""
+
+import asyncio
+import base64
+import binascii
+from functools import partial
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from rewindmq.engine.amqp.properties import parse
+from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_by_content
+from rewindmq.engine.errors import AmqpError, PreconditionFailed
+from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
+from rewindmq.engine.http.call import Call, bad_request, boolean, done, not_found, reply, short, text
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.properties import properties_from
+from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
+from rewindmq.engine.runtime.counters import Tally
+from rewindmq.schemas.events import ExchangeDeclared
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker, Destination, Session
+
+
+async def list_all(call: Call) -> Response:
+    return await exchanges_in(call, set(call.visible_vhosts()))
+
+
+async def list_vhost(call: Call) -> Response:
+    return await exchanges_in(call, {call.vhost})
+
+
+async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
+    broker = call.broker
+    entries = [
+        (key, exchange)
+        async for key, exchange in call.work.over(list(broker.topology.exchanges.items()))
+        if key[0] in vhosts
+    ]
+    found = await call.work.in_order(entries)
+    return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
+
+
+def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
+    policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
+    hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
+    return {
+        "name": exchange.exchange, "vhost": exchange.vhost, "type": exchange.type, "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": table_of(exchange.arguments),
+        "argument_types": dict(types_of(exchange.arguments)), "policy": policy.name if policy else None,
+        **({} if hidden is None else {"messages_delayed": hidden.messages_delayed}),
+    }  # fmt: skip
+
+
+def exchange_of(call: Call) -> ExchangeDeclared:
+    found = call.broker.topology.exchanges.get((call.vhost, call.exchange))
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def show(call: Call) -> Response:
+    return reply(exchange_item(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []})
+
+
+async def declare(call: Call) -> Response:
+    vhost, name = call.vhost, call.exchange
+    content = await call.body()
+    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    internal = boolean(content, "internal", False)
+    arguments = arguments_from(content.get("arguments", {}))
+    new = (vhost, name) not in call.broker.topology.exchanges
+    async with call.session(vhost) as session:
+        kind = text(content, "type", "direct")
+        await call.broker.declare_exchange(session, name, kind, False, durable, auto_delete, internal, arguments)
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    exchange = exchange_of(call)
+    async with call.session(exchange.vhost) as session:
+        await call.broker.delete_exchange(session, exchange.exchange, call.asks("if-unused"))
+    await call.durable()
+    return Response(status_code=204)
+
+
+class Outcome:
+    """Waits for the confirm of one publish in every partition that it went to
+    (rewindmq.engine.runtime.partition.Confirms)."""
+
+    def __init__(self, partitions: int, counters: dict[str, int]) -> None:
+        self.missing = partitions
+        self.counters = counters
+        self.refused = False
+        self.routed = True
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        self.missing -= 1
+        self.refused = self.refused or refused
+        if self.missing == 0:
+            self.counters["global_messages_confirmed_total"] += not self.refused
+            if not self.settled.done():  # the request may have been given up
+                self.settled.set_result(None)
+
+    def nowhere(self) -> None:
+        """Its queues were gone when it got there."""
+        self.routed = False
+        self.counters["global_messages_unroutable_returned_total"] += 1
+
+
+async def publish(call: Call) -> Response:
+    """POST .../publish: {"routed": bool} once it is durable; 400 when a queue would not take it (S-009)."""
+    vhost = call.vhost
+    content = await call.body("properties", "routing_key", "payload", "payload_encoding")
+    if call.broker.blocked is not None:
+        raise bad_request(f"publishing is blocked: {call.broker.blocked}")
+    properties = properties_from(content["properties"])
+    routing_key = short("routing_key", text(content, "routing_key", ""))
+    body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
+    try:
+        async with call.session(vhost) as session:
+            outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
+    except AmqpError as error:
+        raise bad_request(f"{error.reply_code} {error.reply_text}") from None
+    await call.durable()
+    if outcome is not None:
+        await outcome.settled
+        if outcome.refused:
+            raise bad_request("rejected Unable to publish message. Check queue limits.")
+    return reply({"routed": outcome is not None and outcome.routed})
+
+
+async def send(
+    broker: "Broker", session: "Session", exchange: str, routing_key: str, raw: bytes, body: bytes
+) -> Outcome | None:
+    """Publish; None when it was not routed anywhere."""
+    if len(body) > broker.config.max_message_size:
+        raise PreconditionFailed(
+            f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
+        )
+    parsed = parse(raw)
+    broker.subjects.look_at(parsed)
+    if parsed.user_id not in (None, session.user) and "impersonator" not in broker.topology.users[session.user].tags:
+        raise PreconditionFailed(
+            f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
+        )
+    publishing = Publishing(exchange, routing_key, mandatory=True)
+    publishing.needs_content = broker.needs_content(session.vhost, exchange)
+
+    async def routed() -> "tuple[Destination, ...]":
+        return route_by_content(publishing, parsed, broker, session)
+
+    read_to_end = partial(broker.read_to_end, session)
+    destinations = await broker.certainty.assured(routed, read_to_end)
+    if not destinations:
+        await read_to_end()
+        destinations = await routed()
+    logged, encryption = body, None
+    traced = session.vhost in broker.firehose.vhosts
+    if parsed.subject is not None and (destinations or traced):
+        logged, encryption = await broker.subjects.seal(parsed.subject, body)
+        broker.check_open(session)
+        destinations = await routed()  # as it is after the wait
+    if traced:
+        queues = [queue for destination in destinations for queue in destination.route.queues]
+        broker.firehose.published(session, 0, exchange, routing_key, raw, logged, encryption, queues)
+    tally = Tally()
+    tally.another_size(len(body))
+    tally.received = tally.received_confirm = 1
+    tally.routed = sum(len(destination.route.queues) for destination in destinations)
+    tally.unroutable_returned = tally.confirmed = int(not destinations)
+    outcome = Outcome(len(destinations), broker.counters)
+    placing = Placing(len(destinations), outcome.nowhere)
+    for destination in destinations:
+        mark = placing.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        destination.partition.await_durable(mark, outcome, 1)
+    tally.settle(broker.counters)
+    return outcome if destinations else None
+
+
+def decoded(payload: str, encoding: str) -> bytes:
+    if encoding == "string":
+        return payload.encode("utf-8", "surrogateescape")
+    if encoding != "base64":
+        raise bad_request(f"unsupported_encoding: {encoding}")
+    try:
+        return base64.b64decode(payload, validate=True)
+    except (binascii.Error, ValueError):
+        raise bad_request(f"not_base64: {payload[:100]}") from None

@@ -1,0 +1,104 @@
+"""What tools ask before they use a feature: feature flags and deprecated features by RabbitMQ 3.13's names, extensions,
+how to log in."""
+
+from dataclasses import fields
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import Call, bad_request, not_found, reply
+from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.resources.overview import node_items
+
+# Those of 3.13 that stand for something that is here.
+FEATURE_FLAGS = {
+    "classic_queue_type_delivery_support": "Bug fix for classic queue deliveries using mixed versions",
+    "detailed_queues_endpoint":
+        "Add a detailed queues HTTP API endpoint. Reduce number of metrics in the default endpoint.",
+    "drop_unroutable_metric": "Count unroutable publishes to be dropped in stats",
+    "empty_basic_get_metric": "Count AMQP `basic.get` on empty queues in stats",
+    "implicit_default_bindings": "Default bindings are now implicit, instead of being stored in the database",
+    "message_containers_deaths_v2": "Bug fix for dead letter cycle detection",
+    "quorum_queue": "Support queues of type `quorum`",
+    "stream_queue": "Support queues of type `stream`",
+    "user_limits": "Configure connection and channel limits for a user",
+    "virtual_host_metadata": "Virtual host metadata (description, tags, etc)",
+}  # fmt: skip
+ANNOUNCEMENT = "https://blog.rabbitmq.com/posts/2021/08/4.0-deprecation-announcements/#removal-of-"
+DEPRECATED = {
+    "global_qos": ("Support for channel-wide prefetch (basic.qos global)", "global-qos"),
+    "transient_nonexcl_queues": (
+        "Transient queues that are not exclusive", "transient-non-exclusive-queues",
+    ),
+}  # fmt: skip
+
+
+def feature_flags() -> list[Item]:
+    return [
+        {"name": name, "desc": description, "doc_url": "", "state": "enabled", "stability": "required",
+         "provided_by": "rabbit"}
+        for name, description in FEATURE_FLAGS.items()
+    ]  # fmt: skip
+
+
+async def list_feature_flags(call: Call) -> Response:
+    return reply(feature_flags())
+
+
+async def enable_feature_flag(call: Call) -> Response:
+    """All that there are are enabled."""
+    call.require()
+    if call.segment("name") not in FEATURE_FLAGS:
+        raise bad_request("Feature flag is not supported")
+    return Response(status_code=204)
+
+
+async def list_deprecated(call: Call) -> Response:
+    return reply([deprecated(name) for name in DEPRECATED])
+
+
+async def list_deprecated_used(call: Call) -> Response:
+    return reply([deprecated(name) for name in DEPRECATED if is_used(call, name)])
+
+
+def deprecated(name: str) -> Item:
+    description, anchor = DEPRECATED[name]
+    return {"name": name, "desc": description, "deprecation_phase": "permitted_by_default",
+            "doc_url": ANNOUNCEMENT + anchor, "provided_by": "rabbit"}  # fmt: skip
+
+
+def is_used(call: Call, name: str) -> bool:
+    if name == "global_qos":
+        sessions = call.broker.sessions.values()
+        return any(channel.global_prefetch for session in sessions for channel in session.channels.values())
+    return any(not queue.durable and not queue.exclusive for _, queue in call.broker.visible_queues())
+
+
+async def extensions(call: Call) -> Response:
+    """Pages of RabbitMQ's own web interface: none is served."""
+    return reply([])
+
+
+async def auth(call: Call) -> Response:
+    return reply({"oauth_enabled": False})
+
+
+async def configuration(call: Call) -> Response:
+    """As text, a setting a line. Settings of Kafka's clients may be secrets: only their names are told."""
+    call.require()
+    config = call.broker.config
+    lines = []
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if each.name == "kafka_settings":
+            value = tuple(name for name, _ in value)
+        lines.append(f"{each.name} = {value}")
+    return Response("\n".join(lines) + "\n", media_type="text/plain; charset=utf-8")
+
+
+async def reset(call: Call) -> Response:
+    """RabbitMQ forgets the samples of its statistics; ours are forgotten by themselves."""
+    call.require()
+    asked_for = call.request.path_params.get("node")
+    if asked_for is not None and all(item["name"] != call.segment("node") for item in node_items(call.broker)):
+        raise not_found()
+    return Response(status_code=204)

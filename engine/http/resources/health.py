@@ -1,0 +1,143 @@
+"""Health checks, with RabbitMQ's answers: 200 {"status": "ok"}, or 503 {"status": "failed", "reason": ...} and more."""
+
+import secrets
+import ssl
+import time
+from pathlib import Path
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import Call, bad_request, natural, not_found, reply
+from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.resources.messages import Taken
+from rewindmq.engine.http.resources.overview import alarms_of, node_items, open_listeners
+from rewindmq.schemas.events import Argument, Published
+
+# Other names of the protocols that are spoken here (rabbit_mgmt_wm_health_check_protocol_listener.erl).
+PROTOCOLS = {
+    **dict.fromkeys(("amqp091", "amqp0.9.1", "amqp0-9-1", "amqp0_9_1"), "amqp"),
+    **dict.fromkeys(("http1", "http1.1", "http_api", "management", "management_ui", "ui"), "http"),
+    "amqps": "amqp/ssl", "prometheus": "http/prometheus",
+}  # fmt: skip
+DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
+ALIVENESS = "aliveness-test"
+
+
+def ok(**more: object) -> Response:
+    return reply({"status": "ok", **more})
+
+
+def failed(reason: str, **more: object) -> Response:
+    return reply({"status": "failed", "reason": reason, **more}, 503)
+
+
+async def alarms(call: Call) -> Response:
+    """Memory, disk, and a log or a state that cannot be written (which counts as the disk's). A node knows its own."""
+    found = alarms_of(call.broker)
+    if not found:
+        return ok()
+    where = "on the node" if call.request.url.path.endswith("local-alarms") else "in the cluster"
+    return failed(f"There are alarms in effect {where}", alarms=found)
+
+
+async def virtual_hosts(call: Call) -> Response:
+    """A vhost is never down while the others are up."""
+    return ok()
+
+
+async def ready(call: Call) -> Response:
+    """503 while the node turns clients away: an operator closed its listeners (`stop_app`), or it was declared lost and
+    has not joined again."""
+    if not call.broker.keeper.joined:
+        return failed("the node was declared lost and joins again")
+    if call.broker.listeners is not None and not call.broker.listeners.open:
+        return failed("the listeners for clients are suspended: 'rewindmq start_app' or 'resume_listeners' opens them")
+    return ok()
+
+
+async def mirror_sync_critical(call: Call) -> Response:
+    """There are no mirrors, so none that lags behind."""
+    if len(call.broker.topology.nodes) > 1:
+        return ok()
+    return ok(reason="single node cluster")
+
+
+async def port_listener(call: Call) -> Response:
+    port = natural(call.segment("port"))
+    if port is None:
+        raise bad_request("Invalid port")
+    ports = list(dict.fromkeys(listening for _, _, listening in open_listeners(call.broker)))
+    if port in ports:
+        return ok(port=port)
+    return failed("No active listener", missing=port, ports=ports)
+
+
+async def protocol_listener(call: Call) -> Response:
+    asked_for = call.segment("protocol").lower()
+    protocol = PROTOCOLS.get(asked_for, asked_for)
+    protocols = list(dict.fromkeys(each for each, _, _ in open_listeners(call.broker)))
+    if protocol in protocols:
+        return ok(protocol=protocol)
+    return failed("No active listener", missing=protocol, protocols=protocols)
+
+
+async def certificate_expiration(call: Call) -> Response:
+    """Of the certificates that listeners show; none where none speaks TLS."""
+    within, unit = natural(call.segment("within")), call.segment("unit").lower()
+    if within is None:
+        raise bad_request("Invalid expiration value.")
+    if unit not in DAYS:
+        raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
+    config = call.broker.config
+    tls = config.tls
+    limit = time.time() + within * DAYS[unit] * 86_400
+    files = {"certfile": tls and tls.certificate, "cacertfile": tls and tls.ca}
+    expiring = {name: end for name, file in files.items() if file and (end := expires_at(file)) <= limit}
+    if tls is None or not expiring:
+        return ok()
+    told: Item = {}
+    for name, file in files.items():
+        day = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(expiring[name])) if name in expiring else None
+        told |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
+    expired = [
+        {"node": config.node, "protocol": protocol, "interface": address, "port": port} | told
+        for protocol, address, port in config.listeners if protocol in ("amqp/ssl", "https")
+    ]  # fmt: skip
+    return failed("Certificates expiring", expired=expired)
+
+
+def expires_at(certificate: Path) -> float:
+    """Of the first certificate in the file."""
+    decoded = ssl._ssl._test_decode_cert(str(certificate))  # type: ignore[attr-defined]
+    return ssl.cert_time_to_seconds(decoded["notAfter"])
+
+
+async def node(call: Call) -> Response:
+    """The old health check: is it there, without alarms?"""
+    asked_for = call.request.path_params.get("node")
+    if asked_for is not None:
+        name = call.segment("node")
+        if all(item["name"] != name for item in node_items(call.broker)):
+            raise not_found()
+    if call.broker.blocked is not None:
+        return failed(f"resource alarm(s) in effect: {call.broker.blocked}")
+    return ok()
+
+
+async def aliveness(call: Call) -> Response:
+    """Declares a queue, publishes to it and gets the message back: all of it is in history."""
+    broker = call.broker
+    token = secrets.token_bytes(8)
+    async with call.session(call.vhost) as session:
+        arguments: tuple[Argument, ...] = ()
+        await broker.declare_queue(session, ALIVENESS, False, False, False, False, arguments)
+        (destination,) = broker.route(session, "", ALIVENESS, None)
+        message = Published(destination.route, b"\0\0", None, None, False, None, None, token, len(token))
+        destination.partition.publish(session.actor, message)
+        taken = Taken(None)
+        await broker.fetch(session, 1, taken, ALIVENESS, True)
+        broker.end_of_turn()
+    await call.durable()
+    if not taken.messages:
+        return failed("aliveness-test queue is empty")
+    return ok()

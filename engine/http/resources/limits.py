@@ -1,0 +1,78 @@
+"""Limits of vhosts and users over HTTP. They are shown to those who see the vhost, and changed by an administrator."""
+
+from starlette.responses import Response
+
+from rewindmq.engine.broker.parameters import limits_of_vhosts
+from rewindmq.engine.http.call import Call, not_found
+from rewindmq.engine.http.listing import listed
+
+
+async def list_vhosts_limits(call: Call) -> Response:
+    visible = set(call.monitored_vhosts())
+    found = limits_of_vhosts(call.broker.topology)
+    return await listed(call, [{"vhost": vhost, "value": value} for vhost, value in found.items() if vhost in visible])
+
+
+async def vhost_limits(call: Call) -> Response:
+    vhost = call.monitored_vhost
+    value = call.broker.topology.vhost_limits(vhost)
+    return await listed(call, [{"vhost": vhost, "value": value}] if value else [])
+
+
+async def put_vhost_limit(call: Call) -> Response:
+    call.require()
+    vhost, name = call.vhost, call.segment("name")
+    content = await call.body("value")
+    changed = call.broker.topology.vhost_limits(vhost) | {name: content["value"]}
+    await call.broker.set_vhost_limits(call.user, vhost, changed)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def delete_vhost_limit(call: Call) -> Response:
+    """No error when there is none."""
+    call.require()
+    vhost, name = call.vhost, call.segment("name")
+    left = {key: value for key, value in call.broker.topology.vhost_limits(vhost).items() if key != name}
+    await call.broker.set_vhost_limits(call.user, vhost, left)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def list_users_limits(call: Call) -> Response:
+    found = sorted(call.broker.topology.user_limits.items())
+    return await listed(call, [{"user": user, "value": value} for user, value in found])
+
+
+def user_named(call: Call) -> str:
+    user = call.segment("user")
+    if user not in call.broker.topology.users:
+        raise not_found()
+    return user
+
+
+async def user_limits(call: Call) -> Response:
+    user = user_named(call)
+    value = call.broker.topology.user_limits.get(user)
+    return await listed(call, [{"user": user, "value": value}] if value else [])
+
+
+async def put_user_limit(call: Call) -> Response:
+    call.require()
+    user, name = user_named(call), call.segment("name")
+    content = await call.body("value")
+    changed = call.broker.topology.user_limits.get(user, {}) | {name: content["value"]}
+    await call.broker.set_user_limits(call.user, user, changed)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def delete_user_limit(call: Call) -> Response:
+    """`all`: every limit of the user. No error when there is none."""
+    call.require()
+    user, name = user_named(call), call.segment("name")
+    known = call.broker.topology.user_limits.get(user, {})
+    left = {} if name == "all" else {key: value for key, value in known.items() if key != name}
+    await call.broker.set_user_limits(call.user, user, left)
+    await call.durable()
+    return Response(status_code=204)

@@ -1,0 +1,71 @@
+"""Moments with a name: GET /api/marks, GET PUT DELETE /api/marks/{name}.
+
+PUT takes {"note": "..."} or nothing, and names this moment; a name that was there is given to this moment instead. The
+positions are taken in one turn of the loop. They are logged when what lies below them is durable: a crash then never
+leaves a mark that points to what came after it. Policymakers set and clear marks. Every user who may enter a vhost sees
+them; notes, and the names of other users, only with the tag policymaker, monitoring or administrator.
+"""
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.events import MarkSet
+
+MAX_MARKS = 10_000
+MAX_NOTE_BYTES = 4_096
+
+
+def mark_item(call: Call, mark: MarkSet) -> Item:
+    time_ms, user = call.broker.topology.marked[mark.name]
+    all_of_it = user == call.user or call.monitors or "policymaker" in call.tags
+    return {
+        "name": mark.name, "note": mark.note if all_of_it else "", "user": user if all_of_it else "",
+        "time": format_time(time_ms),
+        "positions": dict(mark.positions),
+    }  # fmt: skip
+
+
+def seen(call: Call) -> dict[str, MarkSet]:
+    return call.broker.topology.marks if call.monitored_vhosts() else {}
+
+
+def named(call: Call) -> MarkSet:
+    found = seen(call).get(call.segment("name"))
+    if found is None:
+        raise not_found()
+    return found
+
+
+async def list_all(call: Call) -> Response:
+    return await listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
+
+
+async def show(call: Call) -> Response:
+    return reply(mark_item(call, named(call)))
+
+
+async def put(call: Call) -> Response:
+    call.require_policymaker()
+    name, note = call.segment("name"), text(await call.body(), "note", "")
+    marks = call.broker.topology.marks
+    if not name or name != name.strip():
+        raise bad_request("a mark has a name, with no space before or behind it: nobody could ask for it")
+    if len(note.encode()) > MAX_NOTE_BYTES:
+        raise bad_request(f"a mark has a note of at most {MAX_NOTE_BYTES} bytes")
+    if name not in marks and len(marks) >= MAX_MARKS:
+        raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
+    positions = call.broker.positions()
+    await call.durable()
+    new = name not in marks
+    await call.broker.set_mark(call.user, MarkSet(name, positions, note))
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    call.require_policymaker()
+    await call.broker.clear_mark(call.user, named(call).name)
+    await call.durable()
+    return Response(status_code=204)

@@ -1,0 +1,182 @@
+"""POST /api/queues/{vhost}/{queue}/get: RabbitMQ's way to look at messages, which disturbs them: it is an AMQP
+basic.get by the HTTP user, and stands in history as one.
+
+An answer has MAX_GOT bytes of bodies (`truncate` cuts them first), or one larger message. When more is asked for, the
+answer has fewer messages than `count`, and the others stay in the queue. What is taken is held in the broker's account
+of memory until the client has it, and is sent as the client takes it.
+"""
+
+import base64
+import codecs
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from rewindmq.engine.http import pieces
+from rewindmq.engine.http.call import ApiError, Call, bad_request, in_time, integer, text
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.resources.queues import home_of, shown
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.events import Nacked, Published
+
+if TYPE_CHECKING:
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
+
+ACKMODES = ("ack_requeue_true", "ack_requeue_false", "reject_requeue_true", "reject_requeue_false")
+GET_CHANNEL = 1  # the HTTP session's only channel
+MAX_GET = 100_000  # messages in one answer
+MAX_GOT = 33_554_432  # bytes of their bodies
+WAVE, WAVE_BYTES = 1_000, 1_048_576  # that are asked for at once: others have their turn between
+BODY_PIECE = 196_608  # bytes of a body that become JSON at once; divisible by 3, for base64
+
+
+@dataclass(frozen=True, slots=True)
+class Got:
+    message_id: int
+    message: Published  # with as much of its body as is shown
+    redelivered: bool
+    messages_ready: int
+
+
+class Taken:
+    """The consumer of basic.gets: keeps what it was given, as far as it is shown."""
+
+    def __init__(self, truncate: int | None) -> None:
+        self.truncate = truncate
+        self.messages: list[Got] = []
+
+    def fetched(
+        self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
+    ) -> None:  # fmt: skip
+        if message is not None:
+            opened = partition.opened(message)
+            if self.truncate is not None:
+                opened = replace(opened, body=opened.body[: self.truncate])
+            self.messages.append(Got(message_id, opened, redelivered, messages_ready))
+
+    def deliver(
+        self, partition: "Partition", queue: "Queue", message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
+    ) -> None:  # fmt: skip
+        raise AssertionError("a basic.get is never given a delivery")
+
+    def cancelled(self) -> None:
+        """The queue is gone; so is what was taken."""
+
+
+async def get(call: Call) -> Response:
+    """What is not acked goes back (or is rejected) once all were taken, so that none is taken twice. As many are asked
+    for at once as seem to be there: on a log that is read back each wait is a round trip."""
+    queue = call.queue()
+    content = await call.body("count", "ackmode", "encoding")
+    mode, encoding = text(content, "ackmode", ""), text(content, "encoding", "")
+    count = integer(content, "count", 1)
+    truncate = integer(content, "truncate", 0) if content.get("truncate") is not None else None
+    if mode not in ACKMODES:
+        raise bad_request(f"ackmode is one of {', '.join(ACKMODES)}")
+    if encoding not in ("auto", "base64"):
+        raise bad_request("Unsupported encoding. Please use auto or base64.")
+    if not 0 <= count <= MAX_GET or (truncate is not None and truncate < 0):
+        raise bad_request(f"count is a number from 0 to {MAX_GET}, truncate is not negative")
+    no_ack = mode == "ack_requeue_false"
+    taken = Taken(truncate)
+    back: list[tuple[int, int]] = []  # (message id, holder)
+    async with call.session(queue.vhost) as session:
+        partition = home_of(call.broker, queue)
+        while len(taken.messages) < count:
+            before = len(taken.messages)
+            wave = next_wave(call, queue, taken, count - before)
+            if wave == 0:
+                break
+            async with in_time():
+                _, _, holder = await call.broker.fetch(session, GET_CHANNEL, taken, queue.name, no_ack, wave)
+            call.broker.end_of_turn()
+            if not no_ack:
+                back += ((got.message_id, holder) for got in taken.messages[before:])
+            if len(taken.messages) < before + wave:  # it is empty, or was for a moment
+                break
+            if call.work.due:
+                await call.work.give_way()
+        method, requeue = ("reject" if mode.startswith("reject") else "nack"), mode.endswith("true")
+        for message_id, holder in sorted(back):
+            span = ((message_id, message_id),)
+            partition.append(session.actor, Nacked(queue.vhost, queue.name, holder, span, requeue, method))
+    await call.durable()
+    return await pieces.answer(as_json(call.work, taken.messages, encoding))
+
+
+def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
+    """How many to take at once; what they will hold is held from here on. 0: the answer has as much as it may."""
+    room = MAX_GOT - sum(len(got.message.body) for got in taken.messages)
+    wave = read_bytes = shown_bytes = 0
+    for view in islice(queue.messages(), min(most, WAVE)):
+        size = view.size if taken.truncate is None else min(view.size, taken.truncate)
+        if view.state != "ready":
+            break
+        if shown_bytes + size > room and (wave or taken.messages):
+            if not wave:
+                return 0
+            break
+        if wave and read_bytes + view.size > WAVE_BYTES:
+            break
+        wave, read_bytes, shown_bytes = wave + 1, read_bytes + view.size, shown_bytes + size
+    wave = wave or 1  # none seems to be there: it is asked for all the same
+    try:
+        call.hold(shown_bytes)
+    except ApiError:
+        if not taken.messages:
+            raise
+        return 0
+    return wave
+
+
+async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterator[str]:
+    before = "["
+    for got in messages:
+        message = got.message
+        yield before + pieces.encode({
+            "payload_bytes": message.body_size, "redelivered": got.redelivered, "exchange": message.route.exchange,
+            "routing_key": message.route.routing_key, "message_count": got.messages_ready,
+            "properties": properties_of(message.properties),
+        })[:-1] + ',"payload":'  # fmt: skip
+        async for piece in payload(work, message.body, encoding):
+            yield piece
+        before = "},"
+        if work.due:
+            await work.give_way()
+    yield "[]" if before == "[" else "}]"
+
+
+async def payload(work: Work, body: bytes, encoding: str) -> AsyncIterator[str]:
+    """The value of `payload`, and `payload_encoding`."""
+    if len(body) <= BODY_PIECE:
+        whole, name = shown(body, encoding, None)
+        yield f'{pieces.encode(whole)},"payload_encoding":"{name}"'
+        return
+    is_text = encoding == "auto" and await is_utf8(work, body)
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    yield '"'
+    for first in range(0, len(body), BODY_PIECE):
+        part = body[first : first + BODY_PIECE]
+        yield pieces.encode(decoder.decode(part))[1:-1] if is_text else base64.b64encode(part).decode()
+        if work.due:
+            await work.give_way()
+    yield f'","payload_encoding":"{"string" if is_text else "base64"}"'
+
+
+async def is_utf8(work: Work, body: bytes) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for first in range(0, len(body), BODY_PIECE):
+            decoder.decode(body[first : first + BODY_PIECE])
+            if work.due:
+                await work.give_way()
+        decoder.decode(b"", True)
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,297 @@
+"""The broker as a whole: overview, nodes, what it is and can, who asks. Health checks are in health.py.
+
+What RabbitMQ says of Erlang (processes, schedulers, its memory) has no counterpart and is not made up.
+"""
+
+import os
+import resource
+import shutil
+import sys
+import time
+from collections.abc import Container
+from importlib.metadata import version as installed_version
+from typing import TYPE_CHECKING, cast
+
+from starlette.responses import Response
+
+from rewindmq.engine.broker.administration import CLUSTER_NAME
+from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
+from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
+from rewindmq.engine.http.listing import Item, listed, queues_by_name, single
+from rewindmq.engine.http.resources.clients import visible_sessions
+from rewindmq.engine.http.resources.clock import clock_item
+from rewindmq.engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
+from rewindmq.engine.logging_setup import LEVELS, set_level
+from rewindmq.engine.routing.exchange_types import EXCHANGE_TYPES
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.watermarks import disk_limit, memory_watermark, resident_bytes
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker, Session
+    from rewindmq.engine.runtime.partition import Partition
+
+STARTED = time.monotonic()
+PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
+AT_ONCE = 512  # queues that are counted before others may have their turn
+MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
+
+
+def uptime_seconds() -> float:
+    return time.monotonic() - STARTED
+
+
+def open_descriptors() -> tuple[int, int]:
+    """(open, most)"""
+    try:
+        used = len(os.listdir("/proc/self/fd"))
+    except OSError:
+        used = 0
+    return used, resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+async def totals(
+    broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
+) -> dict[str, int]:
+    """Of these vhosts and sessions, or of all."""
+    pairs = await queues_by_name(broker, work, broker.topology.vhosts if vhosts is None else vhosts)
+    depth, consumers = depth_of(()), 0
+    for first in range(0, len(pairs), AT_ONCE):
+        queues = [queue for _, queue in pairs[first : first + AT_ONCE]]
+        depth = summed((depth, depth_of(queues)))
+        consumers += sum(queue.consumer_count() for queue in queues)
+        if work.due:
+            await work.give_way()
+    open_sessions = list(broker.sessions.values()) if sessions is None else sessions
+    return {
+        **depth, "queues": len(pairs), "consumers": consumers,
+        "connections": len(open_sessions), "channels": sum(len(each.channels) for each in open_sessions),
+        "exchanges": sum(vhosts is None or vhost in vhosts for vhost, _ in broker.topology.exchanges),
+    }  # fmt: skip
+
+
+async def overview(call: Call) -> Response:
+    """Who may not monitor is told of his own vhosts and connections only, and of none of the machine's addresses."""
+    broker = call.broker
+    config = broker.config
+    monitors = call.monitors
+    item: Item = {
+        "management_version": RABBITMQ_VERSION, "rates_mode": "basic", "exchange_types": exchange_types(),
+        "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
+        "product_name": "RewindMQ", "product_version": VERSION, "rabbitmq_version": RABBITMQ_VERSION,
+        "python_version": sys.version.split()[0], "node": config.node, "cluster_name": broker.cluster_name,
+        "disable_stats": call.asks("disable_stats"), "enable_queue_totals": call.asks("enable_queue_totals"),
+        "is_op_policy_updating_enabled": True, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
+        "log": [log_item(broker, partition) for partition in broker.partitions],
+        "publishing_blocked": broker.blocked, "alarms": alarms_of(broker),
+    }  # fmt: skip
+    vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
+    now = await (totals(broker, call.work) if monitors else totals(broker, call.work, vhosts, sessions))
+    item["object_totals"] = {
+        key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")
+    }  # fmt: skip
+    if not call.asks("disable_stats"):
+        item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
+    if monitors:
+        item |= {"listeners": listeners(broker), "contexts": contexts(broker)}
+    return single(call, item)
+
+
+def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sessions: "list[Session]") -> Item:
+    """Of the node; or, for a `user`, of what his connections did."""
+    known = statistics(broker)
+    messages, churn = of_node(broker)
+    if user is not None:
+        messages = summed(of_channel(channel) for session in sessions for channel in session.channels.values())
+    whose = "node" if user is None else f"user {user}"
+    depth: Numbers = {key: now[key] for key in ("messages", "messages_ready", "messages_unacknowledged")}
+    return {
+        "message_stats": known.rates.shown((whose, "message_stats"), messages),
+        "churn_rates": known.rates.shown(("node", "churn"), churn),
+        "queue_totals": known.rates.shown((whose, "queue_totals"), depth), "statistics_db_event_queue": 0,
+    }  # fmt: skip
+
+
+def alarms_of(broker: "Broker") -> list[Item]:
+    """Of this node."""
+    node = broker.config.node
+    return [{"node": node, "resource": name, "reason": reason} for name, reason in broker.alarms.in_effect()]
+
+
+def exchange_types() -> list[Item]:
+    return [
+        {"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()
+    ]  # fmt: skip
+
+
+def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
+    """(protocol, address, port) of those that take connections: an operator may have suspended those for AMQP."""
+    listeners = broker.listeners
+    suspended = listeners is not None and not listeners.open
+    return [each for each in broker.config.listeners if not (suspended and each[0].startswith("amqp"))]
+
+
+def listeners(broker: "Broker") -> list[Item]:
+    return [
+        {"node": broker.config.node, "protocol": protocol, "ip_address": address, "port": port, "socket_opts": {}}
+        for protocol, address, port in open_listeners(broker)
+    ]
+
+
+def contexts(broker: "Broker") -> list[Item]:
+    names = {"http": "RabbitMQ Management", "https": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
+    return [
+        {"node": broker.config.node, "description": names[protocol], "path": "/", "ip": address, "port": str(port),
+         "ssl_opts": [], "protocol": protocol}
+        for protocol, address, port in broker.config.listeners if protocol in names
+    ]  # fmt: skip
+
+
+def log_item(broker: "Broker", partition: "Partition") -> Item:
+    """`leader`, `members`, `online`: Kafka's brokers, or this node."""
+    members = broker.keeper.members(partition)
+    return {
+        "partition": partition.name, "topic": broker.config.topic_of(partition.name),
+        "next_offset": partition.next_offset,
+        "durable_offset": partition.durable_offset, "state_offset": partition.machine.next_offset,
+        "leader": members.leader, "members": list(members.members), "online": list(members.online),
+        "owned": partition.owned,
+    }  # fmt: skip
+
+
+async def whoami(call: Call) -> Response:
+    return reply({"name": call.user, "tags": list(call.tags), "is_internal_user": True})
+
+
+async def version(call: Call) -> Response:
+    return reply(RABBITMQ_VERSION)
+
+
+async def cluster_name(call: Call) -> Response:
+    return reply({"name": call.broker.cluster_name})
+
+
+async def set_cluster_name(call: Call) -> Response:
+    """PUT /api/cluster-name {"name": ...}, for administrators. It is a global parameter, as in RabbitMQ."""
+    call.require()
+    content = await call.body("name")
+    name = text(content, "name", "")
+    if not name:
+        raise bad_request("the cluster's name must not be empty")
+    await call.broker.set_global_parameter(call.user, CLUSTER_NAME, name)
+    await call.durable()
+    return Response(status_code=204)
+
+
+# -- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def node_items(broker: "Broker") -> list[Item]:
+    """All nodes that share the log and are alive, by name. Of the others it is known what they said when they joined.
+    `owned_partitions`: whose duties (timers, dead letters) the node has; null: that only the node itself can tell."""
+    own = broker.keeper.epoch
+    others: list[Item] = [
+        {"name": joined.node, "type": "disc", "running": True, "address": joined.address, "epoch": epoch,
+         "owned_partitions": None, "partitions": [],
+         "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": joined.version}]}
+        for epoch, joined in broker.topology.nodes.items()
+        if epoch != own
+    ]  # fmt: skip
+    return sorted([node_item(broker), *others], key=lambda item: str(item["name"]))
+
+
+def node_item(broker: "Broker") -> Item:
+    used, most = open_descriptors()
+    config = broker.config
+    switches = resource.getrusage(resource.RUSAGE_SELF)
+    numbers: Numbers = {
+        "mem_used": resident_bytes(), "fd_used": used, "sockets_used": len(broker.sessions),
+        "disk_free": shutil.disk_usage(config.data).free,
+        "context_switches": switches.ru_nvcsw + switches.ru_nivcsw,
+    }  # fmt: skip
+    _, churn = of_node(broker)
+    known = statistics(broker).rates
+    return {
+        "name": config.node, "type": "disc", "running": broker.keeper.joined, "being_drained": False,
+        "os_pid": str(os.getpid()), "address": config.address, "epoch": broker.keeper.epoch,
+        "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
+        "uptime": int(uptime_seconds() * 1000), "mem_limit": broker.memory.limit_bytes,
+        "mem_alarm": broker.alarms.memory, "mem_calculation_strategy": "rss",
+        "disk_free_limit": broker.alarms.disk_limit_bytes,
+        "disk_free_alarm": any(name == "disk" for name, _ in broker.alarms.in_effect()),
+        "fd_total": most, "sockets_total": most, "partitions": [], "cluster_links": [],
+        "processors": os.cpu_count() or 1, "db_dir": str(config.data), "log_files": ["<stderr>"], "config_files": [],
+        "rates_mode": "basic", "exchange_types": exchange_types(), "enabled_plugins": list(PLUGINS),
+        "clock": clock_item(broker),
+        "auth_mechanisms": [
+            {"name": name, "description": description, "enabled": True} for name, description in MECHANISMS.items()
+        ],
+        "contexts": contexts(broker),
+        "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": VERSION},
+                         {"name": "uvicorn", "description": "ASGI server", "version": installed_version("uvicorn")}],
+        **known.shown(("node", "usage"), numbers), **known.shown(("node", "churn"), churn),
+    }  # fmt: skip
+
+
+async def nodes(call: Call) -> Response:
+    call.require("monitoring")
+    return await listed(call, node_items(call.broker))
+
+
+def node_named(call: Call) -> Item:
+    call.require("monitoring")
+    for item in node_items(call.broker):
+        if item["name"] == call.segment("node"):
+            return item
+    raise not_found()
+
+
+async def node(call: Call) -> Response:
+    return single(call, node_named(call))
+
+
+async def set_log_level(call: Call) -> Response:
+    """PUT .../log-level {"level": ...}, for administrators, until the node stops."""
+    call.require()
+    if call.segment("node") != call.broker.config.node:
+        raise not_found()
+    content = await call.body("level")
+    level = text(content, "level", "")
+    if level not in LEVELS:
+        raise bad_request(f"the level must be one of {', '.join(LEVELS)}")
+    set_level(level)
+    return Response(status_code=204)
+
+
+async def memory(call: Call) -> Response:
+    """Of this process, and what of it is held for clients, by kind (engine/runtime/memory.py), in the shape of
+    RabbitMQ's."""
+    item = node_named(call)
+    if "mem_used" not in item:  # another node
+        raise not_found()
+    used, account = cast(int, item["mem_used"]), call.broker.memory
+    held = {kind.value: size for kind, size in account.by_kind.items()}
+    return reply({"memory": {**held, "strategy": "rss", "total": {"rss": used, "held": account.held_bytes}}})
+
+
+# -- limits -----------------------------------------------------------------------------------------------------------
+
+
+async def set_limit(call: Call) -> Response:
+    """PUT .../limits/vm_memory_high_watermark or disk_free_limit {"value": "0.4"}, as `rewindmq start` takes it. Of
+    this node, until it stops."""
+    call.require()
+    if call.segment("node") != call.broker.config.node:
+        raise not_found("only this node's limits can be set here", "not_found")
+    setters = {
+        "vm_memory_high_watermark": (memory_watermark, call.broker.alarms.set_memory_limit),
+        "disk_free_limit": (disk_limit, call.broker.alarms.set_disk_limit),
+    }
+    parse, put = setters.get(call.segment("limit"), (None, None))
+    if parse is None or put is None:
+        raise not_found()
+    content = await call.body("value")
+    try:
+        put(parse(str(content["value"])))
+    except ValueError as error:
+        raise bad_request(str(error)) from None
+    return Response(status_code=204)

@@ -1,0 +1,102 @@
+"""Runtime parameters and global parameters over HTTP, for policymakers and administrators."""
+
+import json
+
+from starlette.responses import Response
+
+from rewindmq.engine.broker.parameters import all_parameters
+from rewindmq.engine.http.call import Call, done, not_found, reply
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.schemas.events import GlobalParameterSet
+
+
+def chosen(call: Call, vhosts: set[str], component: str | None = None) -> list[Item]:
+    return [
+        each
+        for each in all_parameters(call.broker.topology)
+        if each["vhost"] in vhosts and component in (None, each["component"])
+    ]
+
+
+async def list_all(call: Call) -> Response:
+    call.require_policymaker()
+    return await listed(call, chosen(call, set(call.visible_vhosts())))
+
+
+async def list_component(call: Call) -> Response:
+    call.require_policymaker()
+    return await listed(call, chosen(call, set(call.visible_vhosts()), call.segment("component")))
+
+
+async def list_vhost(call: Call) -> Response:
+    vhost = call.policymakers_vhost
+    return await listed(call, chosen(call, {vhost}, call.segment("component")))
+
+
+def named(call: Call) -> Item | None:
+    vhost, name = call.policymakers_vhost, call.segment("name")
+    found = (each for each in chosen(call, {vhost}, call.segment("component")) if each["name"] == name)
+    return next(found, None)
+
+
+async def show(call: Call) -> Response:
+    found = named(call)
+    if found is None:
+        raise not_found()
+    return reply(found)
+
+
+async def put(call: Call) -> Response:
+    new = named(call) is None
+    where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
+    content = await call.body("value")
+    await call.broker.set_parameter(call.user, *where, content["value"])
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    if named(call) is None:
+        raise not_found()
+    where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
+    await call.broker.clear_parameter(call.user, *where)
+    await call.durable()
+    return Response(status_code=204)
+
+
+# -- global parameters
+def global_item(parameter: GlobalParameterSet) -> Item:
+    return {"name": parameter.name, "value": json.loads(parameter.value)}
+
+
+async def list_global(call: Call) -> Response:
+    call.require_policymaker()
+    return await listed(call, [global_item(each) for _, each in sorted(call.broker.topology.global_parameters.items())])
+
+
+async def show_global(call: Call) -> Response:
+    call.require_policymaker()
+    found = call.broker.topology.global_parameters.get(call.segment("name"))
+    if found is None:
+        raise not_found()
+    return reply(global_item(found))
+
+
+async def put_global(call: Call) -> Response:
+    call.require_policymaker()
+    name = call.segment("name")
+    content = await call.body("value")
+    new = name not in call.broker.topology.global_parameters
+    await call.broker.set_global_parameter(call.user, name, content["value"])
+    await call.durable()
+    return done(new)
+
+
+async def delete_global(call: Call) -> Response:
+    call.require_policymaker()
+    name = call.segment("name")
+    if name not in call.broker.topology.global_parameters:
+        raise not_found()
+    await call.broker.clear_global_parameter(call.user, name)
+    await call.durable()
+    return Response(status_code=204)

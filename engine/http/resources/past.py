@@ -1,0 +1,202 @@
+"""What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
+
+`time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
+Who may read the queue now may read its past, back to its declaration: a queue that had the name before it is another
+incarnation. An administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue
+id.
+
+The fold runs in a process of its own (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
+any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
+more messages the first ones. A question is given up when its client hangs up.
+"""
+
+from dataclasses import dataclass, replace
+
+from starlette.responses import Response
+
+from rewindmq.engine.erasure.encryption import Subjects
+from rewindmq.engine.erasure.key_store import KeyStore
+from rewindmq.engine.http.arguments import table_of
+from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
+from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.pieces import encode
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.resources.queues import shown
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
+from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions, past_process
+from rewindmq.projections.marks import moment, name_in
+from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.events import Published
+
+MAX_COUNT = 10_000  # messages in one answer
+MAX_BODY_SHOWN = 65_536  # bytes of each body, unless `truncate` says less
+MAX_SHOWN = 16_777_216  # bytes of all bodies together
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What the reading process is asked."""
+
+    history: History
+    vhost: str
+    queue: str
+    at: At
+    first: int
+    count: int
+    truncate: int
+    keys: KeyStore
+    incarnation: int | None = None
+
+    def answer(self) -> "bytes | ApiError":
+        found = read_past(self)
+        return found if isinstance(found, ApiError) else encode(found).encode()
+
+
+async def read(process: PastProcess, question: Question, user: str) -> bytes:
+    """The answer, as JSON."""
+    try:
+        found = await process.ask(question, user)
+    except ProcessEnded as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
+    except RuntimeError as error:
+        raise ApiError(500, "internal_error", str(error)) from None
+    if isinstance(found, ApiError):
+        raise found
+    return found
+
+
+def read_past(question: Question) -> Item | ApiError:
+    """The answer, or the refusal (as a value: it has to go through the pipe)."""
+    try:
+        past = queue_at(
+            question.history, question.vhost, question.queue, question.at, question.first, question.count,
+            question.incarnation, Cut(Subjects("", question.keys, {}), question.truncate), MAX_SHOWN,
+        )  # fmt: skip
+        return past_item(past, question.truncate)
+    except NoSuchQueue as error:
+        return not_found(str(error), "not_found")
+    except RewindError as error:
+        return bad_request(str(error))
+    except LogError as error:
+        if question.history.kafka is not None and not isinstance(error, CorruptLog):
+            return ApiError(503, "service_unavailable", str(error))
+        return ApiError(500, "log_error", str(error))
+
+
+async def at(call: Call) -> Response:
+    vhost, name = call.segment("vhost"), call.segment("queue")
+    asked = number_of(call, "incarnation", 0) if "incarnation" in call.request.query_params else None
+    incarnation = readable_incarnation(call, vhost, name, asked)
+    when = moment_of(call, vhost, name)
+    first, count = number_of(call, "first", 0), number_of(call, "count", 100)
+    truncate = number_of(call, "truncate", MAX_BODY_SHOWN)
+    if count > MAX_COUNT or truncate > MAX_BODY_SHOWN:
+        raise bad_request(f"count is at most {MAX_COUNT}, truncate at most {MAX_BODY_SHOWN}")
+    if when.offset is None or when.offset > durable_offset(call, vhost, name):
+        await call.durable()  # the reader sees what is written
+    config = call.broker.config
+    keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
+    question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
+    return await unless_gone(call, answered(call, question))
+
+
+async def answered(call: Call, question: Question) -> Response:
+    return Response(await read(past_process, question, call.user), media_type="application/json")
+
+
+def durable_offset(call: Call, vhost: str, name: str) -> int:
+    """How far the log of the queue's partition is durable; 0 when the queue is not there now."""
+    partition = call.broker.partition_for(vhost, name)
+    return 0 if partition.machine.queue(vhost, name) is None else partition.durable_offset
+
+
+def readable_incarnation(call: Call, vhost: str, name: str, asked: int | None) -> int | None:
+    """The queue id whose past this user may read, None: of all that bore the name. AccessRefused, ResourceLocked,
+    ApiError (401, 404) when there is none."""
+    if "administrator" in call.tags:
+        return asked
+    call.broker.access.check(call.user, vhost, "read", "queue", name)
+    queue = call.broker.queue(vhost, name)
+    if queue is None or is_hidden(name):
+        raise not_found(f"no queue '{name}' in vhost '{vhost}'; only administrators may look at one that is gone")
+    call.require_read(queue)
+    if asked not in (None, queue.queue_id):
+        raise not_authorised(f"only administrators may look at another incarnation than {queue.queue_id}")
+    return queue.queue_id
+
+
+def partition_name(call: Call, vhost: str, name: str) -> str:
+    return call.broker.partition_for(vhost, name).machine.partition
+
+
+def moment_of(call: Call, vhost: str, name: str) -> At:
+    query = call.request.query_params
+    if ("time" in query) == ("offset" in query):
+        raise bad_request("give either time or offset")
+    if "offset" in query:
+        return At(offset=number_of(call, "offset", 0))
+    try:
+        text = query["time"] if name_in(query["time"]) else query["time"].replace(" ", "+")  # an unencoded + is a space
+        return moment(text, partition_name(call, vhost, name), lambda: call.broker.topology.marks)
+    except RewindError as error:
+        raise bad_request(str(error)) from None
+
+
+def number_of(call: Call, name: str, default: int) -> int:
+    value = call.request.query_params.get(name, str(default))
+    number = natural(value)
+    if number is None:
+        raise bad_request(f"{name} is a whole number, not {value!r}")
+    return number
+
+
+class Cut:
+    """Of each message as much as is shown. `subjects` has the keys as they are now: what was erased by now is not
+    shown."""
+
+    def __init__(self, subjects: Subjects, truncate: int) -> None:
+        self.subjects = subjects
+        self.truncate = truncate
+
+    def __call__(self, published: Published) -> Published:
+        opened = self.subjects.opened(published)
+        return replace(opened, body=opened.body[: self.truncate])
+
+
+def past_item(past: PastQueue, truncate: int) -> Item:
+    """`past` as it was read with a `Cut`."""
+    queue = past.queue
+    messages = [message_item(message, message.published, truncate, past.ahead_ms) for message in past.messages]
+    return {
+        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
+        "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,
+        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
+        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked, "message_bytes_ready": queue.message_bytes_ready,
+        "message_bytes_unacknowledged": queue.message_bytes_unacked, "consumers": queue.consumer_count(),
+        "outcomes": dict(queue.counters),
+        "at": {
+            "partition": past.partition, "offset": past.offset, "time": format_time(past.time_ms),
+            "time_ms": past.time_ms,
+        },
+        "message_details": messages,
+    }  # fmt: skip
+
+
+def message_item(message: PastMessage, published: Published, truncate: int, ahead_ms: int) -> Item:
+    view = message.view
+    expires = None if view.expires_ms is None else format_time(view.expires_ms - ahead_ms)
+    payload, encoding = shown(published.body, "auto", truncate)
+    return {
+        "message_id": view.message_id, "position": view.position, "state": view.state, "payload_bytes": view.size,
+        "redelivered": view.redelivered, "delivery_count": view.delivery_count,
+        "expires": expires, "consumer": view.consumer,
+        "published": format_time(message.published_ms), "exchange": published.route.exchange,
+        "routing_key": published.route.routing_key, "properties": properties_of(published.properties),
+        "payload": payload, "payload_encoding": encoding,
+    }  # fmt: skip

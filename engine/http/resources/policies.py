@@ -1,0 +1,100 @@
+"""Policies and operator policies over HTTP (S-019). A user with the tag policymaker sets policies, only an
+administrator sets operator policies, as in RabbitMQ.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import cast
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.schemas.events import OperatorPolicySet, PolicySet
+
+Set = PolicySet | OperatorPolicySet
+
+
+def policy_item(policy: Set) -> Item:
+    return {
+        "vhost": policy.vhost, "name": policy.name, "pattern": policy.pattern, "apply-to": policy.apply_to,
+        "definition": json.loads(policy.definition), "priority": policy.priority,
+    }  # fmt: skip
+
+
+def chosen(policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> list[Item]:
+    return [policy_item(policy) for (vhost, _), policy in sorted(policies.items()) if vhost in vhosts]
+
+
+def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
+    policy = policies.get((call.policymakers_vhost, call.segment("name")))
+    if policy is None:
+        raise not_found()
+    return policy
+
+
+async def list_all(call: Call) -> Response:
+    return await listed(call, chosen(call.broker.topology.policies, set(call.visible_vhosts())))
+
+
+async def list_all_operator(call: Call) -> Response:
+    return await listed(call, chosen(call.broker.topology.operator_policies, set(call.visible_vhosts())))
+
+
+async def list_vhost(call: Call) -> Response:
+    return await listed(call, chosen(call.broker.topology.policies, {call.vhost}))
+
+
+async def list_vhost_operator(call: Call) -> Response:
+    return await listed(call, chosen(call.broker.topology.operator_policies, {call.vhost}))
+
+
+async def show(call: Call) -> Response:
+    return reply(policy_item(named(call, call.broker.topology.policies)))
+
+
+async def show_operator(call: Call) -> Response:
+    call.require()
+    return reply(policy_item(named(call, call.broker.topology.operator_policies)))
+
+
+async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
+    """(pattern, definition, priority, apply-to) of the body; the broker judges what they say."""
+    content = await call.body("pattern", "definition")
+    definition = content["definition"]
+    if not isinstance(definition, dict):
+        raise bad_request("definition must be a JSON object")
+    priority = cast(int, content.get("priority", 0))
+    return text(content, "pattern", ""), dict(definition), priority, text(content, "apply-to", "all")
+
+
+async def put(call: Call) -> Response:
+    vhost, name = call.policymakers_vhost, call.segment("name")
+    new = (vhost, name) not in call.broker.topology.policies
+    await call.broker.set_policy(call.user, vhost, name, *await asked(call))
+    await call.durable()
+    return done(new)
+
+
+async def put_operator(call: Call) -> Response:
+    call.require()
+    vhost, name = call.vhost, call.segment("name")
+    new = (vhost, name) not in call.broker.topology.operator_policies
+    await call.broker.set_operator_policy(call.user, vhost, name, *await asked(call))
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    policy = named(call, call.broker.topology.policies)
+    await call.broker.clear_policy(call.user, policy.vhost, policy.name)
+    await call.durable()
+    return Response(status_code=204)
+
+
+async def delete_operator(call: Call) -> Response:
+    call.require()
+    policy = named(call, call.broker.topology.operator_policies)
+    await call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)
+    await call.durable()
+    return Response(status_code=204)

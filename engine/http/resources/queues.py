@@ -1,0 +1,228 @@
+"""Queues over HTTP: list, show, declare, delete, purge. What takes messages out is in messages.py."""
+
+import base64
+import json
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
+from rewindmq.engine.http.bodies import Json
+from rewindmq.engine.http.call import Call, bad_request, boolean, done, natural, not_found, reply
+from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, single
+from rewindmq.engine.http.properties import properties_of
+from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
+from rewindmq.engine.http.statistics import depth_of, statistics
+from rewindmq.projections.machine.data.message_order import redelivered_of, size_of
+from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
+from rewindmq.schemas.events import EPOCH_SHIFT
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.consumer import Consumer
+    from rewindmq.projections.machine.data.queue import Queue
+
+PEEKED_BYTES = 64  # of a body, as rabbitmq-queues has it
+
+
+async def list_all(call: Call) -> Response:
+    """/queues, and /queues/detailed: here both tell everything."""
+    return await queues_of(call, set(call.visible_vhosts()))
+
+
+async def list_vhost(call: Call) -> Response:
+    return await queues_of(call, {call.vhost})
+
+
+async def queues_of(call: Call, vhosts: set[str]) -> Response:
+    broker, found = call.broker, await queues_in(call, vhosts)
+    if call.asks("disable_stats"):
+        with_totals = call.asks("enable_queue_totals")
+        return await listed(call, found, lambda pair: plain_item(broker, *pair, with_totals))
+    columns = columns_of(call.request.query_params)
+    head = columns is not None and "head_message_timestamp" in columns
+    return await listed(call, found, lambda pair: queue_item(broker, *pair, head))
+
+
+def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
+    """`disable_stats=true`, with or without `enable_queue_totals=true`."""
+    item: Item = {
+        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
+        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive, "arguments": table_of(queue.arguments),
+        "argument_types": dict(types_of(queue.arguments)), "node": node_of(broker, queue), "state": "running",
+    }  # fmt: skip
+    if queue.policy:
+        item["policy"] = queue.policy.name
+    if queue.type in ("quorum", "stream"):
+        members = broker.keeper.members(partition)
+        item |= {"leader": members.leader, "members": list(members.members), "online": list(members.online)}
+    return item | depth_of([queue]) if with_totals else item
+
+
+async def show(call: Call) -> Response:
+    queue = call.queue()
+    partition = home_of(call.broker, queue)
+    item = queue_item(call.broker, partition, queue, head=True)
+    item["consumer_details"] = [consumer_item(call.broker, queue, consumer) for consumer in queue.consumers()]
+    return single(call, item | {"deliveries": [], "incoming": []})
+
+
+async def unacked(call: Call) -> Response:
+    """As LavinMQ has it: what is out, with whom. `consumer_tag` is "" where it was a basic.get."""
+    queue = call.queue()
+    call.require_read(queue)
+    found = [(holder, *each) for holder in queue.holders.values() for each in holder.held.items()]
+    return await listed(call, found, lambda each: unacked_item(call.broker, *each))
+
+
+def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, info: int) -> Item:
+    return {
+        "message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
+        "redelivered": redelivered_of(info),
+        "channel_details": channel_details(broker, holder.session, holder.channel),
+    }  # fmt: skip
+
+
+async def peek(call: Call) -> Response:
+    """GET .../peek/N: the Nth ready message from the front (the next is 1), which stays where it is. Ours: RabbitMQ has
+    it at the command line only, for quorum queues."""
+    queue = call.queue()
+    call.require_read(queue)
+    position = natural(call.segment("position"))
+    if position is None or position < 1:
+        raise bad_request("positions are numbers from 1 on")
+    beyond = position > queue.messages_ready
+    view = None if beyond else next(islice(queue.messages(), position - 1, None), None)
+    if view is None or view.state != "ready":
+        raise not_found("Target queue does not have a message at that position", "not_found")
+    home = home_of(call.broker, queue)
+    message = home.opened(home.message(queue.queue_id, view.message_id))
+    payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
+    return reply({
+        "message_id": view.message_id, "exchange": message.route.exchange, "routing_key": message.route.routing_key,
+        "properties": properties_of(message.properties), "payload": payload, "payload_encoding": encoding,
+        "payload_bytes": message.body_size, "redelivered": view.redelivered, "delivery_count": view.delivery_count,
+    })  # fmt: skip
+
+
+async def act(call: Call) -> Response:
+    """POST .../actions: what mirrors do. There are none, so it is done."""
+    call.require()
+    call.queue()
+    action = (await call.body("action"))["action"]
+    if action not in ("sync", "cancel_sync"):
+        return reply({"error": "bad_request", "reason": ["unknown", action]}, 400)
+    return Response(status_code=204)
+
+
+def home_of(broker: "Broker", queue: "Queue") -> "Partition":
+    return broker.partition_for(queue.vhost, queue.name)
+
+
+def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: bool) -> Item:
+    """A queue as RabbitMQ shows it. What RabbitMQ keeps apart and we do not (RAM, disk reads) is left out. `head`: also
+    look at the first message, which may read RocksDB."""
+    consumers = queue.consumers()
+    exclusive = next((consumer.tag for consumer in consumers if consumer.exclusive), None)
+    known = statistics(broker)
+    whose = partition.index, queue.queue_id
+    depth = known.rates.shown((whose, "depth"), depth_of([queue]))
+    item: Item = plain_item(broker, partition, queue, False) | depth | {
+        "policy": queue.policy.name if queue.policy else None,
+        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
+        "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
+        "consumers": len(consumers), "exclusive_consumer_tag": exclusive,
+        "single_active_consumer_tag": None if queue.active is None else queue.active.tag,
+        "messages_dlx": queue.messages_dlx, "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
+        "message_bytes_ready": queue.message_bytes_ready, "message_bytes_unacknowledged": queue.message_bytes_unacked,
+        "message_bytes_dlx": queue.message_bytes_dlx,
+        "head_message_timestamp": head_timestamp(partition, queue) if head else None,
+        "queue_id": queue.queue_id, "partition": partition.name, "outcomes": dict(queue.counters),
+    }  # fmt: skip
+    item |= known.message_stats(whose, known.of_queue(partition, queue))
+    if queue.quorum and queue.profile is RABBITMQ_4_3:
+        item |= of_rabbitmq_4_3(queue)
+    if queue.exclusive:
+        owner = broker.sessions.get(queue.owner)
+        item["owner_pid_details"] = elsewhere(broker, queue.owner) if owner is None else peer_details(broker, owner)
+    return item
+
+
+def of_rabbitmq_4_3(queue: "Queue") -> Item:
+    """What 4.3 shows of a quorum queue (rabbit_quorum_queue.erl handle_tick): its priorities, and what waits for its
+    time. Moments are milliseconds since 1970."""
+    assert queue.prioritized is not None
+    levels = queue.prioritized.counts()
+    settings = queue.settings
+    retry = f"{settings.retry} (min: {settings.retry_min_ms}ms, max: {settings.retry_max_ms}ms)"
+    item: Item = {
+        "messages_by_priority": {str(level): count for level, count in levels.items()},
+        "messages_active_priorities": len(levels), "messages_ready_returned": queue.returned.count,
+        "messages_delayed": queue.messages_delayed, "delayed_retry": retry if settings.retry else "disabled",
+        "delivery_limit": "unlimited" if settings.delivery_limit is None else settings.delivery_limit,
+    }  # fmt: skip
+    if queue.delayed is not None and queue.delayed.count > 0:
+        item |= {"next_delayed_at": queue.delayed.first_expiry(), "last_delayed_at": queue.delayed.last_expiry()}
+    return item
+
+
+def node_of(broker: "Broker", queue: "Queue") -> str:
+    """An exclusive queue is at the node of its connection. Any other is at every node, so at this one."""
+    joined = broker.topology.nodes.get(queue.owner >> EPOCH_SHIFT) if queue.exclusive else None
+    return broker.config.node if joined is None else joined.node
+
+
+def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
+    """The `timestamp` property of the first ready message (classic queues only, as in RabbitMQ)."""
+    if queue.type != "classic" or queue.gone:
+        return None
+    first = next(iter(queue.ready_ids()), None)
+    if first is None:
+        return None
+    message = partition.projector.message(queue.queue_id, first)
+    return properties_of(message.properties).get("timestamp")
+
+
+async def declare(call: Call) -> Response:
+    vhost, name = call.vhost, call.segment("queue")
+    content = await call.body()
+    arguments = arguments_from(content.get("arguments", {}))
+    durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
+    new = call.broker.queue(vhost, name) is None
+    async with call.session(vhost) as session:
+        await call.broker.declare_queue(session, name, False, durable, False, auto_delete, arguments)
+    await call.durable()
+    return done(new)
+
+
+async def delete(call: Call) -> Response:
+    queue = call.queue()
+    async with call.session(queue.vhost) as session:
+        deleted = await call.broker.delete_queue(session, queue.name, call.asks("if-unused"), call.asks("if-empty"))
+    await call.durable()
+    response = Response(status_code=204)
+    response.headers["x-messages-deleted"] = str(deleted)
+    return response
+
+
+async def purge(call: Call) -> Response:
+    queue = call.queue()
+    async with call.session(queue.vhost) as session:
+        purged = await call.broker.purge_queue(session, queue.name)
+    await call.durable()
+    response = Response(status_code=204)
+    response.headers["x-messages-purged"] = str(purged)
+    return response
+
+
+def shown(body: bytes, encoding: str, truncate: int | None) -> tuple[str, str]:
+    """A body for JSON: (text, "string" or "base64"). `encoding` auto: as a string when what is shown is UTF-8."""
+    cut = body if truncate is None else body[:truncate]
+    if encoding == "auto":
+        try:
+            return cut.decode(), "string"
+        except UnicodeDecodeError:
+            return base64.b64encode(cut).decode(), "base64"
+    return base64.b64encode(cut).decode(), "base64"

@@ -1,0 +1,273 @@
+"""Members and leaders of quorum queues (S-111 to S-130), by RabbitMQ's paths.
+
+- With a log in Kafka a queue's members are the replicas of its partition on Kafka's brokers. RewindMQ's own nodes hold
+  no part of a queue that others lack, so none of them is ever needed for a quorum.
+- The queues of a partition have their members and their leader in common.
+- Leaders are moved from here. A change of members is Kafka's own tool's: the answer (501) has its input and its command
+  line. On an embedded log there is one of everything, and nothing to change.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.call import ApiError, Call, bad_request, reply, text
+from rewindmq.engine.http.filters import NameFilter
+from rewindmq.engine.http.listing import Item
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import KafkaClients
+from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed, reassignment
+
+if TYPE_CHECKING:
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.projections.machine.data.queue import Queue
+
+T = TypeVar("T")
+Change = tuple[Placed, tuple[int, ...]]  # a partition and the replicas that it should have
+
+NO_MEMBERS = (
+    "the log is in this node's data directory, and there is one of everything: members are the replicas of a log in"
+    " Kafka (rewindmq start --kafka, docs/cluster.md)"
+)
+BY_KAFKA = (
+    "members are replicas of Kafka's partitions, and kafka-reassign-partitions.sh changes them: it is to be run with"
+    " this reassignment"
+)
+
+
+# -- asking -----------------------------------------------------------------------------------------------------------
+
+
+def quorum_queue(call: Call, refusal: str) -> "Queue":
+    queue = call.queue()
+    if queue.type != "quorum":
+        raise ApiError(503, "failed", refusal)
+    return queue
+
+
+async def status(call: Call) -> Response:
+    """A row for each member, with RabbitMQ's names. A member in sync has everything that is confirmed; of others Kafka
+    tells nothing."""
+    queue = quorum_queue(call, "Cannot get quorum status of a classic queue")
+    partition = call.broker.partition_for(queue.vhost, queue.name)
+    members = call.broker.keeper.members(partition)
+    return reply([
+        member_item(partition, member, member == members.leader, member in members.online)
+        for member in sorted(members.members)
+    ])  # fmt: skip
+
+
+def member_item(partition: "Partition", member: str, leads: bool, online: bool) -> Item:
+    committed = partition.durable_offset - 1
+    known = {
+        "Last Log Index": partition.next_offset - 1 if leads else committed, "Last Written": committed,
+        "Last Applied": partition.machine.next_offset - 1, "Commit Index": committed,
+    }  # fmt: skip
+    state = "leader" if leads else "follower" if online else "noproc"
+    return {
+        "Node Name": member, "Raft State": state, "Membership": "voter",
+        **(known if online else dict.fromkeys(known, "")), "Snapshot Index": "", "Term": "",
+        "Machine Version": partition.machine.machine_version,
+    }  # fmt: skip
+
+
+async def critical(call: Call) -> Response:
+    """Health check: would a quorum be lost without it? `?member=`: without this broker of Kafka's; else, without this
+    node, which holds no member of any queue."""
+    asked_for = call.request.query_params.get("member")
+    if asked_for is None or call.broker.config.kafka is None:
+        if len(call.broker.topology.nodes) > 1:
+            return reply({"status": "ok"})
+        return reply({"status": "ok", "reason": "single node cluster"})
+    replicas = replicas_of(call)
+    placed, member = await placed_and_member(replicas, asked_for)
+    needed = {each.name for each in placed if member in each.in_sync and len(each.in_sync) <= each.least_in_sync}
+    lost = [
+        {"name": queue.name, "virtual_host": queue.vhost, "type": queue.type, "partition": partition.name,
+         "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost}'"}
+        for partition, queue in await matching(call, ".*", ".*") if partition.name in needed
+    ]  # fmt: skip
+    if not needed:
+        return reply({"status": "ok"})
+    reason = f"Kafka would take nothing more without this broker: {', '.join(sorted(needed))}"
+    return reply({"status": "failed", "reason": reason, "queues": lost}, 503)
+
+
+# -- moving leaders ---------------------------------------------------------------------------------------------------
+
+
+async def rebalance(call: Call) -> Response:
+    """POST: the preferred leader of each partition leads. `vhost_pattern` and `queue_pattern` choose partitions by
+    their quorum queues; without them, it is all. The answer says how many quorum queues each leads then,
+    as far as the broker that was asked has heard."""
+    call.require()
+    content = await call.body()
+    patterns = text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*")
+    chosen = await matching(call, *patterns)
+    broker = call.broker
+    if broker.config.kafka is None:
+        return reply([{"Node name": broker.config.node, "Number of quorum queues": len(chosen)}])
+    replicas = replicas_of(call)
+    placed = await ask(replicas.placed)
+    names = {partition.name for partition, _ in chosen}
+    moving = placed if patterns == (".*", ".*") else [each for each in placed if each.name in names]
+    if moving:
+        await ask(lambda: replicas.elect_preferred(moving))
+        placed = await ask(replicas.placed)
+    addresses = await ask(replicas.brokers)
+    leaders = {each.name: each.leader for each in placed}
+    counts = dict.fromkeys(addresses, 0)
+    for partition, _ in chosen:
+        leader = leaders[partition.name]
+        counts[leader] = counts.get(leader, 0) + 1
+    return reply([
+        {"Node name": addresses.get(number, str(number)), "Number of quorum queues": count}
+        for number, count in counts.items()
+    ])  # fmt: skip
+
+
+async def transfer(call: Call) -> Response:
+    """POST .../leader: `node` leads the queue's partition. Only the first of the replicas can be made to from here."""
+    call.require()
+    queue = quorum_queue(call, "Cannot transfer leadership of a non-quorum queue")
+    replicas = replicas_of(call)
+    content = await call.body("node")
+    placed, member = await placed_and_member(replicas, text(content, "node", ""))
+    mine = of_queue(call, queue, placed)
+    if member == mine.leader:
+        raise ApiError(503, "failed", "The target node is already the leader of this queue")
+    if member not in mine.replicas:
+        raise bad_request(f"{text(content, 'node', '')} is not a member of the queue")
+    if mine.replicas[0] == member:
+        await ask(lambda: replicas.elect_preferred([mine]))
+        return Response(status_code=204)
+    first = (member, *(each for each in mine.replicas if each != member))
+    why, then = "the preferred leader is the first replica", "'rewindmq rebalance quorum' makes it lead"
+    return by_kafka(call, [(mine, first)], f"{why}; {BY_KAFKA}; then {then}")
+
+
+# -- changing members -------------------------------------------------------------------------------------------------
+
+
+async def add(call: Call) -> Response:
+    call.require()
+    queue = quorum_queue(call, "Cannot add members to a classic queue")
+    replicas = replicas_of(call)
+    placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""))
+    return by_kafka(call, grown([of_queue(call, queue, placed)], member))
+
+
+async def delete(call: Call) -> Response:
+    call.require()
+    queue = quorum_queue(call, "Cannot delete members of a classic queue")
+    replicas = replicas_of(call)
+    placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""), gone=True)
+    return by_kafka(call, shrunk([of_queue(call, queue, placed)], member))
+
+
+async def grow(call: Call) -> Response:
+    """A member on this broker for each partition (`even`: with an even number of them) that has a matching quorum
+    queue, and of the metadata, without which no queue is of any use."""
+    call.require()
+    replicas = replicas_of(call)
+    content = await call.body("strategy", "queue_pattern", "vhost_pattern")
+    strategy = text(content, "strategy", "")
+    if strategy not in ("all", "even"):
+        raise bad_request(f"strategy '{strategy}' is not recognised.")
+    placed, member = await placed_and_member(replicas, call.segment("node"))
+    chosen = await matching(call, text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*"))
+    names = {partition.name for partition, _ in chosen} | {"metadata-0", "nodes-0"}
+    of_these = [each for each in placed if each.name in names]
+    return by_kafka(call, grown([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
+
+
+async def shrink(call: Call) -> Response:
+    """No member on this broker any more, before it goes for good (S-130)."""
+    call.require()
+    replicas = replicas_of(call)
+    placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
+    return by_kafka(call, shrunk(placed, member))
+
+
+def grown(placed: Iterable[Placed], member: int) -> list[Change]:
+    return [(each, (*each.replicas, member)) for each in placed if member not in each.replicas]
+
+
+def shrunk(placed: Iterable[Placed], member: int) -> list[Change]:
+    changes: list[Change] = []
+    for each in placed:
+        if member in each.replicas:
+            left = tuple(other for other in each.replicas if other != member)
+            if len(left) < max(1, each.least_in_sync):
+                raise ApiError(503, "failed", f"{each.name} would have {len(left)} replicas, and Kafka takes nothing"
+                               f" with fewer than {max(1, each.least_in_sync)}: add another first")  # fmt: skip
+            changes.append((each, left))
+    return changes
+
+
+def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> Response:
+    """204 when there is nothing to change, else what is left to do."""
+    if not changes:
+        return Response(status_code=204)
+    config = call.broker.config
+    secured = " --command-config client.properties" if config.kafka_settings else ""
+    command = f"kafka-reassign-partitions.sh --bootstrap-server {config.kafka}{secured}"
+    return reply({
+        "error": "not_implemented", "reason": reason,
+        "reassignment": reassignment([each.with_replicas(replicas) for each, replicas in changes]),
+        "command": f"{command} --reassignment-json-file reassignment.json --execute",
+        "partitions": [
+            {"partition": each.name, "members": list(each.replicas), "wanted": list(replicas)}
+            for each, replicas in changes
+        ],
+    }, 501)  # fmt: skip
+
+
+# -- what they have in common -----------------------------------------------------------------------------------------
+
+
+def replicas_of(call: Call) -> KafkaReplicas:
+    config = call.broker.config
+    if config.kafka is None:
+        raise ApiError(501, "not_implemented", NO_MEMBERS)
+    return KafkaReplicas(KafkaClients(config.kafka, dict(config.kafka_settings)), config.kafka_prefix)
+
+
+async def ask(question: Callable[[], T]) -> T:
+    """Beside the loop: Kafka may take its time."""
+    try:
+        return await asyncio.to_thread(question)
+    except LogError as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+
+
+async def placed_and_member(replicas: KafkaReplicas, named: str, gone: bool = False) -> tuple[list[Placed], int]:
+    """Where everything is, and the id of the broker that is named by its id or address. One that is `gone` is known by
+    its id alone, as long as something is placed on it."""
+    placed, addresses = await ask(replicas.placed), await ask(replicas.brokers)
+    for number, address in addresses.items():
+        if named in (str(number), address):
+            return placed, number
+    if gone and named.isascii() and named.isdigit() and any(int(named) in each.replicas for each in placed):
+        return placed, int(named)
+    known = ", ".join(f"{address} (id {number})" for number, address in addresses.items())
+    raise bad_request(f"node '{named}' is not a member of the cluster; Kafka's brokers are {known}")
+
+
+def of_queue(call: Call, queue: "Queue", placed: Sequence[Placed]) -> Placed:
+    name = call.broker.partition_for(queue.vhost, queue.name).name
+    return next(each for each in placed if each.name == name)
+
+
+async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[tuple["Partition", "Queue"]]:
+    """The quorum queues whose names and vhosts the patterns are found in."""
+    vhosts, names = NameFilter(vhost_pattern), NameFilter(queue_pattern)
+    chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
+    return [
+        (partition, queue)
+        for partition in call.broker.partitions
+        async for queue in call.work.over(list(partition.machine.queues()))
+        if queue.type == "quorum" and queue.vhost in chosen and names.fits(queue.name)
+    ]

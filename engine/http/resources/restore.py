@@ -1,0 +1,143 @@
+"""Bring back what was lost: POST /api/queues/{vhost}/{queue}/restore
+
+    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      of which moment; a time may be mark:NAME
+    "only": ["purged", "expired", ...] or "all"    what became of them since; if not given: what was undone took them,
+                                                   and at a moment all that no consumer took
+    "messages": [ids]                              only these; with no moment: as they were published, whenever
+    "to": "queue"                                  into another queue of the vhost
+    "name": "..."                                  each message comes back once under a name
+    "dry_run": true                                only say what would
+    "incarnation": queue id                        only of this one of all queues that bore the name
+
+A user who may read the queue and write to the target may bring back what the queue has had that is there now.
+Administrators may also bring back what an earlier queue of the name had, or one that is gone. The answer says how many
+came back (`restored`), had come back already under this name (`duplicates`), or were refused by the target's limits
+(`refused`).
+A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; asked again after a
+crash, those that are missing. `bindings_lost` are those that can't be made again (their exchange is gone, the user may
+not), each with the reason.
+"""
+
+from starlette.responses import Response
+
+from rewindmq.engine.http.bodies import MAX_VALUES, Json
+from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
+from rewindmq.engine.http.resources.bindings import binding_item
+from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
+from rewindmq.engine.rewind.bindings_at import Lost, split
+from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.engine.rewind.restore import (
+    FATES,
+    LOST,
+    THERE,
+    UNDONE,
+    UNDONE_FATES,
+    NoPlan,
+    Plan,
+    Wish,
+    name_of,
+    restore,
+    to_bind,
+)
+from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, past_process
+from rewindmq.projections.marks import moment
+from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.schemas.events import Bound
+
+MAX_MESSAGES = 100_000  # ids in one request
+
+
+async def post(call: Call) -> Response:
+    vhost, queue = call.vhost, call.segment("queue")
+    readable_incarnation(call, vhost, queue, None)
+    content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
+    target = text(content, "to", queue)
+    dry_run = boolean(content, "dry_run", False)
+    wish = wish_of(call, vhost, queue, target, content)
+    if call.broker.blocked is not None and not dry_run:
+        raise bad_request(f"publishing is blocked: {call.broker.blocked}")
+    await call.durable()  # the reader sees what is written
+    try:
+        plan = await past_process.ask(wish, call.user)
+        if isinstance(plan, NoPlan):
+            raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
+        name = text(content, "name", name_of(plan))
+        answer = told(plan, target, name) | {"dry_run": dry_run}
+        if dry_run:
+            return reply(answer | shown(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
+        async with call.session(vhost) as session:
+            done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
+    except ProcessEnded as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    except TooManyQuestions as error:
+        raise ApiError(429, "too_many_requests", str(error)) from None
+    return reply(answer | {
+        "restored": done.restored, "duplicates": done.duplicates, "refused": done.refused, "declared": done.declared,
+        **shown(done.bound, done.lost),
+    })  # fmt: skip
+
+
+def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> Wish:
+    given = [key for key in ("time", "offset", "undo") if key in content]
+    if len(given) > 1 or not (given or content.get("messages")):
+        raise bad_request("give one of time, offset and undo, or messages")
+    unknown = content.keys() - {"time", "offset", "undo", "only", "messages", "to", "name", "dry_run", "incarnation"}
+    if unknown:
+        raise bad_request(f"unknown key {min(unknown)!r}")
+    undo = text(content, "undo", "")
+    if undo and undo not in UNDONE:
+        raise bad_request(f"undo is one of {', '.join(UNDONE)}, not {undo!r}")
+    fates = fates_of(content["only"]) if "only" in content else UNDONE_FATES.get(undo, LOST)
+    if target == queue and any(fate in THERE for fate in fates):
+        fates = tuple(fate for fate in fates if fate not in THERE)  # it would be in there twice
+    at = moment_of(call, vhost, queue, content)
+    asked = integer(content, "incarnation", 0) if "incarnation" in content else None
+    incarnation = readable_incarnation(call, vhost, queue, asked)
+    return Wish(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
+
+
+def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
+    offset = content.get("offset")
+    if "time" in content:
+        try:
+            partition = partition_name(call, vhost, queue)
+            return moment(text(content, "time", ""), partition, lambda: call.broker.topology.marks)
+        except RewindError as error:
+            raise bad_request(str(error)) from None
+    if offset is None:
+        return None
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise bad_request(f"offset is a whole number, not {offset!r}")
+    return At(offset=offset)
+
+
+def fates_of(only: Json) -> tuple[str, ...]:
+    if only == "all":
+        return FATES
+    if not isinstance(only, list) or not only or any(fate not in FATES for fate in only):
+        raise bad_request(f'only is "all", or a list of {", ".join(FATES)}')
+    return tuple(str(fate) for fate in only)
+
+
+def ids_of(content: dict[str, Json]) -> frozenset[int]:
+    ids = content.get("messages", [])
+    if not isinstance(ids, list) or any(isinstance(each, bool) or not isinstance(each, int) for each in ids):
+        raise bad_request("messages is a list of message ids")
+    if len(ids) > MAX_MESSAGES:
+        raise bad_request(f"at most {MAX_MESSAGES} messages at a time")
+    return frozenset(each for each in ids if isinstance(each, int))
+
+
+def shown(bound: list[Bound], lost: list[Lost]) -> dict[str, object]:
+    return {
+        "bindings": [binding_item(each) for each in bound],
+        "bindings_lost": [binding_item(each.bound) | {"reason": each.reason} for each in lost],
+    }
+
+
+def told(plan: Plan, target: str, name: str) -> dict[str, object]:
+    return {
+        "name": name, "vhost": plan.vhost, "queue": plan.queue, "to": target,
+        "at": {"partition": plan.partition, "offset": plan.offset, "time": format_time(plan.time_ms)},
+        "messages": len(plan.wanted), "message_bytes": sum(each.size for each in plan.wanted), "fates": plan.fates,
+    }  # fmt: skip

@@ -1,0 +1,59 @@
+"""This node's folded state as a tar (engine/cluster/state_copy.py): GET /api/state. For administrators, since the
+bodies of all that is queued are in it; on Kafka only, since an embedded log is beside its state, which is of no use
+without it.
+
+One copy at a time. The broker goes on meanwhile: files are read in threads, and no faster than the client takes them.
+"""
+
+import asyncio
+import logging
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from rewindmq.engine.cluster.state_copy import CopyUnderWay, StateCopy
+from rewindmq.engine.http.call import ApiError, Call, bad_request
+from rewindmq.projections.store.store import StoreError
+
+STALLED_SECONDS = 120  # a client that takes nothing for so long is given up: it keeps room on the disk
+
+logger = logging.getLogger(__name__)
+
+
+class Sent(StreamingResponse):
+    """The copy is closed at the end, however it comes: sent, the client gone or stalled, the broker stopped."""
+
+    def __init__(self, copy: StateCopy) -> None:
+        super().__init__(copy.pieces(), media_type="application/x-tar")
+        self._copy = copy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_in_time(message: Message) -> None:
+            async with asyncio.timeout(STALLED_SECONDS):
+                await send(message)
+
+        try:
+            await super().__call__(scope, receive, send_in_time)
+        except (OSError, TimeoutError, asyncio.CancelledError) as error:  # then the server closes the connection
+            logger.warning("a copy of the state was not sent to its end: %s", str(error) or type(error).__name__)
+        finally:
+            await asyncio.to_thread(self._copy.close)
+
+
+async def copy(call: Call) -> Response:
+    call.require()
+    try:
+        store = call.broker.keeper.written_state()
+        if store is None:
+            raise bad_request("the log of this broker is in its data directory, and its state is of no use without it:"
+                              " back up the log (docs/operators.md)")  # fmt: skip
+        made = StateCopy(call.broker.config.data, call.broker.config.node)
+        try:
+            await asyncio.to_thread(made.make, store)
+        except BaseException:
+            await asyncio.to_thread(made.close)
+            raise
+    except (CopyUnderWay, StoreError, OSError) as error:
+        raise ApiError(503, "service_unavailable", str(error)) from None
+    logger.info("%s copies the state of this node", call.user)
+    return Sent(made)

@@ -1,0 +1,175 @@
+"""Serves the management API: uvicorn's HTTP/1.1 over connections that come in by a door (engine/runtime/admission.py),
+with a limit for each thing that a client can keep us waiting for.
+
+    HEADER_SECONDS   from the connection, or from the answer before, until a request's header is there
+    BODY_SECONDS     from the header until the whole body is
+    STALL_SECONDS    an answer of which the client takes not a byte
+    uvicorn's own    5 seconds between two requests; 16 KiB for a header
+
+A connection counts as logged in from its first answered request with a right password on (`Guest.log_in`).
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import h11
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rewindmq.engine.http.bodies import body_process
+from rewindmq.engine.rewind.worker import past_process
+from rewindmq.engine.runtime.admission import Door, Guest, Listener
+from rewindmq.engine.runtime.loop_share import LoopShare
+
+HEADER_SECONDS = 10.0
+BODY_SECONDS = 120.0
+STALL_SECONDS = 60.0
+TICKS = 10  # of uvicorn's tenths of a second between two looks for what is late
+GRACEFUL_SECONDS = 3
+RETRY_AFTER_SECONDS = 5
+
+# A bound socket, and what TLS needs where it is over TLS.
+Listening = tuple[socket.socket, ssl.SSLContext | None]
+
+
+def refusal() -> bytes:
+    """What a client is sent that the door does not let in."""
+    content = {"error": "service_unavailable", "reason": "too many connections: try again, or close some"}
+    body = json.dumps(content).encode()
+    head = (
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nconnection: close\r\n"
+        f"retry-after: {RETRY_AFTER_SECONDS}\r\ncontent-length: {len(body)}\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class HttpProtocol(H11Protocol):
+    """uvicorn's protocol of one connection, as the guest of a door."""
+
+    def __init__(self, server: "_Server", guest: Guest) -> None:
+        super().__init__(server.config, server.server_state, {})
+        self.guest = guest
+        self.share = server.share
+        self._received = b""  # and not read yet
+        self._held = False
+        self._waits_for = ""  # the client: "header", "body", "stall" (of an answer); "": the client waits for us
+        self._since = 0.0
+        self._unsent = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(cast(asyncio.Transport, transport))
+        self.app_state["guest"] = self.guest
+        self._waits_for, self._since = "header", self.loop.time()
+
+    def data_received(self, data: bytes) -> None:
+        """Requests are read in the API's share of the loop's time: many clients at once are read one after another."""
+        self._received += data
+        if len(self._received) == len(data):
+            self.share.call(self._read)
+        if len(self._received) > HIGH_WATER_LIMIT and not self._held:
+            self._held = True
+            self.transport.pause_reading()
+
+    def _read(self) -> None:
+        data, self._received = self._received, b""
+        if self.transport.is_closing():
+            return
+        if self._held:
+            self._held = False
+            self.transport.resume_reading()
+        super().data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.guest.leave()
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()
+
+    def on_response_complete(self) -> None:
+        self._waits_for, self._since = "header", self.loop.time()
+        super().on_response_complete()
+
+    def look(self, now: float) -> None:
+        """Once a second: a client that keeps us waiting for too long is dropped."""
+        unsent = self.transport.get_write_buffer_size()
+        waits_for = self._waiting(unsent)
+        if waits_for != self._waits_for or (waits_for == "stall" and unsent < self._unsent):
+            self._waits_for, self._since = waits_for, now
+        self._unsent = unsent
+        most = {"header": HEADER_SECONDS, "body": BODY_SECONDS, "stall": STALL_SECONDS}.get(waits_for)
+        if most is not None and now - self._since > most:
+            self.transport.abort()
+
+    def _waiting(self, unsent: int) -> str:
+        if self.conn.their_state is h11.SEND_BODY:
+            return "body"
+        if unsent:
+            return "stall"
+        answered = self.cycle is None or self.cycle.response_complete
+        return "header" if answered else ""
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its signal handlers (the broker's own process decides when to stop), with our listeners."""
+
+    def __init__(self, config: uvicorn.Config, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+        super().__init__(config)
+        self.share = share
+        self._listening = listening
+        self._door = door
+        self._listeners: list[Listener] = []
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: Any = None) -> None:
+        self.servers = []
+        self._listeners = [
+            Listener(sock, self._door, lambda guest: HttpProtocol(self, guest), context, HEADER_SECONDS, refusal())
+            for sock, context in self._listening
+        ]
+        self.started = True
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % TICKS == 0:
+            now = asyncio.get_running_loop().time()
+            for connection in list(self.server_state.connections):
+                cast(HttpProtocol, connection).look(now)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        for listener in self._listeners:
+            listener.close()
+        await super().shutdown()
+
+
+async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share: LoopShare) -> None:
+    """Serve there, in this share of the loop's time, until cancelled; then take no more requests, let those under way
+    finish (3 seconds at most), and return by raising CancelledError."""
+    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    config = uvicorn.Config(
+        app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        timeout_graceful_shutdown=GRACEFUL_SECONDS,
+    )  # fmt: skip
+    config.load()
+    server = _Server(config, listening, door, share)
+    task = asyncio.create_task(server.serve())
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        server.should_exit = True
+        await task
+        raise
+    finally:
+        for sock, _ in listening:
+            sock.close()
+        past_process.close()
+        body_process.close()

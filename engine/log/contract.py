@@ -1,0 +1,103 @@
+"""The contract of a log: partitions of records in a total order, durable when committed.
+
+    metadata-0              vhosts, users, exchanges, bindings, policies
+    queues-0 .. queues-N-1  everything that happens in queues; a queue's partition is murmur2("vhost/queue") mod N
+
+A record is the Avro binary of one envelope (`rewindmq.schemas.codec`). Its offset is its position in the partition,
+from 0.
+
+Appending is in memory and at once; `commit` makes everything appended so far durable with one write and one fsync
+(group commit) in a thread, and calls back in the loop. While a commit is under way, what is appended meanwhile waits
+for the next one, so the group grows with the load.
+
+    offset = log.append(partition, timestamp_ms, record)
+    log.commit()                         # kick; does nothing when nothing waits or a commit is under way
+    log.on_durable = callback            # callback(): called in the loop after each commit; look at durable_offset
+
+Reading never sees what is not yet written. Offsets are int, times are milliseconds since the epoch.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+class LogError(Exception):
+    """Something is wrong with the log; the text names partition, file and offset."""
+
+
+class NoAnswer(LogError):
+    """Nobody is there who has the log: it may be sound, and there another time."""
+
+
+class CorruptLog(LogError):
+    """Bytes in the middle of the log are not what was written: `file`, byte `position`, first `offset` of the block."""
+
+    def __init__(self, file: Path, position: int, offset: int, why: str) -> None:
+        super().__init__(f"{file}: block at byte {position} (offset {offset}): {why}")
+        self.file = file
+        self.position = position
+        self.offset = offset
+        self.why = why
+
+    def __reduce__(self) -> tuple[type["CorruptLog"], tuple[Path, int, int, str]]:
+        """It may come from another process."""
+        return CorruptLog, (self.file, self.position, self.offset, self.why)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One group commit as stored. `records` are the Avro binaries of its envelopes, `first_offset` that of records[0].
+    `chain` is the hash chain up to and including this block (32 bytes)."""
+
+    first_offset: int
+    records: Sequence[bytes]
+    max_timestamp_ms: int
+    chain: bytes
+    file: Path
+    position: int
+    timestamps_ms: Sequence[int] | None = None  # of each record, where the log gives them; None: the envelopes' own
+
+
+class LogPartition(Protocol):
+    name: str
+    framed: bool  # False: records are bare; True: Avro single objects (engine/log/shared_contract.py)
+    start_offset: int  # oldest record kept
+    next_offset: int  # offset of the next append
+    durable_offset: int  # everything below is durable
+
+    def append(self, timestamp_ms: int, record: bytes) -> int:
+        """Add a record to the group that is gathering; its offset. Timestamps do not go back."""
+
+    def begin_time_anew(self) -> None:
+        """What is appended from here on may have lower timestamps than what was before (the clock was set)."""
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Blocks from the one that holds `offset`, in order, up to `end` (exclusive; None: what is durable now).
+        The first and the last block may hold records outside the range. Raises CorruptLog."""
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it. A
+        time that came twice, because the clock was set back between, is meant as it came last."""
+
+
+class Log(Protocol):
+    @property
+    def metadata(self) -> LogPartition: ...
+
+    @property
+    def queues(self) -> Sequence[LogPartition]: ...
+
+    on_durable: Callable[[], None]
+    on_failure: Callable[[Exception], None]  # a commit failed (disk full); it is tried again, nothing is lost
+
+    def commit(self) -> None: ...
+
+    def commit_and_wait(self) -> None:
+        """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
+
+    def full(self) -> bool:
+        """The disk is full, and the log lives on what it has kept for this: nothing more should be published."""
+
+    def close(self) -> None: ...

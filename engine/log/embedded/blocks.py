@@ -1,0 +1,243 @@
+"""A block of a segment: one group commit as bytes, which say where they belong and carry a checksum.
+
+    raw = encode_block(records, size, sync, first_offset, chain_before)
+    block = parse_block(raw, position, header)           BadBlock: not whole
+    require_place(block, position, offset, chain)        Misplaced: whole, and it belongs elsewhere
+
+The format is drawn in segments.py. How a check of 15 bytes can stand in a file that every Avro tool reads:
+
+- Format 2 names Avro's codec `deflate`, which every implementation has. Nothing is compressed: the records stand in
+  stored blocks of deflate (RFC 1951, 3.2.4), as they are, after 5 bytes for each 65,535 of them.
+- Before them are 24 stored blocks of no bytes. A stored block begins with 3 bits, and the rest of their byte is
+  ignored, as the RFC says. So each of the 24 carries 5 bits of the check, and a tool inflates it to nothing.
+
+      1 byte: 5 bits of the check, 000 | 00 00 | FF FF        24 times; the high bits of the check come first
+
+  first offset (6 bytes) | hash chain before (its first 5 bytes) | CRC-32 (4 bytes)
+
+- The CRC covers the rest of the check, and then all other bytes of the block in their order.
+
+Other ways were measured or tried (docs/benchmarks.md): a file of checksums beside the segment takes a second fdatasync
+for every commit; Avro's sync marker must be the same in a whole file; bytes behind the records of a block, or a block
+of no records, stop Avro's Java reader; a record of a type of its own would be an event, and take an offset.
+"""
+
+import struct
+from array import array
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from rewindmq.engine.log.embedded.segments import SYNC_BYTES, Header, encode_long, read_at, read_long
+from rewindmq.schemas.walk import MalformedRecord, record_lengths
+
+CHECK_BYTES = 120
+STORED_BYTES = 65_535  # the most that a stored block of deflate holds
+CHAIN_BYTES = 5  # of the hash chain before a block, as its check has it
+_FRAME_BYTES = 20  # two longs at their longest
+_CHECK = struct.Struct(">6s5sI")
+_EMPTY = [bytes((bits << 3, 0, 0, 255, 255)) for bits in range(32)]
+_TWO = [_EMPTY[bits >> 5] + _EMPTY[bits & 31] for bits in range(1_024)]
+_SHIFTS = range(110, -1, -10)
+# The first byte of an empty stored block as a digit to base 32; what can't be one becomes no digit.
+_DIGITS = bytes(b"0123456789abcdefghijklmnopqrstuv"[byte >> 3] if byte & 7 == 0 else 33 for byte in range(256))
+_ZEROS, _ONES = bytes(24), b"\xff" * 24
+
+
+class BadBlock(Exception):
+    """What stands at `position` is not a whole block."""
+
+    def __init__(self, position: int, why: str) -> None:
+        super().__init__(why)
+        self.position = position
+        self.why = why
+
+
+class Misplaced(BadBlock):
+    """What stands at `position` is a whole block, and another one belongs there."""
+
+
+class Parsed(NamedTuple):
+    """A whole block of so many `records`: the bytes of `data` from `start` to `end`. `first_offset` and the
+    beginning of the hash chain before it are its own words; -1 and none in a block of format 1."""
+
+    records: int
+    data: bytes
+    start: int
+    end: int
+    first_offset: int
+    chain_before: bytes
+
+
+def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
+    """One block of format 2; `size` is the records' length together."""
+    if size <= STORED_BYTES:
+        parts: Sequence[bytes | memoryview] = (b"".join((_stored_header(size, True), *records, sync)),)
+    else:
+        parts = (*_stored_blocks(records, size), sync)
+    frame = encode_long(len(records)) + encode_long(CHECK_BYTES + sum(map(len, parts)) - SYNC_BYTES)
+    place = first_offset.to_bytes(6, "big") + chain_before[:CHAIN_BYTES]
+    crc = crc32(frame, crc32(place))
+    for part in parts:
+        crc = crc32(part, crc)
+    return b"".join((frame, _encode_check(place + crc.to_bytes(4, "big")), *parts))
+
+
+def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, Parsed]:
+    """The bytes of the block at `position`, and what `parse_block` says of them. Raises BadBlock."""
+    left = file_size - position
+    try:
+        raw = read_at(descriptor, min(_FRAME_BYTES, left), position)
+        _, at = read_long(raw, 0)
+        size, start = read_long(raw, at)
+    except IndexError:
+        raise BadBlock(position, f"the file ends {left} bytes into the block") from None
+    except ValueError as error:
+        raise BadBlock(position, str(error)) from None
+    length = start + max(0, size) + SYNC_BYTES
+    if length > left:
+        raise BadBlock(position, f"the file ends {left} bytes into a block of {length}")
+    raw = read_at(descriptor, length, position)
+    return raw, parse_block(raw, position, header)
+
+
+def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
+    """Check that a block is whole: count, size and sync marker; in format 2 its checksum, over every byte. The records
+    are not looked at. Raises BadBlock, and Misplaced for a whole block of another segment."""
+    if len(raw) > 17 and raw[0] < 128 and raw[1] < 128:  # small numbers, as many blocks have
+        count, size, start = raw[0] >> 1 ^ -(raw[0] & 1), raw[1] >> 1 ^ -(raw[1] & 1), 2
+    else:
+        try:
+            count, at = read_long(raw, 0)
+            size, start = read_long(raw, at)
+        except (IndexError, ValueError):
+            raise BadBlock(position, "it does not begin with a count and a size") from None
+    if count <= 0 or size < count:
+        raise BadBlock(position, f"a block of {count} records in {size} bytes")
+    if start + size + SYNC_BYTES != len(raw):
+        raise BadBlock(position, f"a block of {start + size + SYNC_BYTES} bytes in {len(raw)}")
+    end = len(raw) - SYNC_BYTES
+    known_sync = raw[end:] == header.sync
+    if not header.checked:
+        if not known_sync:
+            raise BadBlock(position, "the sync marker behind the block is not the file's")
+        return Parsed(count, raw, start, end, -1, b"")
+    at = start + CHECK_BYTES
+    place, chain_before, crc = _decode_check(raw[start:at], position)
+    if crc32(memoryview(raw)[at:], crc32(raw[:start], crc32(place + chain_before))) != crc:
+        raise BadBlock(position, "its bytes are not those that its checksum was made of")
+    first_offset = int.from_bytes(place, "big")
+    if not known_sync:
+        raise Misplaced(position, f"a whole block of offset {first_offset} of another segment: its sync marker says so")
+    data, at, end = _stored(raw, at, end, position)
+    return Parsed(count, data, at, end, first_offset, chain_before)
+
+
+def require_place(block: Parsed, position: int, offset: int, chain: bytes) -> None:
+    """A block of format 2 says that it begins with record `offset`, behind `chain`. Raises Misplaced."""
+    if block.first_offset != offset:
+        raise Misplaced(position, f"a whole block of offset {block.first_offset}: that of offset {offset} belongs here")
+    if block.chain_before != chain[:CHAIN_BYTES]:
+        why = f"a whole block, and not one of this history: it follows on the hash chain {block.chain_before.hex()}..."
+        raise Misplaced(position, f"{why}, and {chain[:CHAIN_BYTES].hex()}... is before it")
+
+
+def block_lengths(block: Parsed, position: int, header: Header) -> "array[int]":
+    """The lengths of a block's records, by walking over them. Raises BadBlock."""
+    try:
+        return array("I", record_lengths(header.program, block.data[block.start : block.end], block.records))
+    except MalformedRecord as error:
+        raise BadBlock(position, f"the records are damaged: {error}") from None
+
+
+def whole_block_behind(descriptor: int, header: Header, position: int, file_size: int, offset: int) -> int | None:
+    """The position of a whole block behind the bad one at `position`, which begins with record `offset`; None if there
+    is none (a torn tail).
+
+    Looked for where the bad block says that it ends, and behind each sync marker. A block of format 2 with a smaller
+    offset is no block behind: the sectors of a torn one may hold what stood there before.
+    """
+    rest = read_at(descriptor, file_size - position, position)
+    candidates = []
+    try:
+        _, at = read_long(rest, 0)
+        size, start = read_long(rest, at)
+        candidates.append(start + size + SYNC_BYTES)
+    except (IndexError, ValueError):
+        candidates.clear()
+    found = rest.find(header.sync)
+    while found >= 0:
+        candidates.append(found + SYNC_BYTES)
+        found = rest.find(header.sync, found + 1)
+    for candidate in sorted(candidates):
+        if 0 < candidate < len(rest):
+            try:
+                _, block = read_block(descriptor, position + candidate, file_size, header)
+                if not header.checked:
+                    block_lengths(block, position + candidate, header)
+                elif block.first_offset <= offset:
+                    continue
+            except BadBlock:
+                continue
+            return position + candidate
+    return None
+
+
+def _stored_header(length: int, last: bool) -> bytes:
+    return struct.pack("<BHH", last, length, length ^ 0xFFFF)
+
+
+def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryview]:
+    """Records of more bytes than a stored block holds, with the headers between. Large ones are not copied."""
+    parts: list[bytes | memoryview] = []
+    room = 0
+    for piece in records if size > len(records) * 4_096 else (b"".join(records),):
+        view, at = memoryview(piece), 0
+        while at < len(piece):
+            if not room:
+                room = min(size, STORED_BYTES)
+                size -= room
+                parts.append(_stored_header(room, not size))
+            part = view[at : at + room]
+            parts.append(part)
+            at += len(part)
+            room -= len(part)
+    return parts
+
+
+def _stored(raw: bytes, at: int, end: int, position: int) -> tuple[bytes, int, int]:
+    """The records in the stored blocks from byte `at` to `end`: bytes, where in these they begin, and end. One stored
+    block is not copied."""
+    view = memoryview(raw)
+    parts: list[memoryview] = []
+    while at + 5 <= end:
+        length = int.from_bytes(raw[at + 1 : at + 3], "little")
+        last = at + 5 + length == end
+        if raw[at : at + 5] != _stored_header(length, last):
+            break
+        if last and not parts:
+            return raw, at + 5, end
+        parts.append(view[at + 5 : at + 5 + length])
+        at += 5 + length
+        if last:
+            data = b"".join(parts)
+            return data, 0, len(data)
+    raise BadBlock(position, f"no stored block of deflate at byte {at} of the block")
+
+
+def _encode_check(check: bytes) -> bytes:
+    bits = int.from_bytes(check, "big")
+    return b"".join([_TWO[bits >> shift & 1_023] for shift in _SHIFTS])
+
+
+def _decode_check(raw: bytes, position: int) -> tuple[bytes, bytes, int]:
+    """First offset, chain before, CRC. Raises BadBlock."""
+    if raw[1::5] == _ZEROS and raw[2::5] == _ZEROS and raw[3::5] == _ONES and raw[4::5] == _ONES:
+        try:
+            bits = int(raw[::5].translate(_DIGITS), 32)
+        except ValueError:
+            pass
+        else:
+            place, chain_before, crc = _CHECK.unpack(bits.to_bytes(_CHECK.size, "big"))
+            return place, chain_before, crc
+    raise BadBlock(position, "it has no check")

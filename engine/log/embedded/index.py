@@ -1,0 +1,265 @@
+"""The sidecars of a segment: what lets a reader find a block by offset or time, split it at once, and prove it.
+
+    _<base>.index                                            _<base>.lengths
+    +-------------------------------------------------+      +--------------------------------------+
+    | magic | base offset | chain before              |      | length of each record, 4 bytes each, |
+    | max timestamp before | CRC                      |      | at 4 * (offset - base offset)        |
+    +-------------------------------------------------+      +--------------------------------------+
+    | first offset | count | length | position        | per
+    | max timestamp | chain | CRC of lengths | flags  | block
+    | CRC of the entry                                |
+    +-------------------------------------------------+
+
+- Both are derived from the segment and can be lost: whoever finds an entry missing or damaged (its CRC tells) goes on
+  from the last good one by walking the segment. They are written after their block is durable and are not synced.
+- An entry is therefore proof that its block was durable: a block of format 1 that disagrees with its entry is
+  corruption. In format 2 the block's own check decides: an entry that disagrees with a block that holds is left out.
+- chain = SHA-256(chain before || block as stored). A segment's header counts as its first block, a new segment goes on
+  with the chain of the one before, and a partition begins with SHA-256(its name).
+- Opening a log looks at the end of each index only. Damage in the middle costs time whenever it is read, until the
+  broker is started without the file.
+- A chain computed anew from a segment of format 1 proves nothing about the time before: such entries carry the flag
+  REBUILT. A block of format 2 proves itself (blocks.py).
+- `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
+  whose header says that time begins anew with it (the clock was set) begins at 0.
+- Their names begin with an underscore, so that Spark and its kin leave them out when they are given the directory.
+- Why lengths are kept: walking over 150-byte records takes 1.9 µs each in pure Python, cutting by lengths 0.13 µs.
+"""
+
+import hashlib
+import os
+import struct
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise, takewhile
+from pathlib import Path
+from zlib import crc32
+
+from rewindmq.engine.log.embedded.segments import read_at
+
+MAGIC = b"rwmqidx1"
+HEADER = struct.Struct(">8sQ32sqI")
+ENTRY = struct.Struct(">QIIQq32sIII")
+REBUILT = 1
+_ENTRIES_AT_ONCE = 256
+
+
+class BadIndex(Exception):
+    """The index can't be relied on from here on."""
+
+
+@dataclass(slots=True)  # not frozen, as there may be one a record
+class Entry:
+    """One block: `length` is that of the whole block in bytes, at byte `position` of the segment."""
+
+    first_offset: int
+    count: int
+    length: int
+    position: int
+    max_timestamp_ms: int
+    chain: bytes
+    lengths_crc: int
+    flags: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.first_offset + self.count
+
+    @property
+    def end(self) -> int:
+        return self.position + self.length
+
+
+def index_path(segment: Path) -> Path:
+    return segment.with_name(f"_{segment.stem}.index")
+
+
+def lengths_path(segment: Path) -> Path:
+    return segment.with_name(f"_{segment.stem}.lengths")
+
+
+def first_chain(partition: str) -> bytes:
+    return hashlib.sha256(partition.encode()).digest()
+
+
+def next_chain(chain: bytes, stored: bytes) -> bytes:
+    digest = hashlib.sha256(chain)
+    digest.update(stored)
+    return digest.digest()
+
+
+def encode_lengths(lengths: "array[int]") -> bytes:
+    return _little_endian(lengths).tobytes()
+
+
+def split(raw: bytes, start: int, lengths: bytes) -> list[bytes]:
+    """The records of a block, which begin at byte `start`, by their stored lengths."""
+    if len(lengths) == 4:
+        return [raw[start : start + int.from_bytes(lengths, "little")]]
+    cut = array("I")
+    cut.frombytes(lengths)
+    return [raw[a:b] for a, b in pairwise(accumulate(_little_endian(cut), initial=start))]
+
+
+def encode_index_header(base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> bytes:
+    body = HEADER.pack(MAGIC, base_offset, chain_before, max_timestamp_before_ms, 0)[:-4]
+    return body + struct.pack(">I", crc32(body))
+
+
+def encode_entry(entry: Entry) -> bytes:
+    body = ENTRY.pack(
+        entry.first_offset, entry.count, entry.length, entry.position, entry.max_timestamp_ms, entry.chain,
+        entry.lengths_crc, entry.flags, 0,
+    )[:-4]  # fmt: skip
+    return body + struct.pack(">I", crc32(body))
+
+
+def decode_entry(data: bytes) -> Entry:
+    """Raises BadIndex."""
+    if len(data) != ENTRY.size or crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
+        raise BadIndex
+    return Entry(*ENTRY.unpack(data)[:-1])
+
+
+class Index:
+    """The index of one segment, opened for reading. An index that is missing or begins badly has no entries."""
+
+    def __init__(self, segment: Path, base_offset: int, header_bytes: int) -> None:
+        """`header_bytes`: the size of the segment's header, where the first block begins."""
+        self.chain_before: bytes | None = None  # None: not known
+        self.max_timestamp_before_ms = 0
+        self.count = 0
+        self._base_offset = base_offset
+        self._header_bytes = header_bytes
+        self._index = _open(index_path(segment))
+        self._lengths = _open(lengths_path(segment))
+        data = os.pread(self._index, HEADER.size, 0) if self._index >= 0 else b""
+        if len(data) == HEADER.size:
+            magic, base, chain, max_timestamp_ms, crc = HEADER.unpack(data)
+            if magic == MAGIC and base == base_offset and crc == crc32(data[:-4]):
+                self.chain_before = chain
+                self.max_timestamp_before_ms = max_timestamp_ms
+                self.count = (os.fstat(self._index).st_size - HEADER.size) // ENTRY.size
+
+    def forget(self) -> None:
+        """It is not the index of this segment."""
+        self.chain_before = None
+        self.count = 0
+
+    def close(self) -> None:
+        for descriptor in (self._index, self._lengths):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._index = self._lengths = -1
+
+    def entry(self, number: int) -> Entry:
+        """Raises BadIndex."""
+        return decode_entry(os.pread(self._index, ENTRY.size, HEADER.size + number * ENTRY.size))
+
+    def entries(self, number: int) -> Iterator[list[Entry]]:
+        """The entries from `number` on, some at a time, each following on the one before, up to the first that is not
+        good."""
+        offset, position = self._base_offset, self._header_bytes
+        if number:
+            before = self.entry(number - 1)
+            offset, position = before.next_offset, before.end
+        while number < self.count:
+            wanted = min(_ENTRIES_AT_ONCE, self.count - number)
+            data = os.pread(self._index, wanted * ENTRY.size, HEADER.size + number * ENTRY.size)
+            good = []
+            for at in range(0, len(data), ENTRY.size):
+                try:
+                    entry = decode_entry(data[at : at + ENTRY.size])
+                except BadIndex:
+                    break
+                if entry.first_offset != offset or entry.position != position:
+                    break
+                offset, position = offset + entry.count, position + entry.length
+                good.append(entry)
+            if good:
+                yield good
+            if len(good) < wanted:
+                return
+            number += wanted
+
+    def find_offset(self, offset: int) -> int:
+        """The number of the block that holds `offset`; that of the first good one behind, or `count`."""
+        return self._bisect(lambda entry: entry.next_offset > offset)
+
+    def find_position(self, position: int) -> int:
+        """The number of the first block that begins at byte `position` or behind it, or `count`."""
+        return self._bisect(lambda entry: entry.position >= position)
+
+    def find_timestamp(self, timestamp_ms: int) -> int:
+        """The number of the first block with a timestamp greater than `timestamp_ms`, or `count`."""
+        return self._bisect(lambda entry: entry.max_timestamp_ms > timestamp_ms)
+
+    def has_lengths(self, next_offset: int) -> bool:
+        """Is the file of lengths long enough for all records before `next_offset`?"""
+        return self._lengths >= 0 and os.fstat(self._lengths).st_size >= 4 * (next_offset - self._base_offset)
+
+    def lengths(self, entries: Sequence[Entry]) -> list[bytes | None]:
+        """The stored lengths of successive blocks' records; None for a block where they are not as written."""
+        first = entries[0].first_offset
+        data = b""
+        if self._lengths >= 0:
+            count = entries[-1].next_offset - first
+            data = read_at(self._lengths, 4 * count, 4 * (first - self._base_offset))
+        found: list[bytes | None] = []
+        for entry in entries:
+            start = 4 * (entry.first_offset - first)
+            lengths = data[start : start + 4 * entry.count]
+            found.append(lengths if len(lengths) == 4 * entry.count and crc32(lengths) == entry.lengths_crc else None)
+        return found
+
+    def keep_good_entries(self) -> tuple[int, int]:
+        """Read all entries and leave out those from the first bad one on. How many remain, and how many of these from
+        the first on have their lengths."""
+        good = whole = 0
+        for entries in self.entries(0):
+            if whole == good:
+                whole += sum(takewhile(bool, (lengths is not None for lengths in self.lengths(entries))))
+            good += len(entries)
+        self.count = good
+        return good, whole
+
+    def keep_what_ends_well(self) -> tuple[int, int]:
+        """As `keep_good_entries`, but when the last two entries are good those before them are taken to be: quick, and
+        enough to check the last block and write on behind it."""
+        try:
+            last_two = [self.entry(number) for number in range(max(0, self.count - 2), self.count)]
+        except BadIndex:
+            return self.keep_good_entries()
+        if last_two and None not in self.lengths(last_two):
+            return self.count, self.count
+        return self.keep_good_entries()
+
+    def _bisect(self, behind: Callable[[Entry], bool]) -> int:
+        """The first entry for which `behind` holds (it never turns back), or `count`, which shrinks to what is good."""
+        try:
+            low, high = 0, self.count
+            while low < high:
+                middle = (low + high) // 2
+                if behind(self.entry(middle)):
+                    high = middle
+                else:
+                    low = middle + 1
+            return low
+        except BadIndex:
+            self.keep_good_entries()
+            return self._bisect(behind)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return -1
+
+
+def _little_endian(numbers: "array[int]") -> "array[int]":
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers

@@ -1,0 +1,46 @@
+"""The lock of a data directory: it keeps a second broker from writing. Readers, Spark too, need none.
+
+    DIR/lock                     held (flock) by the broker that writes; holds its process id
+
+It stands beside `DIR/log` and not in it: that directory is what a backup copies, and what other tools are given to
+read. A broker of a version before this one holds `DIR/log/lock`: the one that starts asks for that, too, and takes it
+away. An older one that starts later meets segments of format 2, and refuses.
+"""
+
+import contextlib
+import fcntl
+import os
+from pathlib import Path
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.segments import write_at
+
+
+def lock(data_dir: Path) -> int:
+    """Become the only writer of this log; a descriptor to close at the end. LogError names who holds it."""
+    (data_dir / "log").mkdir(parents=True, exist_ok=True)
+    descriptor = _held(data_dir, data_dir / "lock")
+    former = data_dir / "log" / "lock"
+    try:
+        if former.exists():
+            former_descriptor = _held(data_dir, former)
+            former.unlink()
+            os.close(former_descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with contextlib.suppress(OSError):  # the number is for a broker that is kept out; a full disk prevents no start
+        os.ftruncate(descriptor, 0)
+        write_at(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor
+
+
+def _held(data_dir: Path, file: Path) -> int:
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(descriptor)
+        raise LogError(f"{data_dir}: in use by another broker (process {holder}, lock {file})") from None
+    return descriptor

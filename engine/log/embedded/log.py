@@ -1,0 +1,173 @@
+"""The log of one machine: a directory of segments, written by one broker at a time (contract: engine/log/contract.py).
+
+log = EmbeddedLog.open(data_dir, partitions=2, segment_bytes=268_435_456)
+
+append -> group (in memory) -> sealed groups -> [commit thread] writer: block, fdatasync, index -> durable_offset
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rewindmq.engine.log.contract import Block, LogError
+from rewindmq.engine.log.embedded.commit import Committer
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
+from rewindmq.engine.log.embedded.lock import lock
+from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
+from rewindmq.engine.log.embedded.reserve import START_BYTES, Reserve
+from rewindmq.engine.log.embedded.writer import PartitionWriter
+
+BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
+
+
+class Group:
+    """Records on their way into one block."""
+
+    def __init__(self) -> None:
+        self.records: list[bytes] = []
+        self.size = 0
+        self.max_timestamp_ms = 0
+        self.begins_anew = False  # in time: it goes into a segment of its own
+
+
+class EmbeddedPartition:
+    """A partition that this process writes: `append`, `seal`, `land` in the loop, `write_sealed` in the thread."""
+
+    framed = False
+
+    def __init__(self, directory: Path, segment_bytes: int, begin: bool, reserve: Reserve) -> None:
+        self.name = directory.name
+        self._reserve = reserve
+        self._writer = PartitionWriter(directory, segment_bytes, begin)
+        self._reader = PartitionReader(directory)
+        self.start_offset = self._writer.start_offset
+        self.next_offset = self._writer.place.offset
+        self.durable_offset = self.next_offset
+        self._group = Group()
+        self._sealed: deque[Group] = deque()
+
+    def append(self, timestamp_ms: int, record: bytes) -> int:
+        group = self._group
+        group.records.append(record)
+        group.size += len(record)
+        if timestamp_ms > group.max_timestamp_ms:
+            group.max_timestamp_ms = timestamp_ms
+        if group.size >= BLOCK_BYTES:
+            self.seal()
+        offset = self.next_offset
+        self.next_offset = offset + 1
+        return offset
+
+    def begin_time_anew(self) -> None:
+        self.seal()
+        self._group.begins_anew = True
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """As the contract says; what is durable when the reading begins is its end."""
+        end = self.durable_offset if end is None else min(end, self.durable_offset)
+        return self._reader.read(offset, end)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        return min(self._reader.offset_at(timestamp_ms), self.durable_offset)
+
+    def segments(self) -> list[Segment]:
+        return self._reader.segments()
+
+    def seal(self) -> int:
+        if self._group.records:
+            self._sealed.append(self._group)
+            self._group = Group()
+        return sum([len(group.records) for group in self._sealed])
+
+    def write_sealed(self) -> None:
+        while self._sealed:
+            group = self._sealed[0]
+            try:
+                self._writer.write(group.records, group.max_timestamp_ms, group.begins_anew)
+            except OSError as error:
+                if self._reserve.release(error, group.size):
+                    continue
+                what = f"{len(group.records)} records from offset {self._writer.place.offset} on"
+                raise LogError(f"{self._writer.directory}: {what} wait, they could not be written: {error}") from error
+            self._sealed.popleft()
+
+    def land(self) -> bool:
+        written = self._writer.place.offset
+        moved = written > self.durable_offset
+        self.durable_offset = written
+        return moved
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class EmbeddedLog:
+    def __init__(
+        self, data_dir: Path, lock_descriptor: int, reserve: Reserve, partitions: Sequence[EmbeddedPartition]
+    ) -> None:
+        """Use `open`. `partitions`: the metadata log, then those of queues."""
+        self.on_durable: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self.data_dir = data_dir
+        self.metadata = partitions[0]
+        self.queues = partitions[1:]
+        self._lock = lock_descriptor
+        self._reserve = reserve
+        self._committer = Committer(partitions, lambda: self.on_durable(), lambda error: self.on_failure(error))
+
+    @classmethod
+    def open(cls, data_dir: Path, partitions: int | None, segment_bytes: int = 268_435_456) -> "EmbeddedLog":
+        """Open or make the log in `data_dir`. LogError: another broker has it open, it was made for another number of
+        queue partitions, or the disk refuses. CorruptLog: it is damaged."""
+        opened: list[EmbeddedPartition] = []
+        descriptor = -1
+        reserve: Reserve | None = None
+        try:
+            descriptor = lock(data_dir)
+            reserve = Reserve(data_dir / "log")
+            count, new = prepare(data_dir, partitions)
+            for name in (METADATA, *map(queue_partition, range(count))):
+                opened.append(EmbeddedPartition(partition_directory(data_dir, name), segment_bytes, new, reserve))
+            if new and any(partition.next_offset for partition in opened):
+                raise LogError(f"{data_dir}: there is a history, but log/layout.json, which describes it, is gone")
+            if new:
+                write_layout(data_dir, count)
+            return cls(data_dir, descriptor, reserve, opened)
+        except BaseException as error:
+            for partition in opened:
+                partition.close()
+            if reserve is not None:
+                reserve.close()
+            if descriptor >= 0:
+                os.close(descriptor)
+            if isinstance(error, OSError):
+                raise LogError(f"{data_dir}: the log can't be opened: {error}") from error
+            raise
+
+    def commit(self) -> None:
+        self._committer.commit()
+
+    def commit_and_wait(self) -> None:
+        """LogError: the disk would not take it; what was appended is kept. For a start and a stop: it may use the last
+        of the reserve."""
+        self._reserve.keep_bytes = 0
+        try:
+            self._committer.commit_and_wait()
+        finally:
+            self._reserve.keep_bytes = START_BYTES
+
+    def full(self) -> bool:
+        """The disk is so full that the log has taken from its reserve, or could not make one."""
+        return not self._reserve.refill()
+
+    def close(self) -> None:
+        """Everything appended is durable, then the directory is free. LogError: not everything could be written."""
+        try:
+            self.commit_and_wait()
+        finally:
+            self._committer.close()
+            for partition in (self.metadata, *self.queues):
+                partition.close()
+            self._reserve.close()
+            os.close(self._lock)

@@ -1,0 +1,545 @@
+"""Reading a partition's files, with or without a broker that writes them: by offset, by time, or all of it.
+
+    log = EmbeddedLogReader(data_dir)                  # never writes; cheap to open; can be sent to another process
+    for block in log.queues[0].read(1_000, 2_000): ...
+
+A block of format 2 is given out when its own check holds (blocks.py): the checksum of its bytes, its offset, the chain
+before it. The index says where to look, and is left out where it disagrees with a block that holds. A block of format 1
+is given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is damaged,
+when it is whole and its records are.
+
+What is not whole at the end of the last segment is being written or was torn by a crash, and ends the reading. Anywhere
+else it is CorruptLog, and so is a whole block that belongs elsewhere, or half a one that the index knows as durable.
+"""
+
+import functools
+import json
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from rewindmq.engine.log.contract import Block, CorruptLog, LogError
+from rewindmq.engine.log.embedded.blocks import (
+    BadBlock,
+    Misplaced,
+    Parsed,
+    block_lengths,
+    parse_block,
+    read_block,
+    require_place,
+    whole_block_behind,
+)
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
+from rewindmq.engine.log.embedded.index import (
+    REBUILT,
+    BadIndex,
+    Entry,
+    Index,
+    encode_lengths,
+    first_chain,
+    next_chain,
+    split,
+)
+from rewindmq.engine.log.embedded.segments import (
+    Header,
+    base_offset_of,
+    max_timestamp,
+    read_at,
+    read_header,
+    record_timestamp,
+    segment_files,
+)
+from rewindmq.schemas.evolution import upgraded
+from rewindmq.schemas.registry import (
+    UnknownSchema,
+    envelope_fingerprint,
+    envelope_schema_json,
+    fingerprint_of,
+    released_schema_json,
+)
+from rewindmq.schemas.shapes import UndecodableRecord
+
+_BYTES_AT_ONCE = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a block ends: the next one begins at byte `position` with record `offset`. `max_timestamp_ms` is the
+    largest so far, since time began anew."""
+
+    offset: int
+    position: int
+    chain: bytes
+    max_timestamp_ms: int
+
+
+@dataclass(slots=True)  # not frozen, as there may be one a record
+class StoredBlock:
+    """A block as stored (`raw`), with its index entry (as found, or as it must be). Its records begin at byte `start`
+    of `data`, and are as long as the sidecar's `lengths` say."""
+
+    entry: Entry
+    raw: bytes
+    data: bytes
+    start: int
+    lengths: bytes
+
+    @property
+    def records(self) -> list[bytes]:
+        return split(self.data, self.start, self.lengths)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """What a partition is made of: for listings and for dividing work. Times in milliseconds, sizes in bytes."""
+
+    file: Path
+    base_offset: int
+    next_offset: int
+    size: int
+    max_timestamp_ms: int
+
+
+class SegmentReader:
+    """One segment, open for reading. `last`: no other comes behind, so its end may be torn."""
+
+    def __init__(self, path: Path, last: bool, header: Header | None = None) -> None:
+        self.path = path
+        self.last = last
+        self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
+        self._entry: Entry | None = None  # of the last block that `stored` gave out
+        self._beginning = Place(0, 0, b"", 0)
+        self.index_is_wrong = False  # set by `stored` where the index disagrees with blocks that hold
+        self._known = 0  # up to this byte the index says that blocks were durable, where it disagreed with the file
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.header = header or read_header(path, self.descriptor)
+            check_schema(self.header, path)
+            self.index = Index(path, self.header.base_offset, len(self.header.raw))
+            if self.header.checked and self.index.chain_before != self.header.chain_before:
+                self.index.forget()
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+
+    @property
+    def chain_before(self) -> bytes | None:
+        """The hash chain of the partition up to this segment: the header's word, in format 1 the index's, if any."""
+        return self.header.chain_before or self.index.chain_before
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+        self.index.close()
+
+    def size(self) -> int:
+        return os.fstat(self.descriptor).st_size
+
+    def require_behind(self, before: Place) -> None:
+        """The segment goes on where the one before ended. Raises CorruptLog."""
+        check_joint(self.path, self.header.base_offset, self.chain_before, before.offset, before.chain)
+
+    def beginning(self, before: Place) -> Place:
+        """Where the first block begins, behind the partition's `before`."""
+        chain = next_chain(before.chain, self.header.raw)
+        newest = 0 if self.header.begins_anew else before.max_timestamp_ms
+        return Place(self.header.base_offset, len(self.header.raw), chain, newest)
+
+    def indexed_end(self) -> Place | None:
+        """Where the segment ends, if its index says so to the last byte."""
+        count = self.index.count
+        if not count:
+            return None
+        try:
+            entry = self.index.entry(count - 1)
+        except BadIndex:
+            return None
+        return self.behind(entry) if entry.end == self.size() else None
+
+    def half_block(self) -> Entry | None:
+        """The last entry of the index, when the file ends within its block: what a disk leaves that said it had synced
+        and had not. The index forgets the entry, so that the block counts as torn."""
+        last = self.index.count - 1
+        try:
+            entry = self.index.entry(last) if last >= 0 else None
+            if entry is None or not entry.position < self.size() < entry.end or not self._holds(last - 1):
+                return None
+        except BadIndex:
+            return None
+        self.index.count -= 1
+        return entry
+
+    def stored(self, number: int, beginning: Place) -> Iterator[StoredBlock]:
+        """The blocks from the one with this number in the index on: all are checked whole. Raises CorruptLog."""
+        self._beginning = beginning
+        self._entry = self.index.entry(number - 1) if number else None
+        self._known = 0
+        given, proven = self.place.offset, False
+        try:
+            for entries in self.index.entries(number):
+                for some in _at_once(entries):
+                    for block in self._indexed(some, self.place.chain):
+                        self._entry = block.entry
+                        given, proven = block.entry.next_offset, True
+                        yield block
+            if not proven and self.place.position < self.size() and not self._holds(number - 1):
+                raise _Doubt(0)
+        except _Doubt as doubt:  # the file or its index is wrong: the blocks say which, from the first one on
+            self._known = doubt.end if proven or self._holds(number - 1) else 0
+            self._entry = None
+        while (found := self._unindexed(self.place)) is not None:
+            self._entry = found.entry
+            self.index_is_wrong |= found.entry.position < self._known or given > found.entry.first_offset
+            if found.entry.next_offset > given:
+                yield found
+
+    def _holds(self, number: int) -> bool:
+        """In format 2: is the block of this entry what the entry says, behind the one of the entry before? So the next
+        one is to be looked for where it ends."""
+        if number < 0 or not self.header.checked:
+            return True
+        try:
+            entry = self.index.entry(number)
+            beginning = next_chain(self.chain_before or b"", self.header.raw)
+            before = self.index.entry(number - 1).chain if number else beginning
+            raw = read_at(self.descriptor, entry.length, entry.position)
+            require_place(parse_block(raw, entry.position, self.header), entry.position, entry.first_offset, before)
+        except (BadIndex, BadBlock):
+            return False
+        return next_chain(before, raw) == entry.chain
+
+    def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
+        """Whether the first record is of this time or an earlier one. False: there is none. Raises CorruptLog."""
+        try:
+            if self.index.count and self.index.entry(0).max_timestamp_ms <= timestamp_ms:
+                return True
+        except BadIndex:
+            pass
+        for block in self.stored(0, beginning):
+            return record_timestamp(block.records[0]) <= timestamp_ms
+        return False
+
+    @property
+    def place(self) -> Place:
+        """Behind the last block that `stored` gave out."""
+        return self._beginning if self._entry is None else self.behind(self._entry)
+
+    @staticmethod
+    def behind(entry: Entry) -> Place:
+        return Place(entry.next_offset, entry.end, entry.chain, entry.max_timestamp_ms)
+
+    def records(self, block: StoredBlock) -> list[bytes]:
+        """A block's records as binaries of today's schema."""
+        older = older_schema(self.header.schema)
+        if older is None:
+            return block.records
+        return [_today(record, older) for record in block.records]
+
+    def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
+        """The blocks of successive index entries: they were durable, so that every difference is corruption in format
+        1, and raises _Doubt in format 2."""
+        first = entries[0].position
+        data = read_at(self.descriptor, entries[-1].end - first, first)
+        for entry, lengths in zip(entries, self.index.lengths(entries), strict=True):
+            position = entry.position
+            raw = data[position - first : position - first + entry.length]
+            try:
+                if len(raw) < entry.length:
+                    raise BadBlock(position, f"the file ends {len(raw)} bytes into a block of {entry.length}")
+                block = parse_block(raw, position, self.header)
+                if self.header.checked:
+                    require_place(block, position, entry.first_offset, chain)
+                if block.records != entry.count:
+                    raise BadBlock(position, f"{block.records} records, {entry.count} in the index")
+                chain = next_chain(chain, raw)
+                if chain != entry.chain:
+                    raise BadBlock(position, "its bytes are not those that the hash chain in the index was made of")
+                if lengths is None:
+                    lengths = encode_lengths(block_lengths(block, position, self.header))
+            except BadBlock as bad:
+                if self.header.checked:
+                    raise _Doubt(entry.end) from None
+                raise CorruptLog(self.path, position, entry.first_offset, bad.why) from None
+            yield StoredBlock(entry, raw, block.data, block.start, lengths)
+
+    def _unindexed(self, place: Place) -> StoredBlock | None:
+        """The block at `place`, which the index doesn't know; None at the end of what is whole."""
+        known = place.position < self._known
+        torn: BadBlock | None = None
+        while True:
+            file_size = self.size()
+            if place.position >= file_size:
+                if known:
+                    raise CorruptLog(self.path, place.position, place.offset, "a durable block, and it is gone")
+                return None
+            try:
+                raw, block = read_block(self.descriptor, place.position, file_size, self.header)
+                lengths = self._belonging(block, place)
+                break
+            except Misplaced as bad:
+                raise CorruptLog(self.path, place.position, place.offset, bad.why) from None
+            except BadBlock as bad:
+                behind = whole_block_behind(self.descriptor, self.header, place.position, file_size, place.offset)
+                if behind is None and self.last and not known:
+                    self.torn = bad
+                    return None
+                # A broker may be writing: what was half a block at the first look is whole when another is behind it.
+                if torn is not None or behind is None:
+                    why = bad.why if behind is None else f"{bad.why}; a whole block follows at byte {behind}"
+                    raise CorruptLog(self.path, place.position, place.offset, why) from None
+                torn = bad
+        newest = max(place.max_timestamp_ms, max_timestamp(split(block.data, block.start, lengths)))
+        chain = next_chain(place.chain, raw)
+        flags = 0 if self.header.checked else REBUILT
+        entry = Entry(place.offset, block.records, len(raw), place.position, newest, chain, crc32(lengths), flags)
+        return StoredBlock(entry, raw, block.data, block.start, lengths)
+
+    def _belonging(self, block: Parsed, place: Place) -> bytes:
+        """The lengths of the records of a block that belongs at `place`. Raises BadBlock, Misplaced."""
+        if self.header.checked:
+            require_place(block, place.position, place.offset, place.chain)
+        try:
+            return encode_lengths(block_lengths(block, place.position, self.header))
+        except BadBlock as bad:
+            if self.header.checked:  # whole, so this was written, and no crash did it
+                raise Misplaced(bad.position, bad.why) from None
+            raise
+
+
+class _Doubt(Exception):
+    """A block of format 2 and its index entry disagree. `end`: up to this byte the index knows of durable blocks."""
+
+    def __init__(self, end: int) -> None:
+        super().__init__()
+        self.end = end
+
+
+class PartitionReader:
+    """One partition, read from its directory."""
+
+    framed = False
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+        self._headers: dict[Path, Header] = {}
+
+    def __reduce__(self) -> tuple[type["PartitionReader"], tuple[Path]]:
+        return PartitionReader, (self.directory,)
+
+    @property
+    def start_offset(self) -> int:
+        return base_offset_of(self._files()[0])
+
+    @property
+    def next_offset(self) -> int:
+        """The end of what is whole now."""
+        return self._end(self._files()).offset
+
+    @property
+    def durable_offset(self) -> int:
+        """The end of what is whole now, and durable: what the index does not know to be is synced first, as a broker
+        does with it when it starts."""
+        files = self._files()
+        segment = self._open(files, len(files) - 1)
+        try:
+            indexed = segment.indexed_end()
+            if indexed is not None:
+                return indexed.offset
+            beginning = self._beginning(files, len(files) - 1, segment, None)
+            for _ in segment.stored(segment.index.keep_what_ends_well()[0], beginning):
+                pass  # to its end
+            os.fsync(segment.descriptor)
+            return segment.place.offset
+        finally:
+            segment.close()
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """As `LogPartition.read`."""
+        files = self._files()
+        first = _last_at_or_below(files, offset)
+        before: Place | None = None
+        for number in range(first, len(files)):
+            segment = self._open(files, number)
+            try:
+                if end is not None and segment.header.base_offset >= end:
+                    return
+                beginning = self._beginning(files, number, segment, before)
+                for block in segment.stored(segment.index.find_offset(offset), beginning):
+                    entry = block.entry
+                    if end is not None and entry.first_offset >= end:
+                        return
+                    if entry.next_offset > offset:
+                        yield Block(
+                            entry.first_offset, segment.records(block), entry.max_timestamp_ms, entry.chain,
+                            segment.path, entry.position,
+                        )  # fmt: skip
+                    if end is not None and entry.next_offset >= end:
+                        return
+                before = segment.place
+            finally:
+                segment.close()
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """Of many short ranges (first offset, end)."""
+        for offset, end in ranges:
+            yield from self.read(offset, end)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """As `LogPartition.offset_at`. Where the clock was set, a segment begins; the last such stretch is meant that
+        begins at the time or before it."""
+        files = self._files()
+        end = len(files)
+        for number in reversed(range(len(files))):
+            segment = self._open(files, number)
+            try:
+                if number > 0 and not segment.header.begins_anew:
+                    continue
+                if number > 0 and not segment.begins_by(timestamp_ms, self._beginning(files, number, segment, None)):
+                    end = number
+                    continue
+            finally:
+                segment.close()
+            return self._offset_between(files, number, end, timestamp_ms)
+        raise AssertionError("the first segment is always taken")
+
+    def _offset_between(self, files: list[Path], first: int, end: int, timestamp_ms: int) -> int:
+        """`offset_at` in the segments from `first` up to `end`, in which timestamps never go back."""
+        for number in range(first, end):
+            segment = self._open(files, number)
+            try:
+                indexed = segment.indexed_end()
+                if indexed is not None and indexed.max_timestamp_ms <= timestamp_ms:
+                    continue
+                place = self._beginning(files, number, segment, None)
+                for block in segment.stored(segment.index.find_timestamp(timestamp_ms), place):
+                    if block.entry.max_timestamp_ms > timestamp_ms:
+                        for at, record in enumerate(block.records):
+                            if record_timestamp(record) > timestamp_ms:
+                                return block.entry.first_offset + at
+            finally:
+                segment.close()
+        return self._end(files[:end], end == len(files)).offset
+
+    def segments(self) -> list[Segment]:
+        files = self._files()
+        listed = []
+        for number, path in enumerate(files):
+            place = self._end(files[: number + 1], number == len(files) - 1)
+            listed.append(Segment(path, base_offset_of(path), place.offset, place.position, place.max_timestamp_ms))
+        return listed
+
+    def _files(self) -> list[Path]:
+        files = segment_files(self.directory) if self.directory.is_dir() else []
+        if not files:
+            raise LogError(f"{self.directory}: partition {self.name} has no segment")
+        return files
+
+    def _open(self, files: list[Path], number: int) -> SegmentReader:
+        path = files[number]
+        segment = SegmentReader(path, number == len(files) - 1, self._headers.get(path))
+        if segment.size() > len(segment.header.raw):  # an empty one may yet be made again, with another sync marker
+            self._headers[path] = segment.header
+        return segment
+
+    def _beginning(self, files: list[Path], number: int, segment: SegmentReader, before: Place | None) -> Place:
+        """Where a segment's blocks begin; checked against where the one before ended, if that is known."""
+        chain = segment.index.chain_before
+        if before is None:
+            if chain is not None and number > 0:
+                return segment.beginning(Place(0, 0, chain, segment.index.max_timestamp_before_ms))
+            before = self._end(files[:number], False)
+        segment.require_behind(before)
+        return segment.beginning(before)
+
+    def _end(self, files: list[Path], last: bool = True) -> Place:
+        """Where the last of `files` ends; the partition's beginning when there is none."""
+        if not files:
+            return Place(0, 0, first_chain(self.name), 0)
+        segment = SegmentReader(files[-1], last, self._headers.get(files[-1]))
+        try:
+            indexed = segment.indexed_end()
+            if indexed is not None:
+                return indexed
+            beginning = self._beginning(files, len(files) - 1, segment, None)
+            for _ in segment.stored(segment.index.keep_good_entries()[0], beginning):
+                pass  # to its end
+            return segment.place
+        finally:
+            segment.close()
+
+
+class EmbeddedLogReader:
+    """The partitions of a data directory, read-only. LogError if there is no log."""
+
+    def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        count = read_layout(data_dir)
+        self.metadata = PartitionReader(partition_directory(data_dir, METADATA))
+        self.queues = [PartitionReader(partition_directory(data_dir, queue_partition(n))) for n in range(count)]
+
+    @property
+    def partitions(self) -> list[PartitionReader]:
+        return [self.metadata, *self.queues]
+
+
+@functools.lru_cache(maxsize=64)
+def older_schema(schema_json: str) -> str | None:
+    """The fingerprint of a segment's schema; None if its records mean today what they say."""
+    if schema_json == envelope_schema_json():
+        return None
+    fingerprint = fingerprint_of(json.loads(schema_json))
+    return None if fingerprint == envelope_fingerprint() else fingerprint
+
+
+def check_schema(header: Header, path: Path) -> None:
+    """LogError if this version doesn't know the schema that the segment was written under, CorruptLog if it is none."""
+    try:
+        older = older_schema(header.schema)
+    except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
+        why = f"not a whole segment header: its schema: {type(error).__name__}: {error}"
+        raise CorruptLog(path, 0, header.base_offset, why) from None
+    try:
+        if older is not None:
+            released_schema_json(older)
+    except UnknownSchema as error:
+        what = "written by another version of RewindMQ, or its header is damaged"
+        raise LogError(f"{path}: {what}: {error}") from None
+
+
+def _today(record: bytes, fingerprint: str) -> bytes:
+    """A record of an older schema as one of today's. What is no record of its own schema must not pass for one of
+    another: it becomes the empty one, which nobody can decode."""
+    try:
+        return upgraded(record, fingerprint)
+    except UndecodableRecord:
+        return b""
+
+
+def check_joint(path: Path, base_offset: int, chain_before: bytes | None, offset: int, chain: bytes) -> None:
+    """A segment must go on at the `offset` and with the `chain` with which the one before ended; `chain_before`: what
+    it says itself, if it does. Raises CorruptLog."""
+    if base_offset != offset:
+        why = f"the segment before ends at offset {offset}" if offset else "what was before is gone"
+        raise CorruptLog(path, 0, base_offset, why)
+    if chain_before not in (None, chain):
+        raise CorruptLog(path, 0, base_offset, "its hash chain does not continue that of the segment before")
+
+
+def _at_once(entries: list[Entry]) -> Iterator[list[Entry]]:
+    """The entries, divided into as many as are worth one read."""
+    some: list[Entry] = []
+    for entry in entries:
+        if some and entry.end - some[0].position > _BYTES_AT_ONCE:
+            yield some
+            some = []
+        some.append(entry)
+    yield some
+
+
+def _last_at_or_below(files: list[Path], offset: int) -> int:
+    number = len(files) - 1
+    while number > 0 and base_offset_of(files[number]) > offset:
+        number -= 1
+    return number

@@ -1,0 +1,247 @@
+"""A segment: a run of a partition's records in one file, a plain Avro Object Container File that any Avro tool reads.
+
+    <base offset, 20 digits>.avro
+    +--------------------------------------------------------------------------------------------------+
+    | "Obj" 1 | metadata map: avro.schema, avro.codec = deflate, rewindmq.format = 2,                   | header
+    |         | rewindmq.partition, rewindmq.base_offset, rewindmq.chain_before | sync marker (16 bytes) |
+    +--------------------------------------------------------------------------------------------------+
+    | count (long) | size (long) | check: 24 empty stored blocks of deflate, 120 bytes                  | block: one
+    | 01 | length, complement | the records' Avro binaries, one behind the other | sync marker           | group commit
+    +--------------------------------------------------------------------------------------------------+
+    | ...
+
+    check: first offset (6 bytes) | hash chain before (first 5 bytes) | CRC-32 of all other bytes of the block
+
+- Nothing is compressed: the records are stored blocks of deflate, one for each 65,535 bytes (only the last begins with
+  01). The check stands in bits that deflate ignores (blocks.py), so any Avro tool reads the records and nothing else.
+- So a block says itself where it belongs. It is taken only if its checksum holds, its offset is the next one, and the
+  hash chain before it (index.py) is the one that it names. The chain begins with the partition's name.
+- The sync marker is drawn at random for each file, so that no record can contain it.
+- The header is whole or the file has not got its name yet: it is written to `_<name>.new`, synced and renamed.
+- rewindmq.chain_before is the hash chain up to the header, 64 hexadecimal digits: so a segment is proven by itself, and
+  that it follows on the one before is one comparison.
+- Blocks are only ever added at the end, and a block is synced before the next one is written. So at most the last
+  block of the last segment can be torn by a crash, and everything else that is not whole is corruption.
+- A segment belongs to one schema: a broker with another one begins a new segment.
+
+Format 1, of earlier versions, has avro.codec = null, no chain_before, and blocks without a check: count, size, records,
+sync marker. What is damaged there is found by the hash chain in the index, and else only where the structure breaks.
+Such segments are read, and none is written: a broker begins a new segment behind them.
+"""
+
+import os
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.schemas.walk import Program, compile_schema
+
+SUFFIX = ".avro"
+BEGINS_ANEW = b"rewindmq.time"
+FORMATS = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
+SYNC_BYTES = 16
+MAGIC = b"Obj\x01"
+_HEADER_BYTES = 1 << 20  # read to find the header; a larger header is refused
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The beginning of a segment; `raw` are its bytes as stored, the blocks begin behind them. `chain_before`: the hash
+    chain of the partition up to the header; None in format 1, whose blocks have no check."""
+
+    schema: str
+    partition: str
+    base_offset: int
+    sync: bytes
+    raw: bytes
+    chain_before: bytes | None = None
+    begins_anew: bool = False  # in time: the clock was set, and timestamps may be lower than in the segment before
+
+    @property
+    def checked(self) -> bool:
+        """Do the blocks carry a check?"""
+        return self.chain_before is not None
+
+    @property
+    def program(self) -> Program:
+        """The walk over a record of this segment's schema."""
+        return compile_schema(self.schema)
+
+
+def segment_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"{base_offset:020d}{SUFFIX}"
+
+
+def segment_files(directory: Path) -> list[Path]:
+    """The segments of a partition in offset order."""
+    return sorted(path for path in directory.iterdir() if path.suffix == SUFFIX)
+
+
+def encode_header(
+    schema: str, partition: str, base_offset: int, chain_before: bytes, begins_anew: bool = False
+) -> bytes:
+    """Of a segment of format 2."""
+    metadata = {
+        b"avro.schema": schema.encode(),
+        b"avro.codec": FORMATS[b"2"],
+        b"rewindmq.format": b"2",
+        b"rewindmq.partition": partition.encode(),
+        b"rewindmq.base_offset": str(base_offset).encode(),
+        b"rewindmq.chain_before": chain_before.hex().encode(),
+    }
+    if begins_anew:
+        metadata[BEGINS_ANEW] = b"anew"
+    items = [encode_long(len(part)) + part for item in metadata.items() for part in item]
+    return b"".join((MAGIC, encode_long(len(metadata)), *items, b"\x00", secrets.token_bytes(SYNC_BYTES)))
+
+
+def create(path: Path, header: bytes) -> int:
+    """Make a segment that holds `header`, durably; its file descriptor, open for reading and writing."""
+    new = path.with_name(f"_{path.name}.new")
+    descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+    try:
+        write_at(descriptor, header, 0)
+        os.fsync(descriptor)
+        os.rename(new, path)
+        sync_directory(path.parent)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def read_header(path: Path, descriptor: int) -> Header:
+    """Read and check the header. Raises CorruptLog."""
+    base_offset = base_offset_of(path)
+    data = os.pread(descriptor, _HEADER_BYTES, 0)
+    try:
+        header = _parse_header(data)
+    except (IndexError, ValueError) as error:
+        raise CorruptLog(path, 0, base_offset, f"not a whole segment header: {error}") from None
+    if header.base_offset != base_offset or header.partition != path.parent.name:
+        why = f"the header says offset {header.base_offset} of partition {header.partition}"
+        raise CorruptLog(path, 0, base_offset, why)
+    return header
+
+
+def base_offset_of(path: Path) -> int:
+    if not path.stem.isdigit():
+        raise CorruptLog(path, 0, 0, "a segment is named after its base offset, in digits")
+    return int(path.stem)
+
+
+def record_timestamp(record: bytes) -> int:
+    """The envelope's first field, milliseconds."""
+    return read_long(record, 0)[0]
+
+
+def max_timestamp(records: Sequence[bytes]) -> int:
+    """The largest timestamp of some records. Neighbours often have the same, which is seen without reading it."""
+    newest = record_timestamp(records[0])
+    same = b""
+    for record in records:
+        if not (same and record.startswith(same)):
+            timestamp_ms, size = read_long(record, 0)
+            newest = max(newest, timestamp_ms)
+            same = record[:size]
+    return newest
+
+
+def read_at(descriptor: int, length: int, position: int) -> bytes:
+    """`length` bytes, less only where the file ends."""
+    data = os.pread(descriptor, length, position)
+    while len(data) < length and (more := os.pread(descriptor, length - len(data), position + len(data))):
+        data += more
+    return data
+
+
+def write_at(descriptor: int, data: bytes, position: int) -> None:
+    """Write all of `data`. OSError (ENOSPC, EIO): an unknown part of it was written."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, position)
+        view = view[written:]
+        position += written
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _parse_header(data: bytes) -> Header:
+    if data[:4] != MAGIC:
+        raise ValueError("it does not begin as an Avro container file")
+    metadata: dict[bytes, bytes] = {}
+    count, at = read_long(data, 4)
+    while count:
+        if count < 0:
+            count = -count
+            _, at = read_long(data, at)
+        for _ in range(count):
+            key, at = _read_bytes(data, at)
+            metadata[key], at = _read_bytes(data, at)
+        count, at = read_long(data, at)
+    end = at + SYNC_BYTES
+    if end > len(data):
+        raise ValueError(f"it ends at byte {len(data)}")
+    stated = metadata.get(b"rewindmq.format")
+    if stated not in FORMATS:
+        known = " and ".join(str(each, "ascii") for each in FORMATS)
+        raise ValueError(f"rewindmq.format is {stated!r}, this version knows {known}")
+    if metadata.get(b"avro.codec") != FORMATS[stated]:
+        raise ValueError(f"codec {metadata.get(b'avro.codec')!r} in a segment of format {str(stated, 'ascii')}")
+    wanted = {b"avro.schema", b"rewindmq.partition", b"rewindmq.base_offset"}
+    if stated == b"2":
+        wanted.add(b"rewindmq.chain_before")
+    if missing := wanted - metadata.keys():
+        raise ValueError(f"no {', '.join(sorted(key.decode() for key in missing))}")
+    chain_before = bytes.fromhex(metadata[b"rewindmq.chain_before"].decode()) if stated == b"2" else None
+    if chain_before is not None and len(chain_before) != 32:
+        raise ValueError(f"a hash chain of {len(chain_before)} bytes")
+    return Header(
+        metadata[b"avro.schema"].decode(),
+        metadata[b"rewindmq.partition"].decode(),
+        int(metadata[b"rewindmq.base_offset"]),
+        data[at:end],
+        data[:end],
+        chain_before,
+        BEGINS_ANEW in metadata,
+    )
+
+
+def _read_bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    length, at = read_long(data, at)
+    if length < 0 or at + length > len(data):
+        raise ValueError(f"a value of {length} bytes at byte {at}")
+    return data[at : at + length], at + length
+
+
+def read_long(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return value >> 1 ^ -(value & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def encode_long(value: int) -> bytes:
+    """Avro's variable-length zigzag of a number that is not negative."""
+    value <<= 1
+    encoded = bytearray()
+    while value >= 128:
+        encoded.append(value & 127 | 128)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)

@@ -1,0 +1,145 @@
+"""Proving a partition's whole history, byte by byte: without a broker, or beside one.
+
+    for segment in verify_chain(data_dir / "log" / "queues-0"):           one after the other
+        print(segment.file, segment.records, segment.unproven_blocks)
+
+    parts = [verify_segment(file, last) for file in ...]                  in any order, in any process
+    for segment in follow_on(parts): ...                                  and each goes on where the one before ended
+
+Every block must be whole, stand where it belongs (its own check says so; blocks.py), agree with the hash chain that
+runs from the partition's name to its last block, and every record must be an envelope of the segment's schema. The
+first thing that is not as it should be raises CorruptLog with the file, the byte and the offset.
+
+A segment says with which hash chain it begins, so it is proven by itself. That the one before ends with this chain is
+one comparison.
+
+What a chain proves: `chain` of the last segment stands for every byte before it; a copy of it that was noted earlier,
+and elsewhere, tells that nothing was changed since. Blocks of format 1 have no checksum (`checked` is false): where
+their index entry was lost and made anew (`unproven_blocks`) they are only known to be whole.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.index import REBUILT, first_chain
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader, StoredBlock, check_joint, older_schema
+from rewindmq.engine.log.embedded.segments import segment_files
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.shapes import Cursor, UndecodableRecord, read, shape_of
+
+PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than they save
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedSegment:
+    """A segment that is as it was written. `torn_bytes` stand behind the last whole block of the last segment: a block
+    that is being written, or was when its broker ended. `chain_before` and `chain` are the hash chain up to the segment
+    and up to its end; a segment of format 1 that has lost its index states none. `checked`: its blocks have
+    checksums."""
+
+    file: Path
+    base_offset: int
+    next_offset: int
+    records: int
+    blocks: int
+    unproven_blocks: int
+    torn_bytes: int
+    chain_before: bytes | None
+    chain: bytes
+    checked: bool
+
+
+def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
+    """The partition's segments, each as soon as it is verified. CorruptLog, or LogError if there is nothing."""
+    files = _files(directory)
+    return follow_on(verify_segment(path, path == files[-1]) for path in files)
+
+
+def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
+    """As `verify_chain`, on all cores, when there is enough to do."""
+    files = _files(directory)
+    workers = min(os.cpu_count() or 1, len(files))
+    if workers == 1 or sum(path.stat().st_size for path in files) < PARALLEL_BYTES:
+        return list(verify_chain(directory))
+    with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+        parts = pool.map(verify_segment, files, [path == files[-1] for path in files])
+        return list(follow_on(parts))
+
+
+def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) -> VerifiedSegment:
+    """One segment by itself. `last`: no other comes behind, so its end may be torn. `chain_before`: for a segment that
+    does not state it. CorruptLog, LogError."""
+    segment = SegmentReader(path, last)
+    try:
+        before = segment.chain_before or chain_before
+        beginning = segment.beginning(Place(segment.header.base_offset, 0, before or b"", 0))
+        blocks = unproven = 0
+        check = _checker(segment.header.schema)
+        for block in segment.stored(0, beginning):
+            blocks += 1
+            unproven += block.entry.flags & REBUILT
+            _check_records(path, block, check)
+        end, base = segment.place, segment.header.base_offset
+        torn = segment.size() - end.position if segment.torn is not None else 0
+        return VerifiedSegment(
+            path, base, end.offset, end.offset - base, blocks, unproven, torn, before, end.chain,
+            segment.header.checked,
+        )  # fmt: skip
+    finally:
+        segment.close()
+
+
+def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
+    """A partition's segments in the order of their offsets, each after a check that it goes on where the one before
+    ended, in offset and chain. CorruptLog."""
+    before: VerifiedSegment | None = None
+    for segment in segments:
+        offset = before.next_offset if before else 0
+        chain = before.chain if before else first_chain(segment.file.parent.name)
+        if segment.chain_before is None:
+            segment = verify_segment(segment.file, True, chain)
+        check_joint(segment.file, segment.base_offset, segment.chain_before, offset, chain)
+        yield segment
+        before = segment
+
+
+def unchecked_before(segments: Iterable[VerifiedSegment]) -> int:
+    """Blocks before this offset have no checksum of their own; 0: all have."""
+    return max((each.next_offset for each in segments if each.blocks and not each.checked), default=0)
+
+
+def _files(directory: Path) -> list[Path]:
+    files = segment_files(directory) if directory.is_dir() else []
+    if not files:
+        raise LogError(f"{directory}: no segment of a log is here")
+    return files
+
+
+def _check_records(path: Path, block: StoredBlock, check: Callable[[bytes], object]) -> None:
+    entry = block.entry
+    for at, record in enumerate(block.records):
+        try:
+            check(record)
+        except UndecodableRecord as error:
+            raise CorruptLog(path, entry.position, entry.first_offset + at, f"record {at}: {error}") from None
+
+
+def _checker(schema_json: str) -> Callable[[bytes], object]:
+    """Raises UndecodableRecord for what is no envelope of this schema. Today's has the fast decoder."""
+    if older_schema(schema_json) is None:
+        return Decoder().decode
+    shape = shape_of(json.loads(schema_json), {}, {})
+
+    def check(record: bytes) -> None:
+        cursor = Cursor(record, 0)
+        read(cursor, shape, "envelope")
+        if cursor.pos != len(record):
+            cursor.fail(f"the record goes on for {len(record) - cursor.pos} bytes behind its end", cursor.pos)
+
+    return check

@@ -1,0 +1,287 @@
+"""The end of a partition where blocks are added: opened once, repaired where a crash left it, then only written to.
+
+Opening    every segment must go on where the one before ended; a sidecar that is behind, damaged or gone is made anew
+           from the segment; the last block of the last segment is cut off if it is not whole. It was never confirmed,
+           unless the index knows it: then it is lost, and the start says so as an error. Any other block that is not
+           whole, and a whole one that belongs elsewhere (blocks.py), is refused with its place: CorruptLog.
+           The newest part of the log is proven against the hash chain, and so a short log whole; to prove all of a long
+           one is `verify_chain`'s, because a start must not take longer with every year of history.
+Writing    block -> fdatasync -> index entry and lengths. When any of the first two fails (disk full, I/O error) the
+           file is cut back to its last good block, and the same group is written again later: nothing is lost.
+"""
+
+import logging
+import os
+import zlib
+from array import array
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.blocks import encode_block
+from rewindmq.engine.log.embedded.index import (
+    ENTRY,
+    HEADER,
+    Entry,
+    encode_entry,
+    encode_index_header,
+    encode_lengths,
+    first_chain,
+    index_path,
+    lengths_path,
+    next_chain,
+)
+from rewindmq.engine.log.embedded.reader import Place, SegmentReader, older_schema
+from rewindmq.engine.log.embedded.segments import (
+    SYNC_BYTES,
+    base_offset_of,
+    create,
+    encode_header,
+    segment_files,
+    segment_path,
+    sync_directory,
+    write_at,
+)
+from rewindmq.schemas.registry import envelope_schema_json
+
+logger = logging.getLogger(__name__)
+
+# How much of the last segment is proven at every start: whichever is less. Well under a second.
+PROVEN_BYTES = 64 * 1024 * 1024
+PROVEN_BLOCKS = 50_000
+
+
+class Sidecars:
+    """The index and the lengths of a segment, open for writing. What can't be written now (disk full) is kept and
+    goes with the next block: they are derived, and must not hold up what is durable."""
+
+    def __init__(self, segment: Path, base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> None:
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._base_offset = base_offset
+        self._index = os.open(index_path(segment), flags, 0o640)
+        try:
+            self._lengths = os.open(lengths_path(segment), flags, 0o640)
+        except OSError:
+            os.close(self._index)
+            raise
+        self._header = encode_index_header(base_offset, chain_before, max_timestamp_before_ms)  # not yet written
+        self._entries = bytearray()
+        self._entries_at = HEADER.size
+        self._cuts = bytearray()
+        self._cuts_at = 0
+
+    def start(self, entries: int, offset: int) -> None:
+        """Keep the first `entries` entries, which end before `offset`, and write over what follows."""
+        if entries:
+            self._header = b""  # it is there
+        else:
+            self._write_header()
+        self._entries_at = HEADER.size + entries * ENTRY.size
+        self._cuts_at = 4 * (offset - self._base_offset)
+
+    def _write_header(self) -> None:
+        try:
+            write_at(self._index, self._header, 0)
+            self._header = b""
+        except OSError as error:
+            logger.warning("index of offset %d waits: %s", self._base_offset, error)
+
+    def cut(self) -> None:
+        """Take away what stands behind the last entry written."""
+        os.ftruncate(self._index, self._entries_at)
+        os.ftruncate(self._lengths, self._cuts_at)
+
+    def add(self, entry: Entry, lengths: bytes) -> None:
+        self._entries += encode_entry(entry)
+        self._cuts += lengths
+        if self._header:
+            self._write_header()
+        if self._header:
+            return
+        try:
+            write_at(self._lengths, bytes(self._cuts), self._cuts_at)
+            self._cuts_at += len(self._cuts)
+            self._cuts.clear()
+            write_at(self._index, bytes(self._entries), self._entries_at)
+            self._entries_at += len(self._entries)
+            self._entries.clear()
+        except OSError as error:
+            logger.warning("index of offset %d waits: %s", entry.first_offset, error)
+
+    def close(self) -> None:
+        os.close(self._index)
+        os.close(self._lengths)
+
+
+class PartitionWriter:
+    """Adds blocks to a partition. Used by one thread at a time."""
+
+    def __init__(self, directory: Path, segment_bytes: int, begin: bool) -> None:
+        """Open and repair the partition; `begin`: it may be a new one. Raises CorruptLog, LogError."""
+        self.directory = directory
+        self._segment_bytes = segment_bytes
+        self._descriptor = -1
+        self._sidecars: Sidecars | None = None
+        self._sync = b""
+        self._roll_next = False
+        self._begins_anew = False  # the last segment does, in time
+        self.place = Place(0, 0, first_chain(directory.name), 0)
+        self._before = self.place  # where the segment before the last one ends
+        files = segment_files(directory)
+        if not files and not begin:
+            raise LogError(f"{directory}: partition {directory.name} has no segment, its history is gone")
+        self.start_offset = base_offset_of(files[0]) if files else 0
+        try:
+            for path in files:
+                self.place = self._recover(path, path == files[-1])
+            if files:
+                sync_directory(directory)  # a broker that was killed may not have come to it
+            else:
+                self._roll()
+        except BaseException:
+            self.close()
+            raise
+
+    def write(self, records: Sequence[bytes], max_timestamp_ms: int, begins_anew: bool = False) -> None:
+        """Add one block, durably; in a new segment if time `begins_anew` with it. OSError: nothing was added, and the
+        same may be tried again."""
+        is_empty = self.place.offset == self._before.offset
+        full = self.place.position >= self._segment_bytes and not is_empty
+        if full or self._roll_next or (begins_anew and not (is_empty and self._begins_anew)):
+            self._roll(begins_anew)
+        lengths = array("I", map(len, records))
+        place = self.place
+        block = encode_block(records, sum(lengths), self._sync, place.offset, place.chain)
+        try:
+            write_at(self._descriptor, block, place.position)
+            os.fdatasync(self._descriptor)
+        except OSError:
+            self._cut_back()
+            raise
+        encoded = encode_lengths(lengths)
+        entry = Entry(
+            place.offset, len(records), len(block), place.position, max(max_timestamp_ms, place.max_timestamp_ms),
+            next_chain(place.chain, block), zlib.crc32(encoded), 0,
+        )  # fmt: skip
+        self.place = SegmentReader.behind(entry)
+        assert self._sidecars is not None
+        self._sidecars.add(entry, encoded)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+        if self._sidecars is not None:
+            self._sidecars.close()
+            self._sidecars = None
+
+    def _cut_back(self) -> None:
+        """Take half a block away. If even that fails, the next try writes over it: writing is by position."""
+        try:
+            os.ftruncate(self._descriptor, self.place.position)
+        except OSError as error:
+            logger.warning("%s: could not cut back to byte %d: %s", self.directory, self.place.position, error)
+
+    def _roll(self, begins_anew: bool = False) -> None:
+        """Begin a segment, in place of the last one if that is empty. OSError: the old one is still the last."""
+        begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
+        before = self.place if self.place.offset > self._before.offset else self._before
+        path = segment_path(self.directory, before.offset)
+        header = encode_header(envelope_schema_json(), self.directory.name, before.offset, before.chain, begins_anew)
+        descriptor = create(path, header)
+        newest = 0 if begins_anew else before.max_timestamp_ms
+        try:
+            sidecars = Sidecars(path, before.offset, before.chain, newest)
+        except OSError:
+            os.close(descriptor)
+            raise
+        sidecars.start(0, before.offset)
+        sidecars.cut()
+        self.close()
+        self._descriptor, self._sidecars = descriptor, sidecars
+        self._sync = header[-SYNC_BYTES:]
+        self._roll_next = False
+        self._begins_anew = begins_anew
+        self._before = before
+        self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
+
+    def _recover(self, path: Path, last: bool) -> Place:
+        """Check a segment against where the one before ended, repair its sidecars, cut a torn tail; where it ends."""
+        self._before = before = self.place
+        segment = SegmentReader(path, last)
+        try:
+            segment.require_behind(before)
+            end = segment.indexed_end()
+            if last or end is None or not segment.index.has_lengths(end.offset):
+                end = self._repair(segment, before, last)
+            return end
+        finally:
+            segment.close()
+
+    def _repair(self, segment: SegmentReader, before: Place, last: bool) -> Place:
+        """Check the last block of the index and all behind it, and write the entries and lengths that are missing."""
+        if last:  # a whole block that was never synced is kept, and from here on it counts as durable
+            os.fsync(segment.descriptor)
+            if (lost := segment.half_block()) is not None:
+                logger.error(
+                    "%s: the file ends within the block at byte %d, which had been synced: its %d records from offset "
+                    "%d on are lost, and may have been confirmed", segment.path, lost.position, lost.count,
+                    lost.first_offset,
+                )  # fmt: skip
+        entries, whole = segment.index.keep_what_ends_well()
+        first = min(whole, max(0, entries - 1))
+        if last:
+            _prove_newest(segment, before, first)
+        blocks, sidecars = _add_missing(segment, before, first)
+        if segment.index_is_wrong and first:
+            sidecars.close()
+            segment.index.forget()
+            entries = 0
+            blocks, sidecars = _add_missing(segment, before, 0)
+        if blocks > entries:
+            logger.warning("%s: index made anew for %d blocks", segment.path, blocks - entries)
+        if last:
+            self._sidecars = sidecars
+            self._open_end(segment)
+        else:
+            sidecars.close()
+        return segment.place
+
+    def _open_end(self, segment: SegmentReader) -> None:
+        """Get the last segment ready for writing."""
+        self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
+        self._sync = segment.header.sync
+        self._begins_anew = segment.header.begins_anew
+        self._roll_next = older_schema(segment.header.schema) is not None or not segment.header.checked
+        if segment.torn is not None:
+            position = segment.place.position
+            logger.warning(
+                "%s: cut %d bytes at byte %d (offset %d), half a block: %s",
+                segment.path, segment.size() - position, position, segment.place.offset, segment.torn.why,
+            )  # fmt: skip
+            os.ftruncate(self._descriptor, position)
+            os.fsync(self._descriptor)
+
+
+def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:
+    """Write the sidecars of a segment anew, from block number `first` on. The number of its blocks."""
+    sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
+    blocks = first
+    try:
+        sidecars.start(first, segment.index.entry(first - 1).next_offset if first else segment.header.base_offset)
+        for block in segment.stored(first, segment.beginning(before)):
+            blocks += 1
+            sidecars.add(block.entry, block.lengths)
+        sidecars.cut()
+    except BaseException:
+        sidecars.close()
+        raise
+    return blocks, sidecars
+
+
+def _prove_newest(segment: SegmentReader, before: Place, end: int) -> None:
+    """Check the newest blocks before number `end` of the index. Raises CorruptLog."""
+    start = max(segment.index.find_position(segment.size() - PROVEN_BYTES), end - PROVEN_BLOCKS, 0)
+    for _ in islice(segment.stored(start, segment.beginning(before)), max(0, end - start)):
+        pass

@@ -1,0 +1,230 @@
+"""How RewindMQ's Kafka clients are set up (librdkafka), and Kafka's errors as the log's.
+
+Whoever needs Kafka gets its clients here, so that addresses and security are said once:
+
+    clients = KafkaClients("host:9092,host:9092", {"security.protocol": "SASL_SSL", ...})
+    clients.admin(); clients.consumer({...}); clients.producer(...)
+
+- A node that died is noticed within seconds: a request that gets no answer for `ANSWER_MS` is given up and its
+  connection made anew, and lost connections are made again quickly, without the usual back-off of up to ten seconds.
+- Nothing creates a topic by asking for it.
+"""
+
+import concurrent.futures
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka.admin import AdminClient
+
+from rewindmq.engine.log.contract import LogError, NoAnswer
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+# librdkafka warns of a setting that it calls experimental (gapless).
+logger.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
+
+
+class Seldom(logging.Filter):
+    """Lets what is the same but for its numbers through once in `SECONDS`: while a broker is away each client tries
+    again many times a second, and librdkafka tells of each."""
+
+    SECONDS = 60.0
+    MOST = 1_000  # texts remembered
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._said: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = re.sub(r"(?<![.:\d])\d+(?![.:\d])", "N", record.getMessage())  # but for addresses
+        now = self._clock()
+        if now - self._said.get(text, -self.SECONDS) < self.SECONDS:
+            return False
+        if len(self._said) >= self.MOST:
+            self._said.clear()
+        self._said[text] = now
+        return True
+
+
+logger.addFilter(Seldom())
+
+# How long start, tools and rewinds wait for Kafka.
+TIMEOUT_SECONDS = 30.0
+ANSWER_MS = 6_000
+
+# How long an answer is taken for one that will change: a leader is being elected, a broker has just started, and a
+# topic that has just been made is not known to all brokers.
+UNKNOWN_SECONDS = 3.0
+_AGAIN_SECONDS = 0.05
+_PATIENCE_SECONDS: dict[int, float] = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
+    KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
+    KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
+    KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more than the brokers that have come up so far
+    **dict.fromkeys((
+        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.BROKER_NOT_AVAILABLE,
+        KafkaError.KAFKA_STORAGE_ERROR, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
+        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER, KafkaError._TRANSPORT, KafkaError._TIMED_OUT,
+    ), TIMEOUT_SECONDS),
+}  # fmt: skip
+
+_UNHEARD = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
+
+_EVERYBODY: dict[str, Any] = {
+    "client.id": "rewindmq",
+    "socket.nagle.disable": True,
+    "socket.keepalive.enable": True,
+    "socket.timeout.ms": ANSWER_MS,
+    "socket.connection.setup.timeout.ms": ANSWER_MS,
+    "reconnect.backoff.ms": 50,
+    "reconnect.backoff.max.ms": 1_000,
+    "retry.backoff.ms": 50,
+    "retry.backoff.max.ms": 500,
+}
+_CONSUMERS: dict[str, Any] = {
+    "group.id": "rewindmq-unused",
+    "fetch.wait.max.ms": 500,
+    "fetch.message.max.bytes": 4 * 1024 * 1024,
+    # When its queue is full librdkafka looks again after a second, otherwise.
+    "fetch.queue.backoff.ms": 5,
+    "fetch.error.backoff.ms": 50,
+    "queued.max.messages.kbytes": 32 * 1024,
+}
+# A consumer here knows itself where it begins; a service's open transaction must not hold up the nodes.
+_CONSUMERS_MUST: dict[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "isolation.level": "read_uncommitted",
+    "allow.auto.create.topics": False,
+}
+# No setting changes these: what a consumer is told besides by those who read and by `KafkaClients.consumer`.
+CONSUMERS_OWN = frozenset({*_CONSUMERS_MUST, "bootstrap.servers", "enable.partition.eof", "logger", "log_level"})
+# A millisecond of linger: without it librdkafka sends a request for every few records, which costs it 6 us of CPU a
+# message instead of 2, and on full cores makes the round trip longer, not shorter. Compression costs more CPU than it
+# saves here.
+_PRODUCERS: dict[str, Any] = {
+    "linger.ms": 1,
+    "compression.type": "none",
+    "queue.buffering.max.messages": 1_000_000,
+    "queue.buffering.max.kbytes": 1024 * 1024,
+    "topic.metadata.propagation.max.ms": 10_000,
+}
+# In order, once each, for as long as it takes. When one event is refused for good, none follows it (gapless).
+# One request at a time to each broker. When the first of several fails for a moment (a leader is elected, a replica
+# is missing), those behind it are refused for their place, librdkafka gives up the producer's epoch for all partitions,
+# and a request to another partition whose answer was lost is written a second time. A round trip takes as long, and
+# there is more in a batch.
+_PRODUCERS_MUST: dict[str, Any] = {
+    "acks": "all",
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,
+    "max.in.flight.requests.per.connection": 1,
+    "message.timeout.ms": 0,
+    "message.send.max.retries": 2_147_483_647,
+    "delivery.report.only.error": True,
+}
+
+
+class KafkaClients:
+    """`settings` are librdkafka's, for all clients (security, above all). What the log promises they cannot change."""
+
+    def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
+        self.bootstrap = bootstrap
+        self._settings = {**(settings or {}), "bootstrap.servers": bootstrap}
+
+    def admin(self) -> AdminClient:
+        """Always the same, for any thread."""
+        return self._admin
+
+    @cached_property
+    def _admin(self) -> AdminClient:
+        # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
+        return self._made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
+
+    @cached_property
+    def asking(self) -> Consumer:
+        """For questions about offsets, in any thread."""
+        return self.consumer({})
+
+    def require_answer(self, seconds: float) -> None:
+        """NoAnswer, with what is in the way, when no broker says anything for so long."""
+        errors: list[str] = []
+
+        def note(error: KafkaError) -> None:
+            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing that the others don't
+                errors[:] = [error.str()]
+
+        consumer = self.consumer({"error_cb": note})
+        try:
+            consumer.list_topics(timeout=seconds)
+        except KafkaException as error:
+            consumer.poll(0.1)  # calls `note`
+            why = self._without_values(errors[0] if errors else text_of(error))
+            raise NoAnswer(f"Kafka: nothing is heard from {self.bootstrap}: {why}") from None
+        finally:
+            consumer.close()
+
+    def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
+        """It logs only when it is polled, so those that are asked a question and closed do not."""
+        log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
+        must = {**_CONSUMERS_MUST, **settings, **log_to}
+        return self._made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
+
+    def producer(self, settings: Mapping[str, Any]) -> Producer:
+        must = {**_PRODUCERS_MUST, **settings, "logger": logger}
+        return self._made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
+
+    def _made(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
+        """LogError, without the error that it was: that one may show the value of a setting."""
+        try:
+            return kind(settings)
+        except KafkaException as error:
+            why = text_of(error)
+        except (AttributeError, TypeError, ValueError) as error:  # of a text where the library wants a function
+            why = str(error)
+        raise LogError(f"Kafka: its client cannot be set up: {self._without_values(why)}")
+
+    def _without_values(self, text: str) -> str:
+        """Settings may be secrets, or have one in them that belongs to another: `***` in their place, and of lists in
+        that of each part."""
+        values = [value for name, value in self._settings.items() if name != "bootstrap.servers"]
+        parts = {part for value in values for part in (value, *re.split(r"[,;=\s]+", value)) if part}
+        for part in sorted(parts, key=len, reverse=True):
+            text = re.sub(rf"(?<!\w){re.escape(part)}(?!\w)", "***", text)
+        return text
+
+
+def asked(what: str, ask: Callable[[], T]) -> T:
+    """`ask()`, again while Kafka is not settled, with its errors as a LogError that says `what` was wanted: NoAnswer
+    when nobody says anything."""
+    began = time.monotonic()
+    while True:
+        try:
+            return ask()
+        except KafkaException as error:
+            if time.monotonic() - began >= _PATIENCE_SECONDS.get(code_of(error), 0):
+                kind = NoAnswer if code_of(error) in _UNHEARD else LogError
+                raise kind(f"Kafka: {what}: {text_of(error)}") from error
+        except concurrent.futures.TimeoutError as error:
+            raise NoAnswer(f"Kafka: {what}: no answer within {TIMEOUT_SECONDS:.0f} seconds") from error
+        time.sleep(_AGAIN_SECONDS)
+
+
+def text_of(error: KafkaException | KafkaError) -> str:
+    """In words. An exception carries a KafkaError."""
+    carried = error.args[0] if isinstance(error, KafkaException) and error.args else error
+    return carried.str() if isinstance(carried, KafkaError) else str(carried)
+
+
+def code_of(error: KafkaException) -> int:
+    carried = error.args[0] if error.args else None
+    return carried.code() if isinstance(carried, KafkaError) else KafkaError.UNKNOWN

@@ -1,0 +1,255 @@
+"""Reading back what happens in Kafka, as it happens: in the loop while there is much, else in a thread that waits.
+
+    idle:  the thread waits in librdkafka for one record, takes what else is there, gives it to the loop    -> busy
+           after a batch of `BUSY_RECORDS`                                                                  -> busy
+    busy:  the loop itself looks every millisecond what is there (librdkafka's own threads fetch it); the thread only
+           looks after the producer; after a while in which fewer came                                      -> idle
+
+Handing every batch from thread to thread costs a busy node a tenth of its throughput; looking a thousand times a second
+would cost a quiet one CPU time and latency. The consumer is read by one of the two at any time (`_reading`).
+The loop takes a batch at a time; what it has no time for stays in librdkafka's queues, and when they are full nothing
+is fetched. What librdkafka gives once more (it has done so after elections) is passed over.
+Records of transactions that are open are given too, and of those that were given up: a record in the log is a record,
+and a service's open transaction must not hold up all nodes.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.shared_contract import Arrived
+
+logger = logging.getLogger(__name__)
+
+BATCH_RECORDS = 500
+_POLL_SECONDS = 0.1
+_LOOK_SECONDS = 0.001  # how often the loop looks while it is busy
+_EACH_SECONDS = 0.02
+BUSY_RECORDS = 32  # in one batch, and the loop reads; fewer in `_WHILE_SECONDS`, and the thread does
+_WHILE_SECONDS = 0.02
+_BEHIND_SECONDS = 0.2  # so long the loop has not looked: it has enough to do
+_ASK_SECONDS = 0.5
+_GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
+         KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID}  # fmt: skip
+
+
+class KafkaFollowing:
+    """`arrived` is called in the loop. In the loop or the thread: `read(batch)` before a batch is handed over,
+    `gone()` when a topic seems to be gone, `failed(error)` when no more is read. In the thread: `each()` many times a
+    second. `away` says that no broker can be reached, `waiting` that the loop has enough to do, `ends` where each
+    partition was said to end when something was last read of it."""
+
+    def __init__(
+        self, clients: KafkaClients, partitions: Mapping[KafkaPartition, int], loop: asyncio.AbstractEventLoop, *,
+        arrived: Callable[[list[Arrived]], None], read: Callable[[list[Arrived]], None], each: Callable[[], None],
+        gone: Callable[[], None], failed: Callable[[LogError], None],
+    ) -> None:  # fmt: skip
+        self.away = False
+        self._partitions = dict(partitions)
+        self._names: dict[tuple[str | None, int | None], str]
+        self._names = {(each.topic, each.number): each.name for each in partitions}
+        self._places = {each.name: TopicPartition(each.topic, each.number) for each in partitions}
+        self.ends: dict[str, int] = {}
+        self._given = {each.name: offset for each, offset in partitions.items()}  # what is below has arrived
+        self._reaching: list[tuple[Mapping[str, int], asyncio.Future[None]]] = []  # up to where, and who waits for it
+        self._next = {each.name: offset for each, offset in partitions.items()}  # what is below has been taken
+        self._loop = loop
+        self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
+        self._reading = threading.Lock()
+        self._idle = threading.Event()
+        self._idle.set()
+        self._behind = False  # the last batch was full: there is more
+        self._looked = 0.0
+        self._while_ends = 0.0
+        self._came = 0  # records in this while
+        self._stopping = False
+        # The end of a partition is told by an error of its own: what stands there may be no record (`reached`).
+        self._consumer = clients.consumer({"error_cb": self._error, "enable.partition.eof": True}, logs=True)
+        self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """After this nothing arrives. Does not wait: `join`."""
+        self._stopping = True
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    @property
+    def waiting(self) -> bool:
+        busy = not self._idle.is_set()
+        return busy and (self._behind or time.monotonic() - self._looked > _BEHIND_SECONDS)
+
+    def _run(self) -> None:
+        consumer = self._consumer
+        consumer.assign([TopicPartition(each.topic, each.number, at) for each, at in self._partitions.items()])
+        try:
+            while not self._stopping:
+                if self._idle.wait(_EACH_SECONDS):
+                    with self._reading, self._ending():
+                        self._wait()
+                with self._ending():
+                    self._each()
+        finally:
+            with self._reading:
+                consumer.close()
+
+    def _wait(self) -> None:
+        first = self._consumer.poll(_POLL_SECONDS)
+        if first is None:
+            if self.away:
+                self._ask()
+            return
+        messages = [first, *self._consumer.consume(BATCH_RECORDS - 1, 0)]
+        batches, positions = self._taken(messages)
+        busy = len(messages) >= BUSY_RECORDS
+        if busy:
+            self._looked = time.monotonic()
+            self._idle.clear()
+        try:
+            self._loop.call_soon_threadsafe(self._in_loop, batches, positions, busy)
+        except RuntimeError:  # the loop is closed
+            self._stopping = True
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """What goes wrong here is the end of reading, and is told."""
+        try:
+            yield
+        except LogError as error:
+            self._stopping = True
+            self._failed(error)
+        except KafkaException as error:
+            self._stopping = True
+            self._failed(LogError(f"Kafka: {text_of(error)}"))
+        except Exception as error:  # nobody else would hear of it
+            self._stopping = True
+            logger.exception("reading back from Kafka ended")
+            self._failed(LogError(f"Kafka: {error}"))
+
+    # In the loop.
+
+    def _in_loop(self, batches: list[Arrived], positions: dict[str, int], busy: bool) -> None:
+        if busy:
+            self._while_ends, self._came = 0.0, BUSY_RECORDS
+            self._loop.call_soon(self._look)
+        if not self._stopping:
+            self._give(batches, positions)
+
+    def _give(self, batches: list[Arrived], positions: dict[str, int]) -> None:
+        if batches:
+            self._arrived(batches)
+        for name, position in positions.items():
+            self._given[name] = max(self._given[name], position)
+        if self._reaching:
+            self._tell_readers()
+
+    async def reached(self, ends: Mapping[str, int]) -> None:
+        """Wait until everything below these offsets has arrived. In the loop."""
+        reached: asyncio.Future[None] = self._loop.create_future()
+        self._reaching.append((ends, reached))
+        self._tell_readers()
+        await reached
+
+    def _tell_readers(self) -> None:
+        for reading in list(self._reaching):
+            ends, reached = reading
+            if all(self._given[name] >= end for name, end in ends.items()):
+                self._reaching.remove(reading)
+                if not reached.done():
+                    reached.set_result(None)
+
+    def _look(self) -> None:
+        batches: list[Arrived] = []
+        positions: dict[str, int] = {}
+        now = self._looked = time.monotonic()
+        with self._reading, self._ending():
+            if self._stopping:
+                return
+            messages = self._consumer.consume(BATCH_RECORDS, 0)
+            self._behind = len(messages) == BATCH_RECORDS
+            self._came += len(messages)
+            batches, positions = self._taken(messages)
+        if now > self._while_ends:
+            if self._came < BUSY_RECORDS:
+                self._idle.set()
+            self._while_ends, self._came = now + _WHILE_SECONDS, 0
+        if not self._idle.is_set():
+            self._loop.call_later(0 if self._behind else _LOOK_SECONDS, self._look)
+        if positions:
+            self._give(batches, positions)
+
+    # In either.
+
+    def _taken(self, messages: Sequence[Message]) -> tuple[list[Arrived], dict[str, int]]:
+        """Sorted by partition, and the offsets up to which all has been taken."""
+        positions: dict[str, int] = {}
+        batches: dict[str, Arrived] = {}
+        batch = Arrived("", [], [], [])
+        topic: str | None = None
+        number: int | None = None
+        for message in messages:
+            error = message.error()
+            if error is not None:
+                if error.code() == KafkaError._PARTITION_EOF:  # behind what came before it, and perhaps behind markers
+                    positions[self._names[message.topic(), message.partition()]] = message.offset() or 0
+                else:
+                    self._told(error)
+                continue
+            if message.partition() != number or message.topic() != topic:
+                topic, number = message.topic(), message.partition()
+                name = self._names[topic, number]
+                batch = batches.setdefault(name, Arrived(name, [], [], []))
+            offset = message.offset() or 0
+            if offset < self._next[name]:
+                logger.debug("%s: offset %d came once more", name, offset)
+                continue
+            self._next[name] = offset + 1
+            batch.offsets.append(offset)
+            batch.timestamps_ms.append(message.timestamp()[1])
+            batch.values.append(message.value() or b"")
+        taken = [batch for batch in batches.values() if batch.offsets]
+        if taken:
+            self.away = False
+            self._read(taken)
+            self._look_ahead(taken)
+        for batch in taken:
+            positions[batch.partition] = max(positions.get(batch.partition, 0), batch.offsets[-1] + 1)
+        return taken, positions
+
+    def _look_ahead(self, batches: list[Arrived]) -> None:
+        """Kafka says with all that it gives where the partition ends."""
+        for batch in batches:
+            at = self._places[batch.partition]
+            self.ends[batch.partition] = self._consumer.get_watermark_offsets(at, cached=True)[1]
+
+    def _told(self, error: KafkaError) -> None:
+        """Most of what a consumer reports on its way it mends itself."""
+        if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
+            raise LogError(f"Kafka: the place in the history is gone: {text_of(error)}")
+        logger.warning("Kafka: %s", text_of(error))
+        if error.code() in _GONE:
+            self._gone()
+
+    def _error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self.away = True
+
+    def _ask(self) -> None:
+        """Whether Kafka is still away: librdkafka does not say when it is back."""
+        partition = next(iter(self._partitions))
+        try:
+            self._consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), _ASK_SECONDS)
+        except KafkaException:
+            return
+        self.away = False

@@ -1,0 +1,289 @@
+"""A log in Kafka that several nodes share: `rewindmq.engine.log.shared_contract.SharedLog` with confluent-kafka.
+
+    log = KafkaLog.open("host:9092,host:9092")       makes the topics when they are missing, and checks them
+
+What the topics are is in `topics.py`, reading by offsets in `reader.py`, reading back in
+`follower.py`, when silence is trouble in `patience.py`, who has which duties in `owners.py`, how
+clients are set up in `clients.py`.
+
+- Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
+  queue is full, what is appended waits here in order.
+- A message that came back is in the log; deliveries are not reported, only failures. When nothing comes back for
+  `PATIENCE_SECONDS` there is trouble, until something does.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, KafkaClients, text_of
+from rewindmq.engine.log.kafka.follower import KafkaFollowing
+from rewindmq.engine.log.kafka.owners import KafkaOwners
+from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS, Patience, Probe
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.kafka.topics import KafkaTopics, Replicas
+from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge
+
+logger = logging.getLogger(__name__)
+
+CLOSE_SECONDS = 10.0
+PLACEMENT_SECONDS = 5.0
+# What Kafka adds to a record's key and value.
+OVERHEAD_BYTES = 512
+
+
+class SharedKafkaPartition(KafkaPartition):
+    """One partition, to read and to append to."""
+
+    def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
+        super().__init__(clients, topic, number, name)
+        self.probe: Probe | None = None  # set in the loop, taken away in the thread that reads back
+        self._log = log
+        self._backlog = log.backlog
+        self._produce = log.producer.produce
+        self._most = log.max_record_bytes
+
+    def append(self, key: bytes, value: bytes) -> None:
+        if len(value) + len(key) > self._most:
+            raise RecordTooLarge(
+                f"a record of {len(value)} bytes is larger than the {self._most} that the topic {self.topic} takes:"
+                " raise its max.message.bytes, and start the nodes again"
+            )
+        if self._backlog or not self.sent(key, value):
+            self._backlog.append((self, key, value))
+
+    def sent(self, key: bytes, value: bytes) -> bool:
+        """Whether the producer took it; its queue may be full."""
+        probing = self.probe is None
+        if probing:
+            self.probe = self._log.patience.probe(value)
+        try:
+            self._produce(self.topic, value, key, self.number)
+        except BufferError:
+            if probing:
+                self.probe = None
+            return False
+        except KafkaException as error:
+            self._log.failed(LogError(f"Kafka: {self.name} takes no more events: {text_of(error)}"))
+        return True
+
+    def read_back(self, values: list[bytes]) -> None:
+        """Called in the thread that reads back, or in the loop while that does."""
+        if self._log.patience.heard(self.probe, values):
+            self.probe = None
+
+
+class KafkaLog:
+    """`settings` are librdkafka's, for all clients."""
+
+    def __init__(
+        self, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int, partitions: int, found: int
+    ) -> None:
+        self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
+        self.on_trouble: Callable[[str | None], None] = lambda why: None
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
+        self.max_record_bytes = most - OVERHEAD_BYTES
+        self.patience = Patience()
+        self.identity = topics.identity()
+        self.producer: Producer = clients.producer(
+            {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._lost}
+        )
+        # What did not fit into the producer's queue, in order.
+        self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
+        self._prefix, self._topics, self._clients = prefix, topics, clients
+        self._replicas = topics.replicas()
+        self._replicas_at = time.monotonic()
+        self._asking_replicas = threading.Lock()
+        self.metadata = SharedKafkaPartition(self, clients, topics.metadata, 0, "metadata-0")
+        self.nodes = SharedKafkaPartition(self, clients, topics.nodes, 0, "nodes-0")
+        self.queues: Sequence[SharedKafkaPartition] = [
+            SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}") for each in range(partitions)
+        ]
+        # What an admin added later, and this node was told to leave alone.
+        self.left_out: Sequence[KafkaPartition] = [
+            KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
+        ]
+        self._all = {each.name: each for each in (self.metadata, self.nodes, *self.queues)}
+        self._nodes_from = self.nodes.next_offset
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._following: KafkaFollowing | None = None
+        self._owners: KafkaOwners | None = None
+        self._failure: LogError | None = None
+        self._lost_events = False
+        self._closed = False
+        self._in_trouble = False
+        self._away_since: float | None = None
+
+    @classmethod
+    def open(
+        cls, bootstrap: str, prefix: str = "rewindmq", partitions: int | None = None, replication: int | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> Self:  # fmt: skip
+        """The log of all nodes that have this prefix. `partitions` of queues: as many as there are, two when they are
+        made; fewer than there are: the first ones. LogError when Kafka does not answer, or the topics are not as they
+        have to be."""
+        clients = KafkaClients(bootstrap, settings)
+        clients.require_answer(TIMEOUT_SECONDS)
+        topics = KafkaTopics(clients, prefix)
+        topics.create(partitions, replication)
+        most, found = topics.check(partitions)
+        return cls(prefix, topics, clients, most, partitions or found, found)
+
+    def follow(self, offsets: Mapping[str, int]) -> None:
+        """`nodes-0` is followed from where it ended when the log was opened, unless `offsets` says otherwise."""
+        assert self._following is None
+        self._loop = asyncio.get_running_loop()
+        start = {self.nodes.name: self._nodes_from, **offsets}
+        self._following = KafkaFollowing(
+            self._clients, {each: start[name] for name, each in self._all.items()}, self._loop,
+            arrived=lambda batches: self.on_arrival(batches), read=self._read, each=self._each, gone=self._gone,
+            failed=lambda error: self.failed(error, lost_events=False),
+        )  # fmt: skip
+        self._owners = KafkaOwners(
+            self._clients, f"{self._prefix}.owners", self._topics.queues, self._owned,
+            failed=lambda error: self.failed(error, lost_events=False),
+        )  # fmt: skip
+        self._following.start()
+        self._owners.start()
+
+    def flush(self) -> None:
+        """The producer sends by itself; what it had no room for is given to it now."""
+        while self.backlog:
+            partition, key, value = self.backlog[0]
+            if not partition.sent(key, value):
+                return
+            self.backlog.popleft()
+
+    async def read_to_end(self) -> None:
+        assert self._following is not None
+        await self._following.reached(await self._ends_now())
+
+    async def _ends_now(self) -> dict[str, int]:
+        """Everything below can be read now. NoAnswer, LogError."""
+        wanted = {TopicPartition(each.topic, each.number): each.name for each in self._all.values()}
+        latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+        asked = self._clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
+        try:
+            return {wanted[at]: (await asyncio.wrap_future(found)).offset for at, found in asked.items()}
+        except KafkaException as error:
+            raise LogError(f"Kafka: where the partitions end: {text_of(error)}") from error
+
+    def ends(self) -> Mapping[str, int]:
+        return {} if self._following is None else self._following.ends
+
+    def placement(self) -> list[Replicas]:
+        """Where the queue partitions were a few seconds ago. Never waits."""
+        now = time.monotonic()
+        if now - self._replicas_at > PLACEMENT_SECONDS and self._asking_replicas.acquire(blocking=False):
+            threading.Thread(target=self._ask_replicas, name="kafka-placement", daemon=True).start()
+        return self._replicas[: len(self.queues)]
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        deadline = time.monotonic() + CLOSE_SECONDS
+        for thread in (self._owners, self._following):
+            if thread is not None:
+                thread.stop()
+        flush_until = deadline if self._failure is None else time.monotonic() + 1.0
+        while (left := self._waited()) and time.monotonic() < flush_until:
+            self.flush()
+        self.producer.purge()
+        for thread in (self._owners, self._following):
+            if thread is not None:
+                thread.join(max(1.0, deadline - time.monotonic()))
+        if left:
+            raise LogError(f"Kafka: {left} events were appended and are not in the log")
+        if self._lost_events and self._failure is not None:
+            raise self._failure
+
+    def failed(self, error: LogError, lost_events: bool = True) -> None:
+        """Called in any thread."""
+        self._lost_events |= lost_events
+        if self._failure is None:
+            self._failure = error
+            logger.error("%s", error)
+            self._call(lambda: self.on_failure(error))
+
+    def _waited(self) -> int:
+        """How many events are still not in the log, after a little wait."""
+        try:
+            return self.producer.flush(0.05) + len(self.backlog)
+        except KafkaException as error:
+            self.failed(LogError(f"Kafka: {text_of(error)}"))
+            return len(self.producer) + len(self.backlog)
+
+    def _call(self, what: Callable[[], None]) -> None:
+        """In the loop, as long as there is one and the log is open."""
+        if self._loop is None:
+            return
+        try:
+            self._loop.call_soon_threadsafe(lambda: None if self._closed else what())
+        except RuntimeError:
+            logger.debug("the loop is closed")
+
+    # Below: called in the threads.
+
+    def _read(self, batches: list[Arrived]) -> None:
+        for batch in batches:
+            self._all[batch.partition].read_back(batch.values)
+
+    def _each(self) -> None:
+        self.producer.poll(0)
+        if self.backlog:
+            self._call(self.flush)
+        assert self._following is not None
+        trouble = self._trouble(self._following)
+        if (trouble is not None) != self._in_trouble:
+            self._in_trouble = trouble is not None
+            self._call(lambda: self.on_trouble(trouble))
+
+    def _trouble(self, following: KafkaFollowing) -> str | None:
+        now = time.monotonic()
+        if not following.away:
+            self._away_since = None
+        elif self._away_since is None:
+            self._away_since = now
+        elif now - self._away_since > PATIENCE_SECONDS:
+            return "Kafka does not take events: none of its brokers can be reached"
+        self.patience.look(now, following.waiting)
+        probes = {name: probe for name, each in self._all.items() if (probe := each.probe) is not None}
+        silent = self.patience.silent(probes, len(self.producer))
+        if silent is None:
+            return None
+        return f"Kafka does not take events: nothing has come back from {silent} for {PATIENCE_SECONDS} seconds"
+
+    def _owned(self, numbers: frozenset[int]) -> None:
+        names = frozenset(self.queues[number].name for number in numbers if number < len(self.queues))
+        self._call(lambda: self.on_owned(names))
+
+    def _gone(self) -> None:
+        """A topic seems to be gone: LogError when it is. A broker that has just started may only not know it yet."""
+        self._topics.check_identity(self.identity)
+
+    def _error(self, error: KafkaError) -> None:
+        if error.fatal():
+            self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
+
+    def _lost(self, error: KafkaError, message: Message) -> None:
+        """Only what cannot be delivered is reported."""
+        self.failed(LogError(f"Kafka: {message.topic()}-{message.partition()} refused an event: {text_of(error)}"))
+
+    def _ask_replicas(self) -> None:
+        try:
+            self._replicas = self._topics.replicas() or self._replicas
+        except LogError as error:
+            logger.debug("%s", error)
+        finally:
+            self._replicas_at = time.monotonic()
+            self._asking_replicas.release()

@@ -1,0 +1,89 @@
+"""Which node has the duties of which queue partition: Kafka's consumer group settles it.
+
+Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic and fetches nothing of it.
+A node that dies is out of the group after `SESSION_MS`; one that cannot reach Kafka for so long gives its duties up by
+itself. The assignment is cooperative: who keeps a partition is not told otherwise while others come and go.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import OFFSET_END, Consumer, KafkaError, TopicPartition
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import KafkaClients, text_of
+
+logger = logging.getLogger(__name__)
+
+SESSION_MS = 6_000
+_SETTINGS: dict[str, Any] = {
+    "group.protocol": "classic",
+    "partition.assignment.strategy": "cooperative-sticky",
+    "session.timeout.ms": SESSION_MS,
+    "heartbeat.interval.ms": 1_000,
+}
+_POLL_SECONDS = 0.1
+
+
+class KafkaOwners:
+    """A thread that is a member. `changed(numbers)` is called in it with the partitions that are this node's now,
+    `failed(error)` at its end, when that is not asked for: the node cannot know any longer what its duties are."""
+
+    def __init__(
+        self, clients: KafkaClients, group: str, topic: str, changed: Callable[[frozenset[int]], None],
+        failed: Callable[[LogError], None],
+    ) -> None:  # fmt: skip
+        self._clients = clients
+        self._group = group
+        self._topic = topic
+        self._changed = changed
+        self._failed = failed
+        self._owned: set[int] = set()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka-owners", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Leave the group, so that others have the duties at once. Does not wait: `join`."""
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        try:
+            consumer = self._clients.consumer({**_SETTINGS, "group.id": self._group}, logs=True)
+            consumer.subscribe([self._topic], on_assign=self._assigned, on_revoke=self._revoked, on_lost=self._revoked)
+            try:
+                while not self._stopping.is_set():
+                    told = consumer.poll(_POLL_SECONDS)
+                    error = None if told is None else told.error()
+                    if error is not None:
+                        self._told(error)
+            finally:
+                consumer.close()
+        except Exception as error:
+            if not self._stopping.is_set():
+                logger.exception("the thread that is told this node's duties ended")
+                self._failed(LogError(f"Kafka: the group {self._group}: {error}"))
+
+    def _told(self, error: KafkaError) -> None:
+        """Most of what a consumer reports on its way it mends itself."""
+        if error.fatal():
+            raise LogError(text_of(error))
+        logger.warning("Kafka: the group %s: %s", self._group, text_of(error))
+
+    def _assigned(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        consumer.incremental_assign([TopicPartition(each.topic, each.partition, OFFSET_END) for each in partitions])
+        consumer.pause(partitions)
+        self._owned |= {each.partition for each in partitions}
+        self._changed(frozenset(self._owned))
+
+    def _revoked(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        self._owned -= {each.partition for each in partitions}
+        self._changed(frozenset(self._owned))
+        consumer.incremental_unassign(partitions)

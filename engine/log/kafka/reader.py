@@ -1,0 +1,172 @@
+"""Reading a history that is in Kafka, by offsets: for start, rewinds, `verify` and other tools.
+
+    log = KafkaLogReader("localhost:9092", "rewindmq")
+    for block in log.queues[0].read(offset): ...
+
+It creates no topic, starts no thread of ours and joins no group. Everything here asks Kafka and waits; NoAnswer when it
+does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ended (their markers take an offset each).
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
+
+from rewindmq.engine.log.contract import Block, LogError, NoAnswer
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked, text_of
+from rewindmq.engine.log.kafka.topics import KafkaTopics
+
+BLOCK_RECORDS = 1_000
+_JUMPING = {"fetch.message.max.bytes": 256 * 1024, "queued.min.messages": 1}
+
+
+class KafkaPartition:
+    """One partition, to read. `name` is RewindMQ's, `topic` and `number` are Kafka's."""
+
+    framed = True
+
+    def __init__(self, clients: KafkaClients, topic: str, number: int, name: str) -> None:
+        self._clients = clients
+        self.topic = topic
+        self.number = number
+        self.name = name
+
+    @property
+    def start_offset(self) -> int:
+        return self._watermarks()[0]
+
+    @property
+    def next_offset(self) -> int:
+        return self._watermarks()[1]
+
+    @property
+    def durable_offset(self) -> int:
+        """Kafka shows nobody what its replicas do not have yet."""
+        return self.next_offset
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
+        after = TopicPartition(self.topic, self.number, max(0, timestamp_ms + 1))
+        [found] = asked(
+            f"the offset of a time in {self.name}",
+            lambda: self._clients.asking.offsets_for_times([after], timeout=TIMEOUT_SECONDS),
+        )
+        if found.error is not None:
+            raise LogError(f"Kafka: the offset of a time in {self.name}: {text_of(found.error)}")
+        return found.offset if found.offset >= 0 else self.next_offset
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        """Blocks (runs of consecutive offsets) from `offset` up to `end` (exclusive; None: what can be read now). What
+        lies below `start_offset` is no more, and is not read."""
+        low, high = self._watermarks()
+        end = high if end is None else min(end, high)
+        offset = max(offset, low)
+        if offset < end:
+            yield from self._consume([(offset, end)], {})
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """Of many short ranges (first offset, end), all of which are in the log: one consumer jumps from one to the
+        next, and does not fetch much ahead of it."""
+        yield from self._consume(ranges, _JUMPING)
+
+    def record(self, offset: int, seconds: float) -> bytes | None:
+        """The record at an offset below `next_offset`; None: it is a gap. NoAnswer when Kafka does not say within
+        `seconds`."""
+        consumer = self._clients.consumer({"enable.partition.eof": True, **_JUMPING})
+        try:
+            consumer.assign([TopicPartition(self.topic, self.number, offset)])
+            return next((block.records[0] for block in self._blocks(consumer, offset + 1, seconds)), None)
+        finally:
+            consumer.close()
+
+    def _consume(self, ranges: Iterable[tuple[int, int]], settings: Mapping[str, Any]) -> Iterator[Block]:
+        consumer = self._clients.consumer({"enable.partition.eof": True, **settings})
+        try:
+            for offset, end in ranges:
+                consumer.assign([TopicPartition(self.topic, self.number, offset)])
+                yield from self._blocks(consumer, end)
+        finally:
+            consumer.close()
+
+    def _blocks(self, consumer: Consumer, end: int, seconds: float = TIMEOUT_SECONDS) -> Iterator[Block]:
+        deadline = time.monotonic() + seconds
+        while True:
+            if time.monotonic() > deadline:
+                raise NoAnswer(f"Kafka: {self.name} cannot be read: no answer within {seconds:.0f} seconds")
+            first = consumer.poll(min(1.0, seconds))
+            if first is None:
+                continue
+            messages = []
+            done = False
+            for message in (first, *consumer.consume(BLOCK_RECORDS, 0)):
+                error = message.error()
+                if error is not None:
+                    self._check(error)
+                # The end of the partition is told by an error of its own: markers at the end are no messages.
+                at = message.offset()
+                if at is not None and at >= end:
+                    done = True
+                    break
+                if error is None:
+                    messages.append(message)
+            yield from self._runs(messages)
+            if done or (messages and messages[-1].offset() == end - 1):
+                return
+            if messages:
+                deadline = time.monotonic() + seconds
+
+    def _runs(self, messages: list[Message]) -> Iterator[Block]:
+        records: list[bytes] = []
+        times: list[int] = []
+        first = 0
+        for message in messages:
+            offset = message.offset() or 0
+            if records and offset != first + len(records):
+                yield self._block(first, records, times)
+                records, times = [], []
+            if not records:
+                first = offset
+            records.append(message.value() or b"")
+            times.append(message.timestamp()[1])
+        if records:
+            yield self._block(first, records, times)
+
+    def _block(self, first: int, records: list[bytes], times: list[int]) -> Block:
+        return Block(first, records, max(times), b"", Path(self.topic) / str(self.number), first, times)
+
+    def _check(self, error: KafkaError) -> None:
+        """What a consumer reports on its way is its own to mend, but for these."""
+        if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
+            raise LogError(f"Kafka: {self.name} cannot be read: {text_of(error)}")
+
+    def _watermarks(self) -> tuple[int, int]:
+        partition = TopicPartition(self.topic, self.number)
+        return asked(
+            f"where {self.name} begins and ends",
+            lambda: self._clients.asking.get_watermark_offsets(partition, timeout=TIMEOUT_SECONDS),
+        )
+
+
+class KafkaLogReader:
+    """What `verify`, Spark and other tools need of a history in Kafka. `settings` as in `KafkaLog.open`."""
+
+    def __init__(self, bootstrap: str, prefix: str = "rewindmq", settings: Mapping[str, str] | None = None) -> None:
+        self.clients = KafkaClients(bootstrap, settings)
+        self.topics = KafkaTopics(self.clients, prefix)
+
+    @cached_property
+    def metadata(self) -> KafkaPartition:
+        return KafkaPartition(self.clients, self.topics.metadata, 0, "metadata-0")
+
+    @cached_property
+    def queues(self) -> list[KafkaPartition]:
+        topic = self.topics.queues
+        return [KafkaPartition(self.clients, topic, n, f"queues-{n}") for n in range(self.topics.partitions())]
+
+    @cached_property
+    def identity(self) -> str:
+        """As `KafkaLog.identity`."""
+        return self.topics.identity()

@@ -1,0 +1,89 @@
+"""Which of Kafka's brokers hold which partitions of a history: what is, what is wanted, and moving leaders.
+
+A quorum queue's members are the replicas of its partition, so the queues of a partition have them in common. A leader
+can be moved from here (Kafka elects the preferred one, the first of the replicas). A change of the replicas themselves
+cannot: librdkafka has no such request. It is written down instead, as kafka-reassign-partitions.sh takes it.
+
+Everything here asks Kafka and waits; LogError when it does not answer.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import ElectionType, KafkaError, TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, KafkaClients, asked, text_of
+from rewindmq.engine.log.kafka.topics import KafkaTopics
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A partition's replicas, as ids of Kafka's brokers, the preferred leader first. `leader` -1: there is none."""
+
+    name: str  # ours: queues-0
+    topic: str
+    number: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
+    least_in_sync: int  # with fewer of them Kafka takes nothing (min.insync.replicas)
+
+    def with_replicas(self, replicas: Sequence[int]) -> dict[str, object]:
+        """As an entry of a reassignment."""
+        return {"topic": self.topic, "partition": self.number, "replicas": list(replicas)}
+
+
+def reassignment(partitions: Sequence[dict[str, object]]) -> dict[str, object]:
+    """The file that kafka-reassign-partitions.sh reads."""
+    return {"version": 1, "partitions": list(partitions)}
+
+
+class KafkaReplicas:
+    """Of the three topics with this prefix."""
+
+    def __init__(self, clients: KafkaClients, prefix: str) -> None:
+        self._clients = clients
+        self._topics = KafkaTopics(clients, prefix)
+
+    def brokers(self) -> dict[int, str]:
+        """The addresses of those that are up, by id."""
+        admin = self._clients.admin()
+        found = asked("the brokers", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).brokers)
+        return {number: f"{broker.host}:{broker.port}" for number, broker in sorted(found.items())}
+
+    def placed(self) -> list[Placed]:
+        """Every partition of the history, those of queues first."""
+        admin = self._clients.admin()
+        names = {self._topics.queues: "queues", self._topics.metadata: "metadata", self._topics.nodes: "nodes"}
+        topics = asked("the topics", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).topics)
+        least = self._least_in_sync(list(names))
+        return [
+            Placed(
+                f"{name}-{number}", topic, number, each.leader, tuple(each.replicas), tuple(each.isrs), least[topic]
+            )
+            for topic, name in names.items()
+            for number, each in sorted(topics[topic].partitions.items())
+        ]  # fmt: skip
+
+    def elect_preferred(self, partitions: Sequence[Placed]) -> None:
+        """Make the first replica of each the leader. LogError when one of them is not there to lead."""
+        admin = self._clients.admin()
+        wanted = [TopicPartition(each.topic, each.number) for each in partitions]
+        # Without timeouts of its own: confluent-kafka 2.16 has them in its signature and fails when they are given.
+        future = admin.elect_leaders(ElectionType.PREFERRED, wanted)
+        answers: Mapping[TopicPartition, KafkaError | None] = asked("leaders", future.result)
+        for partition, error in answers.items():
+            if error is not None and error.code() != KafkaError.ELECTION_NOT_NEEDED:
+                raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")
+
+    def _least_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
+        """A client that has just heard of a controller that is gone waits for that one: the next hears of another."""
+
+        def ask() -> dict[str, int]:
+            resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
+            futures = self._clients.admin().describe_configs(resources, request_timeout=ANSWER_MS / 1000)
+            return {each.name: int(future.result()["min.insync.replicas"].value) for each, future in futures.items()}
+
+        return asked("the settings of the topics", ask)

@@ -1,0 +1,213 @@
+"""The topics that hold a history in Kafka: how they are made, what they must be, and where they live.
+
+    <prefix>.metadata    1 partition      metadata-0
+    <prefix>.queues      N partitions     queues-0 .. queues-N-1
+    <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
+    <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by whoever seals first: no node needs it
+
+An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
+that could lose its end to an out-of-sync leader, is refused.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient, ConfigEntry, ConfigResource, NewTopic, ResourceType, TopicDescription
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, UNKNOWN_SECONDS, KafkaClients, asked, code_of
+
+DEFAULT_PARTITIONS = 2
+DEFAULT_REPLICATION = 3
+CHAIN_PARTITIONS = 2  # seals, and what locates a change
+# Kafka's own default, one mebibyte, is less than messages may have.
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+NODES_RETENTION_MS = 3_600_000
+
+# What must not be otherwise, and why.
+_ALWAYS = {
+    "message.timestamp.type": ("LogAppendTime", "events get their time from the log"),
+    "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
+}
+_FOR_EVER = {
+    "retention.ms": ("-1", "history is kept for ever"),
+    "retention.bytes": ("-1", "history is kept for ever"),
+    "unclean.leader.election.enable": ("false", "a leader that was not in sync would undo what was confirmed"),
+}
+
+
+class NoSuchTopic(LogError):
+    """Kafka answers, and does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Where a partition is, as `host:port` of Kafka's brokers. `leader` is empty while there is none."""
+
+    partition: str
+    leader: str
+    replicas: tuple[str, ...]
+    in_sync: tuple[str, ...]
+
+
+class KafkaTopics:
+    """The three topics of a history, and that of its seals."""
+
+    def __init__(self, clients: KafkaClients, prefix: str) -> None:
+        self.metadata = f"{prefix}.metadata"
+        self.queues = f"{prefix}.queues"
+        self.nodes = f"{prefix}.nodes"
+        self.chain = f"{prefix}.chain"
+        self._names = (self.metadata, self.queues, self.nodes)
+        self._clients = clients
+        self._addresses: dict[int, str] = {}  # of Kafka's brokers
+
+    def create(self, partitions: int | None, replication: int | None) -> None:
+        """Make those that are missing. Another node may do the same at the same time."""
+        admin = self._clients.admin()
+        missing = [name for name in self._names if self._describe(admin, name) is None]
+        if not missing:
+            return
+        brokers = asked("the brokers", lambda: len(admin.list_topics(timeout=TIMEOUT_SECONDS).brokers))
+        self._make(missing, partitions or DEFAULT_PARTITIONS, replication or min(DEFAULT_REPLICATION, brokers))
+
+    def has_chain(self) -> bool:
+        return self._describe(self._clients.admin(), self.chain) is not None
+
+    def create_chain(self) -> None:
+        """Make the topic of the seals, with as many replicas as the metadata's, or check it."""
+        admin = self._clients.admin()
+        if self._describe(admin, self.chain) is None:
+            self._make([self.chain], 1, len(self._described(admin)[self.metadata].partitions[0].replicas))
+        description = self._describe(admin, self.chain)
+        if description is not None and len(description.partitions) != CHAIN_PARTITIONS:
+            raise LogError(f"Kafka: the topic {self.chain} has to have {CHAIN_PARTITIONS} partitions")
+        self._check_settings(self.chain, {**_ALWAYS, **_FOR_EVER})
+
+    def _make(self, missing: list[str], partitions: int, replicas: int) -> None:
+        """`partitions`: of the queues' topic."""
+        for name in missing:
+            config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
+            config["min.insync.replicas"] = "2" if replicas >= 3 else "1"
+            config["max.message.bytes"] = str(MAX_MESSAGE_BYTES)
+            if name == self.nodes:
+                config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
+            count = {self.queues: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
+            make = partial(self._create, NewTopic(name, count, replicas, config=config))
+            asked(f"the topic {name} cannot be created", make)  # again while a controller is elected
+
+    def _create(self, topic: NewTopic) -> None:
+        try:
+            self._clients.admin().create_topics([topic])[topic.topic].result(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            if code_of(error) != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+    def check(self, partitions: int | None) -> tuple[int, int]:
+        """How many bytes a record may have, and how many queue partitions there are. LogError when the topics are not
+        such that a history may live in them."""
+        admin = self._clients.admin()
+        descriptions = self._described(admin)
+        found = len(descriptions[self.queues].partitions)
+        if partitions is not None and partitions > found:
+            raise LogError(
+                f"Kafka: the topic {self.queues} has {found} partitions, and {partitions} are asked for: their number"
+                " is fixed when the topic is made, because a queue's history is in the partition that its name gives"
+            )
+        for name in (self.metadata, self.nodes):
+            if len(descriptions[name].partitions) != 1:
+                raise LogError(f"Kafka: the topic {name} has to have one partition: delete it, and it is made anew")
+        limit = MAX_MESSAGE_BYTES
+        for name in self._names:
+            config = self._check_settings(name, _ALWAYS if name == self.nodes else {**_ALWAYS, **_FOR_EVER})
+            limit = min(limit, int(config["max.message.bytes"].value or 0))
+        return limit, found
+
+    def _check_settings(self, name: str, rules: Mapping[str, tuple[str, str]]) -> dict[str, ConfigEntry]:
+        config = asked(f"the settings of {name}", partial(self._settings, self._clients.admin(), name))
+        for key, (value, why) in rules.items():
+            if config[key].value != value:
+                raise LogError(
+                    f"Kafka: the topic {name} has {key}={config[key].value}, and has to have {value} ({why}):"
+                    f" set it with kafka-configs.sh --alter --topic {name} --add-config {key}={value}"
+                )
+        return config
+
+    def partitions(self) -> int:
+        """How many queue partitions there are."""
+        return len(self._described(self._clients.admin())[self.queues].partitions)
+
+    def identity(self) -> str:
+        """What no other history in any other Kafka has."""
+        admin = self._clients.admin()
+        ids = [f"{name}={description.topic_id}" for name, description in self._described(admin).items()]
+        cluster_id = asked("its id", lambda: admin.cluster_id(TIMEOUT_SECONDS))
+        return " ".join([f"cluster={cluster_id}", *ids])
+
+    def check_identity(self, identity: str) -> None:
+        """LogError when these are not the topics of before. That Kafka does not answer says nothing."""
+        try:
+            found = self.identity()
+        except NoSuchTopic:
+            raise
+        except LogError:
+            return
+        if found != identity:
+            raise LogError(f"Kafka: the topics are not those of before: {identity} became {found}")
+
+    def replicas(self) -> list[Replicas]:
+        """Where the queue partitions are now; empty when the broker that was asked does not know. Any broker is asked,
+        the controller may be away; and a broker that is away is known by the address that it had."""
+        admin = self._clients.admin()
+        found = asked("its brokers", lambda: admin.list_topics(self.queues, timeout=ANSWER_MS / 1000))
+        self._addresses |= {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
+
+        def address(number: int) -> str:
+            return "" if number < 0 else self._addresses.get(number, f"broker {number}")
+
+        return [
+            Replicas(
+                f"queues-{each.id}", address(each.leader), tuple(map(address, each.replicas)),
+                tuple(map(address, each.isrs)),
+            )
+            for _, each in sorted(found.topics[self.queues].partitions.items())
+        ]  # fmt: skip
+
+    def _described(self, admin: AdminClient) -> dict[str, TopicDescription]:
+        descriptions = {}
+        for name in self._names:
+            deadline = time.monotonic() + UNKNOWN_SECONDS
+            while (description := self._describe(admin, name)) is None:
+                if time.monotonic() > deadline:
+                    raise NoSuchTopic(
+                        f"Kafka: at {self._clients.bootstrap} there is no topic {name}: no node was started there with"
+                        " this prefix, or the topic was deleted"
+                    )
+                time.sleep(0.05)
+            descriptions[name] = description
+        return descriptions
+
+    def _describe(self, admin: AdminClient, name: str) -> TopicDescription | None:
+        """None: the broker that was asked knows no such topic."""
+
+        def ask() -> TopicDescription | None:
+            future = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)[name]
+            try:
+                description: TopicDescription = future.result(TIMEOUT_SECONDS + 1)
+                return description
+            except KafkaException as error:
+                if code_of(error) == KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    return None
+                raise
+
+        return asked(f"the topic {name}", ask)
+
+    def _settings(self, admin: AdminClient, name: str) -> dict[str, ConfigEntry]:
+        [future] = admin.describe_configs(
+            [ConfigResource(ResourceType.TOPIC, name)], request_timeout=TIMEOUT_SECONDS
+        ).values()
+        settings: dict[str, ConfigEntry] = future.result(TIMEOUT_SECONDS + 1)
+        return settings

@@ -1,0 +1,138 @@
+"""The seals of an embedded log: files beside the segments, `_<offset of the first record>.seal`, one a seal, and with
+the same name `.prints`, four bytes a record, by which a change is located.
+
+A record is sealed as its bytes stand in the segment. The hash chain is the one of the index (log/embedded/index.py):
+over blocks as stored, segments' headers too. A file is written whole under another name and then linked, so a seal is
+never replaced.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, queue_partition, read_layout
+from rewindmq.engine.log.embedded.index import next_chain
+from rewindmq.engine.log.embedded.reader import PartitionReader, Place, SegmentReader
+from rewindmq.engine.log.embedded.segments import base_offset_of, segment_files, sync_directory
+from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
+from rewindmq.engine.log.seals.sealer import Harm, Run
+
+
+class SegmentedPartition:
+    """`rewindmq.engine.log.seals.sealer.Sealable`."""
+
+    log = "embedded"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+
+    @property
+    def next_offset(self) -> int:
+        return PartitionReader(self.directory).next_offset
+
+    def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
+        files = segment_files(self.directory) if self.directory.is_dir() else []
+        if not files:
+            raise LogError(f"{self.directory}: no segment of a log is here")
+        first = max((n for n, path in enumerate(files) if base_offset_of(path) <= start), default=0)
+        offset = start
+        for number in range(first, len(files)):
+            segment = _opened(files[number], number == len(files) - 1)
+            try:
+                if segment.header.base_offset > offset:
+                    raise CorruptLog(segment.path, 0, offset, "what was before is gone")
+                for run in _runs(segment, offset, end, chain):
+                    offset, chain = run.next_offset, run.chain
+                    yield run
+                    if end is not None and offset >= end:
+                        return
+            finally:
+                segment.close()
+
+    def seals(self) -> tuple[list[Stored], list[Harm]]:
+        found, harms = [], []
+        for path in sorted(self.directory.glob("_*.seal")):
+            try:
+                found.append(parsed_line(path.read_bytes(), str(path)))
+            except BadSeal as bad:
+                harms.append(Harm(self.name, None, str(bad)))
+        return found, harms
+
+    def prints(self, stored: Stored) -> bytes:
+        try:
+            return prints_path(self.directory, stored.seal.base_offset).read_bytes()
+        except OSError:
+            return b""
+
+    def make_durable(self) -> None:
+        """What was appended last may not be: a segment before the last is."""
+        with segment_files(self.directory)[-1].open("rb") as file:
+            os.fsync(file.fileno())
+
+    def store(self, sealed: Stored, prints: bytes) -> Stored:
+        path = seal_path(self.directory, sealed.seal.base_offset)
+        if path.exists() or not _write(path, (sealed.line + "\n").encode(), os.link):
+            raise LogError(f"{path}: is there already: another is sealing, or it is damaged")
+        _write(prints_path(self.directory, sealed.seal.base_offset), prints, os.rename)
+        sync_directory(self.directory)
+        return sealed
+
+
+def seal_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"_{base_offset:020d}.seal"
+
+
+def prints_path(directory: Path, base_offset: int) -> Path:
+    return directory / f"_{base_offset:020d}.prints"
+
+
+def _write(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) -> bool:
+    """Whole, or not; False when it is there and `give_name` does not replace it."""
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        with new.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        give_name(new, path)
+    except FileExistsError:
+        return False
+    finally:
+        new.unlink(missing_ok=True)
+    return True
+
+
+def segmented(data_dir: Path) -> list[SegmentedPartition]:
+    """LogError when there is no log."""
+    names = (METADATA, *map(queue_partition, range(read_layout(data_dir))))
+    return [SegmentedPartition(partition_directory(data_dir, name)) for name in names]
+
+
+def _opened(path: Path, last: bool) -> SegmentReader:
+    """CorruptLog also where a schema is said to be another version's: one changed byte makes it so."""
+    try:
+        return SegmentReader(path, last)
+    except CorruptLog:
+        raise
+    except LogError as error:
+        raise CorruptLog(path, 0, base_offset_of(path), str(error)) from None
+
+
+def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
+    """Of one segment. The chain is computed anew, from what was sealed. That the index agrees with itself, be it
+    another one, is checked by the way, and says which block is not as it was."""
+    before = Place(segment.header.base_offset, 0, segment.chain_before or b"", 0)
+    number = 0 if before.offset == start else segment.index.find_offset(start)
+    if before.offset == start:
+        chain = next_chain(chain, segment.header.raw)
+    for block in segment.stored(number, segment.beginning(before)):
+        entry = block.entry
+        if end is not None and entry.first_offset >= end:
+            return
+        if entry.next_offset > start:
+            chain = next_chain(chain, block.raw)
+            skipped = max(0, start - entry.first_offset)
+            kept = None if end is None else end - entry.first_offset
+            yield Run(entry.first_offset + skipped, block.records[skipped:kept], chain)

@@ -1,0 +1,168 @@
+"""The seals of a log in Kafka: a topic of their own, which nobody but who seals has to write to.
+
+    <prefix>.chain    partition 0: a line of JSON each, the seal (seal.py)
+                      partition 1: its digest (32 bytes), and four bytes for each record, by which a change is located
+
+A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
+An offset that holds nothing, as where a transaction ended, is sealed as nothing. So every offset has a leaf in the tree
+and a link in the chain: chain = SHA-256(chain before || timestamp || value).
+"""
+
+import dataclasses
+import struct
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.directory import METADATA
+from rewindmq.engine.log.embedded.index import next_chain
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, text_of
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.kafka.topics import MAX_MESSAGE_BYTES
+from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
+from rewindmq.engine.log.seals.sealer import Harm, Run
+
+CHAIN, PRINTS = "chain-0", "chain-1"
+_NEAR = 8  # who seals at the same time may have put theirs between
+_TIME = struct.Struct(">q")
+
+
+class ChainTopic:
+    """Reads the seals once."""
+
+    def __init__(self, log: KafkaLogReader) -> None:
+        self._log = log
+        self.names = {each.name for each in (log.metadata, *log.queues)}
+        self.topic = log.topics.chain
+        self._partition = KafkaPartition(log.clients, self.topic, 0, CHAIN)
+        self._prints = KafkaPartition(log.clients, self.topic, 1, PRINTS)
+        self._refusals: list[KafkaError] = []
+        self._is_made = False
+
+    @cached_property
+    def seals(self) -> tuple[list[Stored], list[Harm]]:
+        """Of all partitions, in the order in which they were made."""
+        found: list[Stored] = []
+        harms: list[Harm] = []
+        if not self._log.topics.has_chain():
+            return found, harms
+        for block in self._partition.read():
+            for offset, value in enumerate(block.records, block.first_offset):
+                try:
+                    found.append(parsed_line(value, f"{self.topic} offset {offset}", offset))
+                except BadSeal as bad:
+                    harms.append(Harm(CHAIN, offset, str(bad)))
+        return found, harms
+
+    def prints(self, stored: Stored) -> bytes:
+        if stored.prints_at is None or not self._log.topics.has_chain():
+            return b""
+        digest = bytes.fromhex(stored.seal.digest)
+        for block in self._prints.read(max(0, stored.prints_at - _NEAR), stored.prints_at + _NEAR):
+            for value in block.records:
+                if value.startswith(digest):
+                    return value[len(digest) :]
+        return b""
+
+    def append(self, sealed: Stored, prints: bytes) -> Stored:
+        """LogError also when the topic would lose what is in it."""
+        if not self._is_made:
+            self._log.topics.create_chain()
+            self._is_made = True
+        self._append(1, sealed, bytes.fromhex(sealed.seal.digest) + prints)
+        placed = dataclasses.replace(sealed, prints_at=self._prints.next_offset - 1)
+        self._append(0, placed, placed.line.encode())
+        return placed
+
+    def _append(self, number: int, sealed: Stored, value: bytes) -> None:
+        try:
+            self._producer.produce(self.topic, value, sealed.seal.partition.encode(), number)
+            left = self._producer.flush(TIMEOUT_SECONDS)
+        except KafkaException as error:
+            raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(error)}") from error
+        if self._refusals:
+            raise LogError(f"Kafka: {self.topic} takes no seal: {text_of(self._refusals[0])}")
+        if left:
+            self._producer.purge()
+            raise LogError(f"Kafka: {self.topic} has not taken a seal within {TIMEOUT_SECONDS:.0f} seconds")
+
+    @cached_property
+    def _producer(self) -> Producer:
+        settings = {"message.max.bytes": MAX_MESSAGE_BYTES, "on_delivery": self._refused}
+        return self._log.clients.producer(settings)
+
+    def _refused(self, error: KafkaError, _: Message) -> None:
+        """Only what cannot be delivered is reported."""
+        self._refusals.append(error)
+
+
+class TopicPartition:
+    """`rewindmq.engine.log.seals.sealer.Sealable`."""
+
+    log = "kafka"
+
+    def __init__(self, partition: KafkaPartition, chain: ChainTopic) -> None:
+        self.name = partition.name
+        self._partition = partition
+        self._chain = chain
+
+    @property
+    def next_offset(self) -> int:
+        return self._partition.next_offset
+
+    def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
+        """BadSeal, before anything is read, when what is to be sealed has lost its beginning."""
+        begins, high = self._partition.start_offset, self._partition.next_offset
+        if end is None and begins > 0:
+            raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
+        end = high if end is None else min(end, high)
+        offset = start
+        for block in self._partition.read(start, end):
+            assert block.timestamps_ms is not None
+            records = [b""] * (block.first_offset - offset)
+            times = map(_TIME.pack, block.timestamps_ms)
+            records += [time + value for time, value in zip(times, block.records, strict=True)]
+            run = _linked(offset, records, chain)
+            offset, chain = run.next_offset, run.chain
+            yield run
+        if offset < end:
+            yield _linked(offset, [b""] * (end - offset), chain)
+
+    def seals(self) -> tuple[list[Stored], list[Harm]]:
+        """The metadata answers for what is in the topic and is the seal of no partition that is there."""
+        stored, harms = self._chain.seals
+        mine = [each for each in stored if each.seal.partition == self.name]
+        if self.name == METADATA:
+            return mine, harms + [
+                Harm(CHAIN, each.at, f"{each.where}: the seal of no partition that is here")
+                for each in stored if each.seal.partition not in self._chain.names
+            ]  # fmt: skip
+        return mine, []
+
+    def prints(self, stored: Stored) -> bytes:
+        return self._chain.prints(stored)
+
+    def make_durable(self) -> None:
+        """What can be read is."""
+
+    def store(self, sealed: Stored, prints: bytes) -> Stored:
+        return self._chain.append(sealed, prints)
+
+
+def in_topics(log: KafkaLogReader) -> list[TopicPartition]:
+    """LogError when there is no log."""
+    chain = ChainTopic(log)
+    return [TopicPartition(each, chain) for each in (log.metadata, *log.queues)]
+
+
+def split_time(record: bytes) -> tuple[int, bytes]:
+    """(milliseconds, value) of a record as it is sealed."""
+    return _TIME.unpack_from(record)[0], record[_TIME.size :]
+
+
+def _linked(offset: int, records: Sequence[bytes], chain: bytes) -> Run:
+    for record in records:
+        chain = next_chain(chain, record)
+    return Run(offset, records, chain)

@@ -1,0 +1,212 @@
+"""Seals: signed statements about stretches of a log, which need no broker to be checked.
+
+    {"seal": {log, partition, base_offset, next_offset, root, chain, prints, previous, time_ms}, "key", "signature"}
+
+- `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), `chain` the partition's hash
+  chain behind the last of them, `previous` the SHA-256 of the seal before in the same partition. Stretches follow on
+  each other from offset 0, so one seal stands for all the history of its partition up to there: whoever has a copy of
+  it can tell if anything was changed, or taken away.
+- The signature is Ed25519 over the seal as canonical JSON; `key` is the SHA-256 of the public key, to tell keys apart.
+- `prints` is the SHA-256 of four bytes of each record's hash, by which a change is located (fingerprints.py). They
+  stand elsewhere: a seal is one line of JSON, of some 700 bytes.
+- A seal is never changed, and never taken away. Where seals live, and what a record is: in_files.py (`log`
+  "embedded", files) and in_topic.py ("kafka", a topic). How they are made and checked: sealer.py.
+- A proof is the record, its path to the root, and the seal: enough for somebody who has nothing but the public key.
+"""
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.seals.merkle import leaf_hash, root_of
+
+
+class BadSeal(Exception):
+    """A seal or a proof is not what it has to be; the text says which, and why."""
+
+
+class BadFile(LogError):
+    """A file that was given is no key, or no copies of seals, that can be used."""
+
+
+Keys = Mapping[str, Ed25519PublicKey]  # by fingerprint
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """`digest`: by which the next one names it. Offsets as in a range: the end is exclusive."""
+
+    log: str
+    partition: str
+    base_offset: int
+    next_offset: int
+    root: str
+    chain: str
+    prints: str
+    previous: str
+    time_ms: int
+
+    @property
+    def statement(self) -> bytes:
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.statement).hexdigest()
+
+    @property
+    def offsets(self) -> str:
+        return f"offsets {self.base_offset} to {self.next_offset - 1}"
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A seal as it was found. `where`: for people; `at`: for whoever stored it. `prints_at`: where its prints may be,
+    in Kafka; not signed."""
+
+    seal: Seal
+    key: str
+    signature: bytes
+    where: str
+    at: int | None = None
+    prints_at: int | None = None
+
+    @property
+    def content(self) -> dict[str, Any]:
+        found = {
+            "seal": json.loads(self.seal.statement), "key": self.key,
+            "signature": base64.b64encode(self.signature).decode(),
+        }  # fmt: skip
+        return found if self.prints_at is None else found | {"prints_at": self.prints_at}
+
+    @property
+    def line(self) -> str:
+        return json.dumps(self.content, separators=(",", ":"))
+
+
+# -- keys --------------------------------------------------------------------------------------------------------------
+
+
+def private_key(path: Path) -> Ed25519PrivateKey:
+    """BadFile."""
+    try:
+        key = load_pem_private_key(_read(path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise BadFile(f"{path}: no private key in PEM without a password: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BadFile(f"{path}: not an Ed25519 key: make one with 'openssl genpkey -algorithm ed25519'")
+    return key
+
+
+def public_keys(paths: Iterable[Path]) -> Keys:
+    """BadFile."""
+    found = {}
+    for path in paths:
+        try:
+            key = load_pem_public_key(_read(path))
+        except (ValueError, UnsupportedAlgorithm) as error:
+            raise BadFile(f"{path}: no public key in PEM: {error}") from None
+        if not isinstance(key, Ed25519PublicKey):
+            raise BadFile(f"{path}: not an Ed25519 key")
+        found[fingerprint(key)] = key
+    return found
+
+
+def fingerprint(key: Ed25519PublicKey) -> str:
+    return hashlib.sha256(key.public_bytes_raw()).hexdigest()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise BadFile(f"{path}: {error.strerror}") from None
+
+
+# -- as they are stored ------------------------------------------------------------------------------------------------
+
+
+def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
+    return Stored(seal, fingerprint(key.public_key()), key.sign(seal.statement), "a new seal")
+
+
+def parsed(content: Any, where: str, at: int | None = None) -> Stored:
+    """BadSeal."""
+    try:
+        seal = Seal(**content["seal"])
+        kinds = {name: type(getattr(seal, name)) for name in Seal.__slots__}
+        if any(kinds[name] is not kind for name, kind in Seal.__annotations__.items()):
+            raise TypeError
+        if not 0 <= seal.base_offset < seal.next_offset:
+            raise ValueError
+        bytes.fromhex(seal.chain)
+        (seal.log + seal.partition).encode()  # half a surrogate pair can't even be shown
+        signature, prints_at = base64.b64decode(content["signature"], validate=True), content.get("prints_at")
+        return Stored(seal, str(content["key"]), signature, where, at, prints_at if type(prints_at) is int else None)
+    except (KeyError, TypeError, ValueError):
+        raise BadSeal(f"{where}: not a seal") from None
+
+
+def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
+    """BadSeal."""
+    try:
+        return parsed(json.loads(line), where, at)
+    except (ValueError, RecursionError):
+        raise BadSeal(f"{where}: not a seal") from None
+
+
+def verify_signature(stored: Stored, keys: Keys) -> None:
+    """BadSeal."""
+    key = keys.get(stored.key)
+    try:
+        if key is not None:
+            key.verify(stored.signature, stored.seal.statement)
+            return
+    except InvalidSignature:
+        pass
+    wanted = ", ".join(f"{each[:16]}..." for each in keys)
+    raise BadSeal(f"{stored.where}: the signature is not one of the key {wanted}")
+
+
+def read_copies(path: Path) -> list[Stored]:
+    """Seals that are kept elsewhere: a file with a seal a line, or all such files in a directory. BadFile."""
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    found = []
+    for file in files:
+        try:
+            lines = _read(file).splitlines()
+            found += [parsed_line(line, f"{file}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+        except BadSeal as bad:
+            raise BadFile(str(bad)) from None
+    return found
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def check_proof(given: Any, keys: Keys) -> tuple[Seal, bytes]:
+    """The seal and the record that it is about. BadSeal."""
+    stored = parsed(given, "the proof")
+    seal = stored.seal
+    verify_signature(stored, keys)
+    try:
+        record = base64.b64decode(given["record"], validate=True)
+        partition, offset = given["partition"], int(given["offset"])
+        path = [bytes.fromhex(each) for each in given["path"]]
+        size = seal.next_offset - seal.base_offset
+        root = root_of(leaf_hash(record), offset - seal.base_offset, size, path)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadSeal(f"the proof makes no sense: {error}") from None
+    if partition != seal.partition or root.hex() != seal.root:
+        raise BadSeal("the proof does not lead to what was sealed: the record is another")
+    return seal, record

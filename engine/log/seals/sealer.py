@@ -1,0 +1,291 @@
+"""Making seals, checking them, and proving an event: the same for a log in files and for one in Kafka.
+
+    partitions = segmented(data_dir)  or  in_topics(KafkaLogReader(...))         in_files.py, in_topic.py
+    for new in seal(partition, private, now_ms): ...
+    for checked in check(partitions, keys, copies): ...
+
+A partition is cut into stretches, and each has a seal that says with which hash chain it ends. So every stretch can be
+checked by itself, from the chain at the end of the one before: `plan` checks the seals among themselves, without the
+log, and `examine` one stretch of the log against its seal (Spark does these at the same time).
+
+Two who seal at the same time make two seals of one stretch. Both are true, and both are checked.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.index import first_chain
+from rewindmq.engine.log.seals.fingerprints import located, print_of
+from rewindmq.engine.log.seals.merkle import Tree, leaf_hash, proof
+from rewindmq.engine.log.seals.seal import BadSeal, Keys, Seal, Stored, fingerprint, signed, verify_signature
+
+STRETCH_RECORDS = 65_536  # a stretch is sealed when it has so many, or where the log ends
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Successive records as they are sealed, and the hash chain behind the last of them."""
+
+    first_offset: int
+    records: Sequence[bytes]
+    chain: bytes
+
+    @property
+    def next_offset(self) -> int:
+        return self.first_offset + len(self.records)
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """Something that does not hold, and where: the first offset that is concerned. `records`: the history itself, and
+    not only what helps to locate a change of it."""
+
+    partition: str
+    offset: int | None
+    what: str
+    records: bool = True
+
+    def __str__(self) -> str:
+        where = self.partition if self.offset is None else f"{self.partition} offset {self.offset}"
+        return f"{where}: {self.what}"
+
+
+class Sealable(Protocol):
+    """A partition of a log, with its seals."""
+
+    log: str  # Seal.log
+    name: str
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
+        """The records from offset `start` up to `end` (None: what there is), `chain` being the hash chain before them.
+        CorruptLog, LogError."""
+
+    def seals(self) -> tuple[list[Stored], list[Harm]]:
+        """In the order in which they were made, as far as that is known; and what is there and is no seal."""
+
+    def prints(self, stored: Stored) -> bytes:
+        """Of a seal; empty where they are gone. Whether they are those of the seal is for its hash to say."""
+
+    def make_durable(self) -> None:
+        """All that `walk` has given out is kept, whatever happens."""
+
+    def store(self, sealed: Stored, prints: bytes) -> Stored:
+        """Add a seal, durably; as it is found there. LogError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A stretch to be examined. `chain`: before its first record; None: not known."""
+
+    stored: Stored
+    chain: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A seal that holds, or what does not."""
+
+    seal: Seal | None
+    harm: Harm | None
+
+
+# -- sealing -----------------------------------------------------------------------------------------------------------
+
+
+def seal(
+    partition: Sealable, key: Ed25519PrivateKey, now_ms: int, older: Keys | None = None, copies: Sequence[Stored] = ()
+) -> Iterator[Stored]:
+    """Seal what is not sealed yet; the new seals. Safe beside a running broker. `older`: keys of before. `copies`:
+    seals that must still be there: else somebody took them away, and what is there is not to be signed again.
+    CorruptLog, LogError, BadSeal."""
+    trusted = {fingerprint(key.public_key()): key.public_key(), **(older or {})}
+    stored, _ = partition.seals()
+    before = [each for each in stored if _wrong(partition, each, trusted) is None]
+    if stored and not before:
+        raise BadSeal(f"{partition.name}: its seals are of another key ({stored[-1].key[:16]}...): name that one, too")
+    there = {each.seal.digest for each in stored}
+    for copy in copies:
+        if copy.seal.partition == partition.name and copy.seal.digest not in there:
+            raise BadSeal(f"{partition.name}: the seal of {copy.seal.offsets} is gone; there is a copy, {copy.where}")
+    last = max(before, key=lambda each: each.seal.next_offset, default=None)
+    offset, chain, previous = 0, first_chain(partition.name), ""
+    if last is not None:
+        offset, chain, previous = last.seal.next_offset, bytes.fromhex(last.seal.chain), last.seal.digest
+    end = partition.next_offset
+    if end < offset:
+        raise BadSeal(f"{partition.name}: the log ends at offset {end}, and was sealed up to {offset - 1}")
+    for base, tree, prints, reached in _stretches(partition, offset, chain):
+        partition.make_durable()
+        new = signed(
+            Seal(partition.log, partition.name, base, base + tree.size, tree.root().hex(), reached.hex(),
+                 hashlib.sha256(prints).hexdigest(), previous, now_ms), key,
+        )  # fmt: skip
+        previous = new.seal.digest
+        yield partition.store(new, prints)
+
+
+def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[int, Tree, bytes, bytes]]:
+    """(first offset, tree, prints, hash chain at the end) of each."""
+    tree, prints, base = Tree(), bytearray(), offset
+    for run in partition.walk(offset, None, chain):
+        _add(tree, prints, run)
+        chain = run.chain
+        if tree.size >= STRETCH_RECORDS:
+            yield base, tree, bytes(prints), chain
+            base += tree.size
+            tree, prints = Tree(), bytearray()
+    if tree.size:
+        yield base, tree, bytes(prints), chain
+
+
+def _add(tree: Tree, prints: bytearray, run: Run) -> None:
+    for record in run.records:
+        leaf = leaf_hash(record)
+        tree.add(leaf)
+        prints += print_of(leaf)
+
+
+# -- checking ----------------------------------------------------------------------------------------------------------
+
+
+def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] = ()) -> Iterator[Checked]:
+    """Every seal, and all that does not hold. What comes behind the last seal is not sealed yet; what has records and
+    no seal at all was never sealed, or its seals are gone. LogError."""
+    partitions = list(partitions)
+    yield from (Checked(None, harm) for harm in astray(partitions, copies))
+    for partition in partitions:
+        steps, harms = plan(partition, keys, copies)
+        for step in steps:
+            harm = examine(partition, step)
+            yield Checked(step.stored.seal, None) if harm is None else Checked(None, harm)
+        yield from (Checked(None, harm) for harm in harms)
+
+
+def astray(partitions: Iterable[Sealable], copies: Iterable[Stored]) -> list[Harm]:
+    """Copies of seals about partitions that are not there."""
+    names = {each.name for each in partitions}
+    gone = {copy.seal.partition: copy for copy in copies if copy.seal.partition not in names}
+    return [Harm(name, None, f"it is gone; there is a copy of a seal, {copy.where}") for name, copy in gone.items()]
+
+
+def plan(partition: Sealable, keys: Keys | None, copies: Sequence[Stored] = ()) -> tuple[list[Step], list[Harm]]:
+    """The stretches to be examined, in order, and what is wrong with the seals themselves. `keys` None: signatures are
+    not checked. LogError."""
+    stored, harms = partition.seals()
+    if not stored and not harms and _has_records(partition):
+        harms.append(Harm(partition.name, 0, "there is no seal of it: it was never sealed, or its seals are gone"))
+    there = {each.seal.digest for each in stored}
+    kept = {each.seal.digest: each for each in copies if each.seal.partition == partition.name}
+    sound = []
+    for each in [*stored, *(copy for digest, copy in kept.items() if digest not in there)]:
+        wrong = _wrong(partition, each, keys)
+        if wrong is not None:
+            harms.append(Harm(partition.name, each.seal.base_offset, wrong))
+            continue
+        sound.append(each)
+        if each.seal.digest not in there:
+            what = f"the seal of {each.seal.offsets} is gone; there is a copy, {each.where}"
+            harms.append(Harm(partition.name, each.seal.base_offset, what))
+    steps, more = _linked(partition.name, sound)
+    return steps, sorted(harms + more, key=lambda harm: harm.offset or 0)
+
+
+def _has_records(partition: Sealable) -> bool:
+    try:
+        return partition.next_offset > 0
+    except CorruptLog:
+        return True
+
+
+def _wrong(partition: Sealable, stored: Stored, keys: Keys | None) -> str | None:
+    seal = stored.seal
+    if (seal.log, seal.partition) != (partition.log, partition.name):
+        return f"{stored.where}: the seal of another partition, {seal.partition} ({seal.log})"
+    if keys is not None:
+        try:
+            verify_signature(stored, keys)
+        except BadSeal as bad:
+            return str(bad)
+    return None
+
+
+def _linked(name: str, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]]:
+    """Each follows on the one that it names."""
+    known = {"": (0, first_chain(name))}  # by digest: where it ends
+    steps, harms = [], []
+    reached = 0
+    for each in sorted(stored, key=lambda one: one.seal.base_offset):
+        seal = each.seal
+        end, chain = known.get(seal.previous, (-1, None))
+        if end != seal.base_offset:
+            chain = None
+            if reached < seal.base_offset:
+                what = f"the seal of offsets {reached} to {seal.base_offset - 1} is gone, which {each.where} follows on"
+                harms.append(Harm(name, reached, what))
+            else:
+                harms.append(Harm(name, seal.base_offset, f"{each.where}: it does not follow on the seal before it"))
+        steps.append(Step(each, chain))
+        known[seal.digest] = seal.next_offset, bytes.fromhex(seal.chain)
+        reached = max(reached, seal.next_offset)
+    return steps, harms
+
+
+def examine(partition: Sealable, step: Step) -> Harm | None:
+    """Is a stretch of the log what was sealed, and are its prints? LogError when it cannot be read."""
+    seal = step.stored.seal
+    tree, prints, chain = Tree(), bytearray(), step.chain or b""
+    corrupt: CorruptLog | None = None
+    try:
+        for run in partition.walk(seal.base_offset, seal.next_offset, chain):
+            _add(tree, prints, run)
+            chain = run.chain
+    except CorruptLog as error:
+        corrupt = error
+    sealed = partition.prints(step.stored)
+    known = hashlib.sha256(sealed).hexdigest() == seal.prints
+    if corrupt is not None:
+        if known and not sealed.startswith(prints):  # the log broke behind the first record that differs
+            offset, what = located(sealed, bytes(prints), seal.base_offset)
+            return Harm(partition.name, offset, f"{what}; and {corrupt}")
+        return Harm(partition.name, corrupt.offset, str(corrupt))
+    if tree.root().hex() != seal.root or tree.size != seal.next_offset - seal.base_offset:
+        if known:
+            return Harm(partition.name, *located(sealed, bytes(prints), seal.base_offset))
+        return Harm(partition.name, seal.base_offset, f"{seal.offsets} are not the records that were sealed")
+    if step.chain is not None and chain.hex() != seal.chain:
+        what = f"{seal.offsets} were written anew: the records are those that were sealed, the hash chain is not"
+        return Harm(partition.name, seal.base_offset, what)
+    if not known:
+        what = f"{seal.offsets} are what was sealed; the prints of the seal, by which a change is located, are"
+        return Harm(partition.name, seal.base_offset, f"{what} {'others' if sealed else 'gone'}", records=False)
+    return None
+
+
+# -- proofs ------------------------------------------------------------------------------------------------------------
+
+
+def prove(partition: Sealable, offset: int) -> dict[str, Any]:
+    """That the record at `offset` is in the sealed history. BadSeal when there is no seal about it; LogError."""
+    stored = [each for each in partition.seals()[0] if _wrong(partition, each, None) is None]
+    found = next((each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset), None)
+    if found is None:
+        raise BadSeal(f"{partition.name}: offset {offset} is not sealed yet: run 'rewindmq seal'")
+    seal = found.seal
+    records = [record for run in partition.walk(seal.base_offset, seal.next_offset, b"") for record in run.records]
+    index = offset - seal.base_offset
+    if index >= len(records):
+        raise LogError(f"{partition.name}: offset {offset} was sealed, and is not in the log")
+    path = proof([leaf_hash(record) for record in records], index)
+    return {
+        "partition": partition.name, "offset": offset, "record": base64.b64encode(records[index]).decode(),
+        "path": [each.hex() for each in path], **found.content,
+    }  # fmt: skip

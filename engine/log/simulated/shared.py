@@ -1,0 +1,403 @@
+"""A shared log in memory, with the contract of `rewindmq.engine.log.shared_contract`, for simulations: a Kafka whose
+faults a seed makes.
+
+    history = SharedHistory(3, clock, call_later, SharedFaults(seed=7, append_seconds=0.1, arrival_seconds=0.5))
+    log = history.open("a")     one node's view: append, read back, duties
+    log.hold(["queues-1"])      it falls behind in these
+    log.cut(True)               it does not reach the log: what it appends waits, nothing arrives
+    log.kill()                  its process is gone: of what it appended and is under way, the front part still lands
+    history.assign({"queues-0": ["a", "b"]})     duties as somebody thinks they should be; `rebalance` deals them out
+
+Faults, as Kafka has them:
+- an append reaches the log late (`append_seconds`), those of one node to one partition in their order, in pieces;
+- what is in the log arrives late (`arrival_seconds`), at each node and from each partition in its own time, in batches
+  of any size;
+- offsets have gaps (`gap_rate`: control records), and anybody can put in what he likes (`HistoryPartition.put`);
+- duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while.
+The log's clock is its own, whatever the nodes' clocks do. As Kafka's it may be set back.
+"""
+
+import asyncio
+import random
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rewindmq.engine.log.contract import Block, LogError
+from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
+from rewindmq.engine.log.shared_contract import Arrived, Placement
+from rewindmq.engine.log.simulated.embedded import CallLater
+
+NODES = "nodes-0"
+PATIENCE_SECONDS = 1.5  # cut off for so long is trouble
+SESSION_SECONDS = 6.0  # and for so long loses its duties
+
+
+@dataclass(frozen=True, slots=True)
+class SharedFaults:
+    """The longest delays, and the share of writes that are followed by a gap."""
+
+    seed: int = 0
+    append_seconds: float = 0.0
+    arrival_seconds: float = 0.0
+    duty_seconds: float = 0.0
+    gap_rate: float = 0.0
+
+
+class HistoryPartition:
+    """What is in the log. Four lists of one length."""
+
+    framed = True
+    start_offset = 0
+
+    def __init__(self, history: "SharedHistory", name: str) -> None:
+        self.name = name
+        self.offsets: list[int] = []
+        self.timestamps_ms: list[int] = []
+        self.keys: list[bytes] = []
+        self.values: list[bytes] = []
+        self.next_offset = 0
+        self._history = history
+
+    def put(self, key: bytes, value: bytes) -> int:
+        """The record is in the log now: its offset."""
+        offset = self.next_offset
+        self.offsets.append(offset)
+        self.timestamps_ms.append(self._history.clock())
+        self.keys.append(key)
+        self.values.append(value)
+        self.next_offset = offset + 1 + self._history.gap()
+        self._history.grown()
+        return offset
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        at = bisect_left(self.offsets, offset)
+        behind = len(self.offsets) if end is None else bisect_left(self.offsets, end)
+        while at < behind:
+            first = at
+            while at + 1 < behind and self.offsets[at + 1] == self.offsets[at] + 1:
+                at += 1
+            at += 1
+            yield Block(
+                self.offsets[first], tuple(self.values[first:at]), self.timestamps_ms[at - 1], b"", Path(self.name), 0,
+                tuple(self.timestamps_ms[first:at]),
+            )  # fmt: skip
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        later = (at for at, time_ms in enumerate(self.timestamps_ms) if time_ms > timestamp_ms)
+        at = next(later, len(self.timestamps_ms))  # as Kafka looks it up: the first, also where time went back
+        return self.offsets[at] if at < len(self.offsets) else self.next_offset
+
+
+class SharedHistory:
+    """`clock` is the log's own, in ms; `call_later(seconds, callback)` the simulation's."""
+
+    def __init__(
+        self, partitions: int, clock: Callable[[], int], call_later: CallLater, faults: SharedFaults | None = None
+    ) -> None:
+        self.clock = clock
+        self.faults = faults or SharedFaults()
+        self.dice = random.Random(self.faults.seed)
+        self.call_later = call_later
+        self.metadata = HistoryPartition(self, METADATA)
+        self.nodes = HistoryPartition(self, NODES)
+        self.queues = [HistoryPartition(self, queue_partition(number)) for number in range(partitions)]
+        self.logs: dict[str, MemorySharedLog] = {}  # the open ones, by node
+        self.owners: dict[str, list[str]] = {partition.name: [] for partition in self.queues}
+
+    @property
+    def partitions(self) -> list[HistoryPartition]:
+        return [self.metadata, self.nodes, *self.queues]
+
+    def open(self, node: str) -> "MemorySharedLog":
+        assert node not in self.logs, f"{node} is open already"
+        self.logs[node] = log = MemorySharedLog(self, node)
+        return log
+
+    def heal(self) -> None:
+        """No more faults: everything goes through at once, and each partition has one owner."""
+        self.faults = SharedFaults()
+        for log in self.logs.values():
+            log.cut(False)
+            log.hold(())
+        self.rebalance()
+
+    def gap(self) -> int:
+        return self.dice.randint(1, 3) if self.dice.random() < self.faults.gap_rate else 0
+
+    def grown(self) -> None:
+        for log in self.logs.values():
+            log.fetch()
+
+    # -- duties -------------------------------------------------------------------------------------------------------
+
+    def rebalance(self) -> None:
+        """Each queue partition gets one owner, of those that can be reached."""
+        members = sorted(node for node, log in self.logs.items() if log.is_member)
+        self.dice.shuffle(members)
+        self.assign({
+            partition.name: members[at % len(members) : at % len(members) + 1] if members else []
+            for at, partition in enumerate(self.queues)
+        })  # fmt: skip
+
+    def assign(self, owners: Mapping[str, list[str]]) -> None:
+        """Of these partitions the duties are these nodes' now. Each node hears of it in its own time."""
+        self.owners.update(owners)
+        for log in list(self.logs.values()):
+            log.duties_changed()
+
+
+class MemorySharedPartition:
+    """One partition as one node sees it."""
+
+    framed = True
+    start_offset = 0
+
+    def __init__(self, log: "MemorySharedLog", history: HistoryPartition) -> None:
+        self.name = history.name
+        self.history = history
+        self.position: int | None = None  # what is read back next; None: it is not followed yet
+        self.held = False  # nothing of it arrives for now
+        self.under_way: deque[tuple[bytes, bytes]] = deque()
+        self._log = log
+        self._sending = False
+
+    @property
+    def next_offset(self) -> int:
+        return self.history.next_offset
+
+    def append(self, key: bytes, value: bytes) -> None:
+        if not self._log.closed:
+            self.under_way.append((key, value))
+            self.send()
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
+        return self.history.read(offset, end)
+
+    def record(self, offset: int, seconds: float) -> bytes | None:
+        if self._log.is_cut:
+            raise LogError(f"the log in memory does not say what is at offset {offset} of {self.name}")
+        return next((block.records[0] for block in self.read(offset, offset + 1)), None)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        return self.history.offset_at(timestamp_ms)
+
+    def send(self) -> None:
+        if self.under_way and not self._sending and not self._log.is_cut and not self._log.closed:
+            self._sending = True
+            shared = self._log.shared
+            shared.call_later(shared.dice.uniform(0, shared.faults.append_seconds), self._sent)
+
+    def _sent(self) -> None:
+        self._sending = False
+        if self._log.is_cut or self._log.closed:
+            return
+        size = len(self.under_way)
+        if self._log.shared.faults.append_seconds:
+            size = self._log.shared.dice.randint(min(1, size), size)
+        self.land(size)
+        self.send()
+
+    def land(self, size: int) -> None:
+        """So many of what is under way, from the front, are in the log."""
+        for _ in range(size):
+            self.history.put(*self.under_way.popleft())
+
+    def waiting(self) -> int:
+        """How many records are in the log that have not arrived."""
+        assert self.position is not None
+        return len(self.history.offsets) - bisect_left(self.history.offsets, self.position)
+
+    def take(self, size: int) -> Arrived:
+        assert self.position is not None
+        history = self.history
+        at = bisect_left(history.offsets, self.position)
+        behind = at + size
+        self.position = history.offsets[behind - 1] + 1
+        return Arrived(
+            self.name, history.offsets[at:behind], history.timestamps_ms[at:behind], history.values[at:behind]
+        )
+
+
+class MemorySharedLog:
+    """Implements `rewindmq.engine.log.shared_contract.SharedLog`."""
+
+    identity = "memory"
+    max_record_bytes = 1 << 20
+
+    def __init__(self, shared: SharedHistory, node: str) -> None:
+        self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
+        self.on_trouble: Callable[[str | None], None] = lambda why: None
+        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
+        self.shared = shared
+        self.node = node
+        self.metadata = MemorySharedPartition(self, shared.metadata)
+        self.nodes = MemorySharedPartition(self, shared.nodes)
+        self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
+        self.left_out: Sequence[MemorySharedPartition] = ()  # nobody adds partitions here
+        self.is_cut = False
+        self.closed = False
+        self.owned: frozenset[str] = frozenset()  # as the node has been told
+        self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to hear of things
+        self._nodes_from = shared.nodes.next_offset
+        self._following = False
+        self._fetching = False
+        self._cut_times = 0
+        self._in_trouble = False
+        self._out_of_group = False
+        self._reading: list[tuple[dict[str, int], asyncio.Future[None]]] = []  # up to where, and who waits for it
+
+    @property
+    def partitions(self) -> list[MemorySharedPartition]:
+        return [self.metadata, self.nodes, *self.queues]
+
+    @property
+    def is_member(self) -> bool:
+        """It may have duties."""
+        return self._following and not self.closed and not self._out_of_group
+
+    def follow(self, offsets: Mapping[str, int]) -> None:
+        assert not self._following
+        self._following = True
+        start = {self.nodes.name: self._nodes_from, **offsets}
+        for partition in self.partitions:
+            partition.position = start[partition.name]
+        self.fetch()
+        self.shared.rebalance()
+
+    def flush(self) -> None:
+        """What was appended is on its way already."""
+
+    async def read_to_end(self) -> None:
+        await asyncio.sleep(self._lag * self.shared.faults.arrival_seconds / 2)
+        if self.is_cut or self.closed:
+            raise LogError("the log in memory does not say where it ends: the node is cut off")
+        ends = {each.name: each.history.offsets[-1] + 1 for each in self.partitions if each.history.offsets}
+        arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reading.append((ends, arrived))
+        self._tell_readers()
+        await arrived
+
+    def _tell_readers(self) -> None:
+        positions = {partition.name: partition.position or 0 for partition in self.partitions}
+        for reading in list(self._reading):
+            ends, arrived = reading
+            if all(positions[name] >= end for name, end in ends.items()):
+                self._reading.remove(reading)
+                if not arrived.done():
+                    arrived.set_result(None)
+
+    def ends(self) -> Mapping[str, int]:
+        return {partition.name: partition.next_offset for partition in self.shared.partitions}
+
+    def placement(self) -> Sequence[Placement]:
+        return ()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        left = sum(len(partition.under_way) for partition in self.partitions)
+        if not self.is_cut:
+            for partition in self.partitions:
+                partition.land(len(partition.under_way))
+        self.closed = True
+        del self.shared.logs[self.node]
+        self.shared.rebalance()
+        if self.is_cut and left:
+            raise LogError(f"the log in memory: {left} events were appended and are not in the log")
+
+    def kill(self) -> None:
+        """The process is gone. What was on its way is lost from some point on, or lands a little later."""
+        shared = self.shared
+        self.closed = True
+        del shared.logs[self.node]
+        shared.call_later(shared.dice.uniform(0, SESSION_SECONDS), shared.rebalance)
+        for partition in self.partitions if not self.is_cut else ():
+            size = shared.dice.randint(0, len(partition.under_way))
+            seconds = shared.dice.choice((0.0, 3 * shared.faults.append_seconds))
+            shared.call_later(shared.dice.uniform(0, seconds), partial(partition.land, size))
+
+    # -- cut off ------------------------------------------------------------------------------------------------------
+
+    def cut(self, cut: bool) -> None:
+        if cut == self.is_cut:
+            return
+        self.is_cut = cut
+        self._cut_times += 1
+        if cut:
+            times = self._cut_times
+            self.shared.call_later(PATIENCE_SECONDS, lambda: self._missed(times))
+            self.shared.call_later(SESSION_SECONDS, lambda: self._put_out(times))
+            return
+        for partition in self.partitions:
+            partition.send()
+        self.fetch()
+        if self._in_trouble:
+            self._in_trouble = False
+            self.on_trouble(None)
+        if self._out_of_group:
+            self._out_of_group = False
+            self.shared.rebalance()
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Of these partitions, and of no others, nothing arrives from here on."""
+        for partition in self.partitions:
+            partition.held = partition.name in names
+        self.fetch()
+
+    def _missed(self, times: int) -> None:
+        if times == self._cut_times and not self.closed:
+            self._in_trouble = True
+            self.on_trouble("the log in memory does not take events: the node is cut off")
+
+    def _put_out(self, times: int) -> None:
+        if times == self._cut_times and not self.closed and self._following:
+            self._out_of_group = True
+            self.shared.rebalance()
+
+    # -- what arrives -------------------------------------------------------------------------------------------------
+
+    def fetch(self) -> None:
+        if self._following and not self._fetching and not self.is_cut and not self.closed:
+            self._fetching = True
+            seconds = self.shared.dice.uniform(0, self._lag * self.shared.faults.arrival_seconds)
+            self.shared.call_later(seconds, self._fetched)
+
+    def _fetched(self) -> None:
+        self._fetching = False
+        if self.is_cut or self.closed:
+            return
+        dice, lagging = self.shared.dice, self.shared.faults.arrival_seconds > 0
+        batches = []
+        reachable = [partition for partition in self.partitions if not partition.held]
+        waiting = [(partition, size) for partition in reachable if (size := partition.waiting())]
+        dice.shuffle(waiting)
+        left = False
+        for partition, size in waiting:
+            taken = size if not lagging or dice.random() < 0.5 else dice.randint(0, size)
+            left = left or taken < size
+            if taken:
+                batches.append(partition.take(taken))
+        if left:
+            self.fetch()
+        if batches:
+            self.on_arrival(batches)
+        self._tell_readers()
+
+    # -- duties -------------------------------------------------------------------------------------------------------
+
+    def duties_changed(self) -> None:
+        if self._following:
+            self.shared.call_later(self.shared.dice.uniform(0, self.shared.faults.duty_seconds), self._tell_duties)
+
+    def _tell_duties(self) -> None:
+        owned = frozenset(
+            partition.name for partition in self.queues if self.node in self.shared.owners[partition.name]
+        )
+        if owned != self.owned and not self.closed:
+            self.owned = owned
+            self.on_owned(owned)

@@ -1,0 +1,86 @@
+"""The broker's own log, on stderr: a line each, with its time in UTC and its level.
+
+    2026-11-22T07:05:09.123Z [info] 127.0.0.1:40212: user 'guest' connected to vhost '/'
+
+Names come from outside and may hold anything. So characters that move a terminal's cursor, begin a line or turn the
+direction of writing are escaped, and what follows a line (a traceback) is indented: no name can pass for a line.
+A long message is cut. Of an error its place is told; its own text may be from outside, and is quoted, escaped and cut.
+"""
+
+import logging
+import re
+import time
+import traceback
+from types import TracebackType
+
+LONGEST_MESSAGE = 4_000  # characters
+LONGEST_ERROR = 200
+FRAMES_SHOWN = 30
+ERRORS_SHOWN = 5  # that led to one another
+LEVELS = ("debug", "info", "warning", "error")
+OURS = ("rewindmq",)
+
+# Control characters, line and paragraph separators, marks of direction, halves of surrogate pairs.
+UNSAFE = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028-\\u202e\\u2066-\\u2069\\ud800-\\udfff]")
+
+
+def escaped(text: str) -> str:
+    """The text on one line, as Python writes such characters: `\\x1b`, `\\n`; not more than LONGEST_MESSAGE of it."""
+    if len(text) > LONGEST_MESSAGE:
+        text = f"{text[:LONGEST_MESSAGE]}... ({len(text)} characters)"
+    return UNSAFE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+_Raised = tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+
+
+class Line(logging.Formatter):
+    converter = staticmethod(time.gmtime)
+    default_time_format = "%Y-%m-%dT%H:%M:%S"
+    default_msec_format = "%s.%03dZ"
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.levelname = record.levelname.lower()
+        return super().format(record)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.message = escaped(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: _Raised) -> str:
+        lines = "".join(told(ei[1])).splitlines() if ei[1] is not None else []
+        return "\n".join(("  Traceback, the first error first:", *(f"  {escaped(line)}" for line in lines)))
+
+
+def told(error: BaseException) -> list[str]:
+    """Lines: where an error happened, with the errors that led to it, the first one first."""
+    chain = [error]
+    while len(chain) < ERRORS_SHOWN:
+        last = chain[-1]
+        led_to = last.__cause__ or (None if last.__suppress_context__ else last.__context__)
+        if led_to is None:
+            break
+        chain.append(led_to)
+    lines = []
+    for each in reversed(chain):
+        lines += traceback.format_tb(each.__traceback__, -FRAMES_SHOWN)
+        for member in getattr(each, "exceptions", ())[:ERRORS_SHOWN]:  # of a group
+            lines += told(member)
+        text = ascii(str(each)[: LONGEST_ERROR + 1])
+        text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
+        lines.append(f"{type(each).__qualname__}: {text}{', which led to:' if each is not error else ''}\n")
+    return lines
+
+
+def log_to_stderr(level: str) -> None:
+    """What is ours from `level` on; of libraries what is a warning or worse."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(Line("%(asctime)s [%(levelname)s] %(message)s"))
+    logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    set_level(level)
+
+
+def set_level(level: str) -> None:
+    """From now on log what is ours from `level` on."""
+    for name in OURS:
+        logging.getLogger(name).setLevel(level.upper())

@@ -1,0 +1,98 @@
+"""The bindings that a queue had at a moment, from the metadata log; and how they are made again for a queue that comes
+back (restore.py).
+
+The metadata log and the queue's partition have no order between them but time. Before the event at an offset means
+here: up to its time, without what unbound this queue at that very time, since that is how a deletion ends.
+(Of several Kafka brokers whose clocks differ, the unbinding may bear a time before the deletion's; then it counts.)
+"""
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.errors import AmqpError, ConnectionForced
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.runtime.metadata import NOT_RECORDED
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.replay import decoder_for, events_of
+from rewindmq.projections.rewind import At
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import Bound, Unbound
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker, Session
+
+LogPartition = PartitionReader | KafkaPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A binding that could not be made again, and why."""
+
+    bound: Bound
+    reason: str
+
+
+def bindings_then(
+    metadata: LogPartition, log: LogPartition, vhost: str, queue: str, queue_id: int, at: At
+) -> tuple[Bound, ...]:
+    """Of this incarnation of the queue, in the order of binding. `log`: the queue's partition, of which `at` is a
+    moment."""
+    until_ms = at.time_ms if at.offset is None else _time_of(log, at.offset)
+    topology = Topology()
+    for offset, timestamp_ms, actor, event in events_of(metadata):
+        if until_ms is not None and timestamp_ms > until_ms:
+            break
+        ours = isinstance(event, Unbound) and (event.vhost, event.destination) == (vhost, queue)
+        if not (ours and at.offset is not None and timestamp_ms == until_ms):
+            topology.apply(offset, timestamp_ms, actor, event)
+    return _of(topology, vhost, queue, queue_id)
+
+
+def _of(topology: Topology, vhost: str, queue: str, queue_id: int) -> tuple[Bound, ...]:
+    found = topology.bindings_to(vhost, "queue", queue)
+    return tuple(bound for bound in found if bound.queue_id in (queue_id, NOT_RECORDED))
+
+
+def _time_of(log: LogPartition, offset: int) -> int | None:
+    """Of the event there; None at the end of the log."""
+    for block in log.read(offset, offset + 1):
+        index = offset - block.first_offset
+        if block.timestamps_ms is not None:
+            return block.timestamps_ms[index]
+        return decoder_for(log).timestamp_ms(block.records[index])
+    return None
+
+
+def missing(broker: "Broker", queue: Queue, bindings: tuple[Bound, ...]) -> tuple[Bound, ...]:
+    """Those that the queue, another incarnation, does not have; none where it has others: somebody bound it anew."""
+    then = [replace(each, queue_id=queue.queue_id) for each in bindings]
+    now = broker.topology.bindings_to(queue.vhost, "queue", queue.name)
+    if not set(now) <= set(then):
+        return ()
+    return tuple(each for each, again in zip(bindings, then, strict=True) if again not in now)
+
+
+def split(broker: "Broker", bindings: tuple[Bound, ...]) -> tuple[list[Bound], list[Lost]]:
+    """Those that can be made again now, and those whose exchange is gone."""
+    there = [each for each in bindings if (each.vhost, each.source) in broker.topology.exchanges]
+    gone = [Lost(each, f"there is no exchange '{each.source}' any more") for each in bindings if each not in there]
+    return there, gone
+
+
+async def bind_again(
+    broker: "Broker", session: "Session", queue: str, bindings: tuple[Bound, ...]
+) -> tuple[list[Bound], list[Lost]]:
+    """Those that were made, and those that were not: a user who may not bind gets the queue without them.
+    ConnectionForced: the node was lost meanwhile."""
+    there, lost = split(broker, bindings)
+    made = []
+    for each in there:
+        try:
+            await broker.bind(session, each.source, "queue", queue, each.routing_key, each.arguments)
+            made.append(each)
+        except ConnectionForced:
+            raise
+        except AmqpError as refusal:
+            lost.append(Lost(each, refusal.text))
+    return made, lost

@@ -1,0 +1,182 @@
+"""One queue as it was at a moment, from the history alone: for the management API, and for the command line beside a
+stopped broker.
+
+    past = queue_at(History(data_dir), "/", "orders", At(time_ms=...), first=0, count=100)
+
+The fold starts from the nearest snapshot of the queue's partition that is in the data directory; the rest, and the
+bodies by their offsets, are read from the log, wherever that is. Nothing here writes, and nothing touches the live
+broker.
+
+An incarnation is the life of a queue from a declaration to its end, named by its queue id, the offset of that
+declaration: a queue that was deleted and declared again, in the same vhost or in one that was made anew, is another.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
+
+from rewindmq.engine.config import Config
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.location import History, HistoryReader
+from rewindmq.engine.log.placement import partition_of
+from rewindmq.projections.machine.data.queue import MessageView, Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.rewind import At, OutsideHistory, format_time, require_in_history, state_at
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import Published
+
+# Two bodies that have no more than so many records between them are read with what is between them.
+NEIGHBOURS = 1_000
+READ_AT_ONCE = 1_000  # messages
+
+
+class NoSuchQueue(Exception):
+    """The queue did not exist at that moment; the text says so, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastMessage:
+    """A message as it stood in the queue, with what was published (the body as well) and when."""
+
+    view: MessageView
+    published_ms: int
+    published: Published
+
+
+@dataclass(frozen=True, slots=True)
+class PastQueue:
+    """`offset`: of the queue's partition, everything below it has happened. `time_ms`: where the clock stands.
+    `ahead_ms`: what the clock of its expiries is ahead of that."""
+
+    queue: Queue
+    partition: str
+    offset: int
+    time_ms: int
+    ahead_ms: int
+    messages: list[PastMessage]
+
+
+def history_of(config: Config) -> History:
+    """That of a broker that runs so."""
+    return History(config.data, config.kafka, config.kafka_prefix, config.kafka_settings, config.partitions)
+
+
+def histories_of(history: History, vhost: str, queue: str) -> Iterator[History]:
+    """For who does not know how many partitions the nodes go by: Kafka may have been given more (`History.partitions`).
+    The history as it is, then with fewer, one for each further partition that the queue may be in."""
+    yield history
+    if history.kafka is None or history.partitions is not None:
+        return
+    found = len(history.open().queues)
+    seen = {partition_of(vhost, queue, found)}
+    for partitions in range(found - 1, 0, -1):
+        home = partition_of(vhost, queue, partitions)
+        if home not in seen:
+            seen.add(home)
+            yield replace(history, partitions=partitions)
+
+
+def as_published(published: Published) -> Published:
+    return published
+
+
+def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageView]]:
+    while batch := list(islice(items, count)):
+        yield batch
+
+
+def queue_at(
+    history: History, vhost: str, queue: str, at: At, first: int, count: int, incarnation: int | None = None,
+    keep: Callable[[Published], Published] = as_published, most_bytes: int | None = None,
+) -> PastQueue:  # fmt: skip
+    """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
+    Of each message what `keep` makes of it, as it is read; of all bodies `most_bytes` (None: no limit), and so fewer
+    messages, but one at least.
+    Raises NoSuchQueue, OutsideHistory, LogError (no log there, a corrupt block, Kafka away)."""
+    log, machine, found = queue_then(history, history.open(), vhost, queue, at, incarnation)
+    messages: list[PastMessage] = []
+    kept_bytes = 0
+    for views in batched(islice(found.messages(), first, first + count), READ_AT_ONCE):
+        ids = [view.message_id for view in views]
+        published = {each: (when, keep(event)) for each, (when, event) in published_at(log, ids)}
+        for view in views:
+            when, event = published[view.message_id]
+            kept_bytes += len(event.body)
+            if most_bytes is not None and kept_bytes > most_bytes and messages:
+                return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
+            messages.append(PastMessage(view, when, event))
+    return PastQueue(found, log.name, machine.next_offset, machine.log_ms, machine.ahead_ms, messages)
+
+
+def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: int) -> "tuple[array[int], array[int]]":
+    """Ids and sizes of all its messages, in the same order. Raises as `queue_at`."""
+    ids, sizes = array("q"), array("q")
+    for view in queue_then(history, history.open(), vhost, queue, at, incarnation)[2].messages():
+        ids.append(view.message_id)
+        sizes.append(view.size)
+    return ids, sizes
+
+
+def log_of(reader: HistoryReader, vhost: str, queue: str) -> PartitionReader | KafkaPartition:
+    """The partition that the queue is in."""
+    return reader.queues[partition_of(vhost, queue, len(reader.queues))]
+
+
+def queue_then(
+    history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
+) -> tuple[PartitionReader | KafkaPartition, Machine, Queue]:
+    """The queue as it was, with the machine that stands there and the log of its partition. Only if it was this
+    `incarnation` (a queue id) then, unless that is None. Raises as `queue_at`."""
+    log = log_of(reader, vhost, queue)
+    if at.time_ms is not None:
+        require_in_history([reader.metadata, *reader.queues], at.time_ms)
+    machine = state_at(log, None if history.data is None else Snapshots(history.data / "snapshots"), at)
+    found = machine.queue(vhost, queue)
+    if found is None or incarnation not in (None, found.queue_id):
+        when = f"offset {at.offset}" if at.time_ms is None else format_time(at.time_ms)
+        which = "" if incarnation is None else f", incarnation {incarnation},"
+        raise NoSuchQueue(
+            f"no queue '{queue}'{which} in vhost '{vhost}' at {when} ({log.name}, offset {machine.next_offset})"
+        )
+    return log, machine, found
+
+
+def published_at(
+    log: PartitionReader | KafkaPartition, message_ids: Iterable[int]
+) -> Iterator[tuple[int, tuple[int, Published]]]:
+    """(id, (timestamp, event)) of each message, in the order of the log."""
+    wanted = sorted(message_ids)
+    if wanted and wanted[0] < log.start_offset:  # a snapshot may know of it
+        raise OutsideHistory(f"{log.name}: message {wanted[0]} is no longer kept")
+    decoder = decoder_for(log)
+    at = 0
+    for block in log.read_ranges(neighbourhoods(wanted)):
+        behind = block.first_offset + len(block.records)
+        while at < len(wanted) and wanted[at] < behind:
+            message_id = wanted[at]
+            index = message_id - block.first_offset
+            assert index >= 0, f"{log.name}: there is no record {message_id}"
+            timestamp_ms, _, event = decoder.decode(block.records[index])
+            if not isinstance(event, Published):
+                raise OutsideHistory(f"{log.name}: the event at {message_id} is no publish")
+            yield message_id, (timestamp_ms if block.timestamps_ms is None else block.timestamps_ms[index], event)
+            at += 1
+    assert at == len(wanted), f"{log.name}: there is no record {wanted[at]}"
+
+
+def neighbourhoods(offsets: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending offsets as ranges (first, end) of neighbours."""
+    first: int | None = None
+    last = 0
+    for offset in offsets:
+        if first is None:
+            first = offset
+        elif offset - last > NEIGHBOURS:
+            yield first, last + 1
+            first = offset
+        last = offset
+    if first is not None:
+        yield first, last + 1

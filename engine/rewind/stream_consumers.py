@@ -1,0 +1,282 @@
+"""Consumers that read: a stream, or the past of any queue (history_consumers.py). Nothing leaves a queue by that.
+
+    basic.consume -> Readings.begin -> Reader, `credit` = its prefetch
+    credit, or something new   -> ready(reader) -> step() in the loop's next turn -> deliveries with x-stream-offset
+    an ack, nack or reject     -> credited(): more may follow. It is not logged (all three do the same, as in
+                                  RabbitMQ's settle/5 of a stream)
+
+Rules of this file
+- Only what is durable is read: the number under which a client remembers a message never comes to mean another.
+- Work is bounded: a reader takes at most SHARE messages and SHARE_BYTES, and all together ROUND messages, before the
+  loop goes on; who has more to do stands in line behind the others. Waiting costs nothing but a look at each landing.
+- So is memory: nothing is read for a client whose socket takes no more.
+- A stream's reader is attached in the machine like any consumer, so it is listed at every node and cancelled when the
+  stream is deleted. Who reads the past is none of the queue's consumers: the history says PastRead, and no more.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
+from rewindmq.engine.broker.declarations import resource
+from rewindmq.engine.broker.sessions import Session
+from rewindmq.engine.config import Config
+from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
+from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
+from rewindmq.engine.rewind.queue_at import history_of
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
+from rewindmq.engine.rewind.worker import past_process
+from rewindmq.engine.runtime.memory import MemoryAccount
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.data.stream import first_number, id_of, number_from
+from rewindmq.projections.marks import Marks
+from rewindmq.projections.rewind import At
+from rewindmq.schemas.events import ConsumerAttached, ConsumerCancelled, Event, PastRead
+
+logger = logging.getLogger(__name__)
+
+MOST_OF_USER = 100  # readers of the past
+ROOM_SECONDS = 0.2  # between two looks whether there is memory again
+ROUND = 256  # messages of all readers together, in a turn of the loop
+
+T = TypeVar("T")
+Attached = Callable[[Partition, Queue, int], None]
+Ask = Callable[[Session, Partition, Event, Callable[[], None] | None], Awaitable[list[Effect]]]
+
+
+class StreamReader(Reader):
+    """`number`: of the message to be read next."""
+
+    def __init__(self, line: Line, partition: Partition, queue: Queue, asked: Asked, start: Start) -> None:
+        super().__init__(line, partition, queue, asked)
+        first = first_number(queue)
+        if start.kind == FIRST:
+            self.number = first
+        elif start.kind == NEXT:
+            self.number = queue.published
+        elif start.kind == LAST:
+            self.number = max(first, queue.published - 1)
+        elif start.kind == NUMBER:
+            self.number = max(first, start.value)
+        else:
+            self.number = number_from(queue, start.value)
+
+    def has_news(self) -> bool:
+        return self._next_id() < self.partition.durable_offset
+
+    def _next_id(self) -> int:
+        """Of the message to be read next; NEVER when it is still to come."""
+        queue = self.queue
+        if self.number >= queue.published:
+            return NEVER
+        first = first_number(queue)
+        if self.number < first:  # retention was faster
+            self.number = first
+            if first == queue.published:
+                return NEVER
+        return id_of(queue, self.number)
+
+    def close(self) -> None:
+        """It holds on to nothing."""
+
+    def end(self) -> None:
+        super().end()
+        if not self.queue.gone:
+            event = ConsumerCancelled(self.queue.vhost, self.queue.name, self.consumer_id)
+            self.partition.append(self.session.actor, event)
+
+    def step(self) -> bool:
+        queue, partition = self.queue, self.partition
+        room = SHARE_BYTES
+        for _ in range(SHARE):
+            if self.credit <= 0:
+                return False
+            message_id = self._next_id()
+            if message_id >= partition.durable_offset:
+                return False
+            message = partition.fresh.get(message_id) or partition.message(queue.queue_id, message_id)
+            if self.filter is None or self.filter.passes(message):
+                self.deliver(message_id, message, self.number)
+                partition.note_read(queue)
+            self.number += 1
+            room -= message.body_size
+            if room <= 0:
+                break
+        return True
+
+
+class Readings:
+    """All readers of a broker. `ask`: log an event for a session, and wait until it is folded. `check_open`: raises
+    when the session has ended meanwhile. `marks`: of the topology, as it goes on."""
+
+    def __init__(
+        self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None], marks: Marks,
+        memory: MemoryAccount,
+    ) -> None:  # fmt: skip
+        self._history = history_of(config)
+        self._clock = clock
+        self._ask = ask
+        self._check_open = check_open
+        self._marks = marks
+        self._threads: ThreadPoolExecutor | None = None
+        self._loop = asyncio.get_running_loop()
+        self.memory = memory
+        self._line: deque[Reader] = deque()
+        self._waiting: dict[Reader, None] = {}
+        self._called = False
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
+        for reader in (*self._line, *self._waiting):
+            reader.close()
+        self._line.clear()
+        self._waiting.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+        past_process.close()
+
+    async def begin(self, partition: Partition, queue: Queue, asked: Asked, attached: Attached) -> None:
+        """`attached` is called when the consumer is there, before its first delivery."""
+        check_reader(queue, asked.arguments, asked.no_ack, asked.prefetch, asked.global_prefetch)
+        moment = moment_of(queue, asked.arguments, partition.machine.partition, self._marks)
+        start = start_of(queue, asked.arguments, self._clock())
+        if queue.stream and moment is None:
+            await self._read_stream(partition, queue, asked, start, attached)
+        else:
+            await self._read_past(partition, queue, asked, start, moment, attached)
+
+    async def _read_stream(
+        self, partition: Partition, queue: Queue, asked: Asked, start: Start, attached: Attached
+    ) -> None:
+        reader: StreamReader | None = None
+
+        def folded() -> None:
+            nonlocal reader
+            if asked.consumer_id in queue.holders:
+                reader = StreamReader(self, partition, queue, asked, start)
+                attached(partition, queue, asked.consumer_id)
+
+        self.attach(partition, asked)
+        await self._ask(asked.session, partition, ConsumerAttached(
+            queue.vhost, queue.name, asked.consumer_id, asked.channel, asked.tag, False, asked.exclusive,
+            asked.prefetch, 0, 0, 0, asked.arguments,
+        ), folded)  # fmt: skip
+        if reader is None:
+            self.detach(partition, asked)
+            raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
+        self.ready(reader)
+
+    async def _read_past(
+        self, partition: Partition, queue: Queue, asked: Asked, start: Start, moment: At | None, attached: Attached
+    ) -> None:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="past")
+        if partition.machine.machine_version < 2:
+            where = resource("queue", queue.name, queue.vhost)
+            raise PreconditionFailed(f"the past of {where} can't be read: not known to all nodes yet")
+        self._check_readers(asked.session.user)
+        source = None
+        if moment is not None:
+            source = await moment_source(self._history, partition, queue, moment, asked.session.user)
+            self._check_open(asked.session)
+            if queue.gone:
+                raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
+        reader: PastReader | None = None
+
+        def folded() -> None:
+            nonlocal reader
+            assert self._threads is not None
+            from_there = source or LogSource(self._history, partition, queue, start)
+            reader = PastReader(self, partition, queue, asked, from_there, self._threads)
+            attached(partition, queue, asked.consumer_id)
+
+        self.attach(partition, asked)
+        await self._ask(asked.session, partition, PastRead(
+            queue.vhost, queue.name, asked.consumer_id, asked.channel, asked.tag, asked.arguments
+        ), folded)  # fmt: skip
+        assert reader is not None
+        self.ready(reader)
+
+    def _check_readers(self, user: str) -> None:
+        """PreconditionFailed when the user reads as many pasts as a user may."""
+        readers = (*self._line, *self._waiting)
+        count = sum(isinstance(each, PastReader) and each.session.user == user and not each.over for each in readers)
+        if count >= MOST_OF_USER:
+            raise PreconditionFailed(f"user '{user}' has {count} consumers that read the past, which is the limit")
+
+    def attach(self, partition: Partition, asked: Asked) -> None:
+        partition.attach(asked.consumer_id, asked.consumer)
+        asked.session.note(asked.channel, partition, asked.consumer_id)
+
+    def detach(self, partition: Partition, asked: Asked) -> None:
+        partition.detach(asked.consumer_id)
+        asked.session.forget(partition, asked.consumer_id)
+
+    # -- turns --------------------------------------------------------------------------------------------------------
+
+    def ready(self, reader: Reader) -> None:
+        """It may have something to do."""
+        if reader.in_line or self.closed:
+            return
+        self._waiting.pop(reader, None)
+        reader.in_line = True
+        self._line.append(reader)
+        if not self._called:
+            self._called = True
+            self._loop.call_soon(self._round)
+
+    def later(self, reader: Reader) -> None:
+        self._loop.call_later(ROOM_SECONDS, self.ready, reader)
+
+    def when_done(self, future: "Future[T]", callback: Callable[[T | None], None]) -> None:
+        def done(finished: "asyncio.Future[T]") -> None:
+            if self.closed or finished.cancelled():
+                return
+            error = finished.exception()
+            if error is not None:
+                logger.error("the past can't be read", exc_info=error)
+            callback(None if error is not None else finished.result())
+
+        asyncio.wrap_future(future, loop=self._loop).add_done_callback(done)
+
+    def landed(self) -> None:
+        """More is durable, or a consumer has left: readers that wait for it go on, or end."""
+        if self._waiting:
+            for reader in [each for each in self._waiting if each.has_something()]:
+                self.ready(reader)
+
+    def _round(self) -> None:
+        self._called = False
+        for _ in range(min(len(self._line), ROUND // SHARE)):
+            reader = self._line.popleft()
+            reader.in_line = False
+            if reader.over:
+                reader.close()
+                continue
+            if reader.queue.gone:
+                reader.end()
+            elif reader.consumer.congested:
+                reader.rest()
+                self._waiting[reader] = None
+            elif self._step(reader):
+                self.ready(reader)
+            elif not reader.over:
+                self._waiting[reader] = None
+        if self._line and not self._called:
+            self._called = True
+            self._loop.call_soon(self._round)
+
+    def _step(self, reader: Reader) -> bool:
+        try:
+            return reader.step()
+        except Exception:  # a defect, or a store that can't be read, must not cost the others their deliveries
+            logger.exception("%s: reading on is not possible", resource("queue", reader.queue.name, reader.queue.vhost))
+            reader.end()
+            return False

@@ -1,0 +1,176 @@
+"""The processes that fold history for whoever asks about the past: a long history must not take the broker's time.
+
+    answer = await past_process.ask(question, user)          # question.answer() is called over there
+
+- PROCESSES at most, begun when they are needed, each with one question at a time. Questions and answers go through a
+  pipe, so an answer that is a refusal is a value, too.
+- A user has one question under way; users that wait take turns. So no user waits for all the questions of another one.
+- A user has at most MOST_WAITING questions waiting (TooManyQuestions). A question whose asker is cancelled is given up,
+  with the process that works on it.
+"""
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+from collections import deque
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Generic, Protocol, TypeVar, cast
+
+from rewindmq.engine.logging_setup import log_to_stderr
+
+PROCESSES = 2
+MOST_WAITING = 8  # questions of a user, besides the one under way
+
+logger = logging.getLogger(__name__)
+
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Question(Protocol[T_co]):
+    def answer(self) -> T_co: ...
+
+
+class ProcessEnded(Exception):
+    """The process ended over the question (it was closed, or killed): ask again."""
+
+
+class TooManyQuestions(Exception):
+    """So many questions of this user wait already; the text says so, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[T]):
+    """`defect`: what `answer` raised, which it must not."""
+
+    value: T | None
+    defect: str | None
+
+
+Running = tuple[SpawnProcess, Connection]
+
+
+class PastProcess:
+    def __init__(self) -> None:
+        self._idle: list[Running] = []
+        self._asked: set[SpawnProcess] = set()
+        self._places = PROCESSES
+        self._under_way: set[str] = set()  # users
+        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}  # by user; the user whose turn is next comes first
+
+    async def ask(self, question: Question[T], user: str) -> T:
+        """ProcessEnded; TooManyQuestions; RuntimeError for a defect of ours: the process lives on."""
+        await self._turn(user)
+        try:
+            found = await self._answered(question)
+        finally:
+            self._leave(user)
+        if found.defect is not None:
+            raise RuntimeError(found.defect)
+        return cast(T, found.value)
+
+    async def _turn(self, user: str) -> None:
+        line = self._waiting.setdefault(user, deque())
+        if len(line) >= MOST_WAITING:
+            raise TooManyQuestions(
+                f"user '{user}' has {len(line)} questions about the past waiting: wait for their answers"
+            )
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        line.append(turn)
+        self._next()
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just come
+                self._leave(user)
+            elif turn in line:
+                line.remove(turn)
+            raise
+
+    def _leave(self, user: str) -> None:
+        """A place is free, and the other users come before this one."""
+        self._under_way.discard(user)
+        self._places += 1
+        if user in self._waiting:
+            self._waiting[user] = self._waiting.pop(user)
+        self._next()
+
+    def _next(self) -> None:
+        """Give the free places to the users whose turn it is."""
+        for user in list(self._waiting):
+            line = self._waiting[user]
+            while line and line[0].cancelled():  # its asker was cancelled, and has not run since
+                line.popleft()
+            if line and self._places and user not in self._under_way:
+                self._places -= 1
+                self._under_way.add(user)
+                line.popleft().set_result(None)
+            if not line:
+                del self._waiting[user]
+
+    async def _answered(self, question: Question[T]) -> Answer[T]:
+        running = self._idle.pop() if self._idle else _started()
+        process, connection = running
+        self._asked.add(process)
+        try:
+            found = await asyncio.to_thread(_ask, connection, question)
+        except (EOFError, OSError):
+            _end(process)
+            raise ProcessEnded("the process that reads the past ended: ask again") from None
+        except asyncio.CancelledError:  # nobody waits for this answer, and it must not be taken for the next one's
+            _end(process)
+            raise
+        finally:
+            self._asked.discard(process)
+        self._idle.append(running)
+        return found
+
+    def close(self) -> None:
+        """What is being read is given up."""
+        for process in (*self._asked, *(process for process, _ in self._idle)):
+            _end(process)
+        self._idle.clear()
+
+
+past_process = PastProcess()
+
+
+def _end(process: SpawnProcess) -> None:
+    """Who waits for its answer learns that there is none, and lets the pipe go."""
+    process.terminate()
+    process.join()
+
+
+def _started() -> Running:
+    spawn = multiprocessing.get_context("spawn")
+    ours, theirs = spawn.Pipe()
+    process = spawn.Process(target=answer_questions, args=(theirs,), name="past", daemon=True)
+    process.start()
+    theirs.close()  # so that its end is seen here
+    return process, ours
+
+
+def _ask(connection: Connection, question: Question[T]) -> Answer[T]:
+    connection.send(question)
+    return cast(Answer[T], connection.recv())
+
+
+def answer_questions(connection: Connection) -> None:
+    """In the reading process, as long as the broker lives. Ctrl-C goes to the whole process group; the broker ends its
+    reader."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    log_to_stderr("warning")
+    while True:
+        try:
+            question: Question[object] = connection.recv()
+            try:
+                found = Answer(question.answer(), None)
+            except Exception as error:
+                logger.exception("reading the past failed")
+                found = Answer(None, f"{type(error).__name__}: see the broker's log")
+            connection.send(found)
+        except (EOFError, BrokenPipeError):
+            return

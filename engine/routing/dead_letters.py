@@ -1,0 +1,371 @@
+"""Dead letters on their way: from a queue's outbox, through its dead-letter exchange, into the target queues.
+
+    DeadLetter effect -> letter -> route -> Published (with origin) in the targets' partitions
+                                                 | durable there
+                                                 v
+                         DeadLettersForwarded in the source's partition -> its outbox forgets
+
+Rules of this file
+- A letter is forwarded when its death is durable in the source's log. Otherwise a crash could undo the death and keep
+  its dead letter, and the source would give the same number to another one, which the target would drop as seen.
+- Letters of one source queue are forwarded in the order of their sequence: a target tells a forward that it has seen
+  by a number that only grows, so a letter that must be tried again holds up those behind it. So does an at-least-once
+  letter until it is known whether its targets took it (in a log that is read back, after the round trip).
+- Only the owner of a partition forwards its letters. Who takes over begins with what the outboxes still hold.
+- At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
+  tried again after a while, only for the targets that have not taken it (S-149, S-151).
+- On a log that is read back another node may have just made the exchange or the binding: a letter is dropped for want
+  of them only when this node has read to the end of the log (cluster/certainty.py).
+- A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
+- A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
+  at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
+- Nothing recurses: forwards make effects, effects make letters, letters wait in a queue for the next round. A round is
+  bounded, the rest goes on in the next turn of the loop, so that a burst of deaths does not stop the world.
+- Everything is idempotent: a letter that is forwarded again after a crash is dropped by the fold of its target (B-07).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from rewindmq.engine.cluster.certainty import Certainty
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.routing.death_headers import Buried, bury, without_blind_copies
+from rewindmq.engine.routing.delayed_exchanges import due
+from rewindmq.engine.routing.matches import readable
+from rewindmq.engine.routing.router import Router
+from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import BROKER, DeadLettersForwarded, Origin, Published
+
+logger = logging.getLogger(__name__)
+
+HELD_HIGH = 33_554_432  # bytes of bodies that letters hold; beyond them a letter is read from the store when it is sent
+ROUND = 1_000  # letters forwarded in one turn of the loop
+NO_PROPERTIES = b"\0\0"
+RETRY_FIRST_MS = 1_000  # doubled up to RETRY_LAST_MS while nothing gets through
+RETRY_LAST_MS = 60_000
+TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # what became of sending a letter
+
+
+class Letter:
+    """A dead letter to forward. `message` None: the projector has it. `taken_by`: targets that already have it.
+    `logged_below`: the death is in the source's log below this mark. `heard`: as cluster/certainty.py has it."""
+
+    def __init__(
+        self, message_id: int, reason: str, sequence: int, exchange: str, routing_key: str | None, at_least_once: bool,
+        message: Published | None, logged_below: int, heard: int,
+    ) -> None:  # fmt: skip
+        self.message_id = message_id
+        self.reason = reason
+        self.sequence = sequence
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.at_least_once = at_least_once
+        self.message = message
+        self.logged_below = logged_below
+        self.heard = heard
+        self.taken_by: dict[str, None] = {}
+        self.sent: list[tuple[Partition, int]] = []  # where, and under which mark
+        self.asked: list[tuple[Partition, int, list[str]]] = []  # at-least-once: where, mark, and who has to take it
+        self.refused = False  # by one of those asked
+
+    def give_up(self) -> None:
+        """Whoever has been asked need not answer."""
+        for partition, mark, _ in self.asked:
+            partition.disregard(mark)
+        self.asked.clear()
+
+
+class Source:
+    """A queue that has dead letters."""
+
+    def __init__(self, partition: Partition, queue: Queue) -> None:
+        self.partition = partition
+        self.queue = queue
+        self.letters: deque[Letter] = deque()
+        # sequence, what must be durable, at-least-once
+        self.in_flight: deque[tuple[int, list[tuple[Partition, int]], bool]] = deque()
+        self.known_sequence = 0  # the highest that came in
+        self.scheduled = False
+        self.unsure = False  # whether its first letter has nowhere to go
+        self.retry_at_ms: int | None = None
+        self.retry_delay_ms = RETRY_FIRST_MS
+
+    @property
+    def may_send(self) -> bool:
+        """There is a letter, and its death cannot be undone by a crash any more."""
+        return bool(self.letters) and self.letters[0].logged_below <= self.partition.settled
+
+
+class Forwarder:
+    def __init__(
+        self, router: Router, clock: Callable[[], int], counters: dict[str, int], certainty: Certainty
+    ) -> None:
+        self._router = router
+        self._clock = clock
+        self._counters = counters
+        self._certainty = certainty
+        self.on_ready: Callable[[], None] = lambda: None  # set by the broker: letters that waited can be forwarded
+        self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
+        self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
+        self._ready: deque[Source] = deque()
+        self._waiting: dict[Source, None] = {}  # those with a `retry_at_ms`, each once
+        self._logged_cycles: dict[tuple[str, ...], None] = {}
+        self.held_bytes = 0  # of bodies of letters that wait
+
+    # -- letters come in ----------------------------------------------------------------------------------------------
+
+    def take(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
+        if effect.reason in DEATHS:
+            self._count(effect.reason, effect.queue, effect.at_least_once)
+        self._add(partition, effect.queue, Letter(
+            effect.message_id, effect.reason, effect.sequence, effect.exchange, effect.routing_key,
+            effect.at_least_once, message, partition.undone_below, self._certainty.begun,
+        ))  # fmt: skip
+
+    def recover(self, partition: Partition, queue: Queue) -> None:
+        """What the queue's outbox still holds is forwarded (again)."""
+        for entry in queue.outbox.values():
+            self._add(partition, queue, Letter(
+                entry.message_id, entry.reason, entry.sequence, entry.exchange, entry.routing_key, entry.at_least_once,
+                None, 0, self._certainty.begun,
+            ))  # fmt: skip
+
+    def drop(self, partition: Partition) -> None:
+        """The partition's letters are another node's duty now."""
+        for key, source in list(self._sources.items()):
+            if source.partition is partition:
+                for letter in source.letters:
+                    letter.give_up()
+                    self._let_go(letter)
+                source.letters.clear()
+                source.in_flight.clear()
+                self._waiting.pop(source, None)
+                del self._sources[key]
+
+    def _count(self, what: str, queue: Queue, at_least_once: bool) -> None:
+        name = dead_lettered(what, queue.type, AT_LEAST_ONCE if at_least_once else AT_MOST_ONCE)
+        self._counters[name] = self._counters.get(name, 0) + 1
+
+    def _add(self, partition: Partition, queue: Queue, letter: Letter) -> None:
+        key = (partition.index, queue.queue_id)
+        source = self._sources.get(key)
+        if source is None:
+            source = self._sources[key] = Source(partition, queue)
+        if letter.sequence > source.known_sequence:
+            source.known_sequence = letter.sequence
+            source.letters.append(letter)
+            message, letter.message = letter.message, None
+            if message is not None and self.held_bytes < HELD_HIGH:
+                self._hold(letter, message)
+            if source.letters[0].sequence not in queue.outbox:  # what was waited for was given up (S-153)
+                source.retry_at_ms = None
+            self._schedule(source)
+
+    def _hold(self, letter: Letter, message: Published) -> None:
+        letter.message = message
+        self.held_bytes += message.body_size
+
+    def _let_go(self, letter: Letter) -> None:
+        if letter.message is not None:
+            self.held_bytes -= letter.message.body_size
+            letter.message = None
+
+    def _schedule(self, source: Source) -> None:
+        if not source.scheduled and not source.unsure and source.retry_at_ms is None and source.may_send:
+            source.scheduled = True
+            self._ready.append(source)
+
+    # -- forwarding ---------------------------------------------------------------------------------------------------
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._ready)
+
+    def retry_ms(self) -> int | None:
+        """When a letter is to be tried again."""
+        times = [source.retry_at_ms for source in self._waiting if source.retry_at_ms is not None]
+        return min(times, default=None)
+
+    def clock_was_set(self, by_ms: int) -> None:
+        """What is to be tried again is as far away as it was."""
+        for source in self._waiting:
+            if source.retry_at_ms is not None:
+                source.retry_at_ms += by_ms
+
+    def wake(self) -> None:
+        """Time passed: letters that are due are tried again."""
+        now = self._clock()
+        waiting, self._waiting = self._waiting, {}
+        for source in waiting:
+            if source.retry_at_ms is not None and source.retry_at_ms > now:
+                self._waiting[source] = None
+            else:
+                source.retry_at_ms = None
+                self._schedule(source)
+
+    def forward(self, budget: int) -> int:
+        """Forward up to `budget` letters; what is left of it. New letters may come in meanwhile (by carry_out)."""
+        while self._ready and budget > 0:
+            source = self._ready.popleft()
+            source.scheduled = False
+            while source.may_send and budget > 0:
+                letter = source.letters[0]
+                budget -= 1
+                outcome = self._outcome(source, letter) if letter.sequence in source.queue.outbox else TAKEN
+                if outcome == UNKNOWN:
+                    break  # `settle` comes back to it
+                if outcome == UNSURE:
+                    self._make_sure(source)
+                    break
+                if outcome == TRY_AGAIN:
+                    source.retry_at_ms = self._clock() + source.retry_delay_ms
+                    source.retry_delay_ms = min(2 * source.retry_delay_ms, RETRY_LAST_MS)
+                    self._waiting[source] = None
+                    break
+                source.retry_delay_ms = RETRY_FIRST_MS
+                source.letters.popleft()
+                letter.give_up()
+                self._let_go(letter)
+                source.in_flight.append((letter.sequence, letter.sent, letter.at_least_once))
+            else:
+                self._schedule(source)
+            self._tell(source)  # where nothing was sent, no group commit will
+        return budget
+
+    def _make_sure(self, source: Source) -> None:
+        """Its first letter goes nowhere, as far as is known: its letters wait until more is."""
+        source.unsure = True
+
+        async def look() -> None:
+            await self._certainty.wait()
+            source.unsure = False
+            self._schedule(source)
+            self.on_ready()
+
+        task = asyncio.ensure_future(look())
+        self._looks.add(task)
+        task.add_done_callback(self._looks.discard)
+
+    def _outcome(self, source: Source, letter: Letter) -> int:
+        """Send the letter to every target that has not got it, unless that was done: TAKEN, UNKNOWN or TRY_AGAIN."""
+        if letter.message is None:
+            try:
+                self._hold(letter, source.partition.message(source.queue.queue_id, letter.message_id))
+            except KeyError:
+                logger.error("dead letter %d of %s is nowhere any more", letter.message_id, source.queue.name)
+                return TAKEN
+            except LogError as error:
+                logger.error("dead letter %d of %s is forwarded later: %s", letter.message_id, source.queue.name, error)
+                return TRY_AGAIN
+        if not letter.asked and not self._send(source, letter):
+            if letter.at_least_once:
+                return TRY_AGAIN
+            return TAKEN if self._certainty.covers(letter.heard) else UNSURE
+        while letter.asked:
+            partition, mark, targets = letter.asked[0]
+            refusing = partition.refusals(mark)
+            if refusing is None:
+                return UNKNOWN
+            letter.asked.pop(0)
+            letter.taken_by.update((name, None) for name in targets if name not in refusing)
+            letter.refused = letter.refused or bool(refusing)
+        return TRY_AGAIN if letter.refused else TAKEN
+
+    def _send(self, source: Source, letter: Letter) -> bool:
+        """False: there is nowhere to send it."""
+        letter.refused = False
+        queue = source.queue
+        vhost = queue.vhost
+        message = letter.message
+        assert message is not None
+        buried, expiration_ms = self._bury(source, letter, message)
+        if (vhost, letter.exchange) not in self._router.topology.exchanges:
+            return False
+        content = readable(buried.properties) if self._router.needs_content(vhost, letter.exchange) else None
+        routing_keys, properties = buried.routing_keys, buried.properties
+        if letter.routing_key is not None:  # which takes the place of all keys, also where the letter dies once more
+            routing_keys, properties = (letter.routing_key,), without_blind_copies(properties)
+        published_to = message.route.exchange if letter.reason == DELAYED else None
+        destinations = self._router.route_by_keys(vhost, letter.exchange, routing_keys, content, published_to)
+        origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
+        for destination in destinations:
+            targets = [
+                name for name in destination.route.queues
+                if name not in letter.taken_by and not self._is_cycle(letter, buried, name)
+            ]  # fmt: skip
+            if targets:
+                narrowed = self._router.narrowed(destination, tuple(targets))
+                forwarded = Published(
+                    narrowed.route, properties,
+                    expiration_ms if destination.delay_ms is None else destination.delay_ms, message.priority,
+                    message.persistent, origin, message.encryption, message.body, message.body_size,
+                )  # fmt: skip
+                try:
+                    if letter.at_least_once:
+                        mark = narrowed.partition.forward(forwarded)
+                        letter.asked.append((narrowed.partition, mark, targets))
+                    else:
+                        mark = narrowed.partition.publish(BROKER, forwarded)
+                except LogError as error:  # with its headers it is larger than a record may be
+                    logger.error("dead letter %d of %s cannot be forwarded: %s", letter.message_id, queue.name, error)
+                    letter.refused = letter.at_least_once
+                else:
+                    letter.sent.append((narrowed.partition, mark))
+        return bool(destinations)
+
+    def _bury(self, source: Source, letter: Letter, message: Published) -> tuple[Buried, int | None]:
+        """As it is sent on, and its expiration: dead letters have none, what was delayed has its own. Properties that
+        cannot be read (a service may have put anything into the log) are left behind: the message is worth more."""
+        route, now_s = message.route, source.partition.log_ms() // 1000
+        name = source.queue.name
+        try:
+            if letter.reason == DELAYED:
+                return due(message)
+            return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s), None
+        except ValueError as error:
+            logger.warning(
+                "%s: dead letter %d of %s loses its properties: %s", source.partition.machine.partition,
+                letter.message_id, name, error,
+            )  # fmt: skip
+            if letter.reason == DELAYED:
+                return Buried(NO_PROPERTIES, (route.routing_key,), ()), None
+            return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s), None
+
+    def _is_cycle(self, letter: Letter, buried: Buried, target: str) -> bool:
+        if letter.reason == REJECTED or not buried.cycles_into(target):
+            return False
+        cycle = (target, *(death.queue for death in buried.deaths))
+        if cycle not in self._logged_cycles and len(self._logged_cycles) < 1_000:
+            self._logged_cycles[cycle] = None
+            logger.warning(
+                "a message was dropped: these queues (latest death first) are a dead-letter cycle without reason "
+                "'rejected'; this list is not logged again: %s", ", ".join(cycle),
+            )  # fmt: skip
+        return True
+
+    # -- durability ---------------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """A group commit landed: tell the sources which of their letters have arrived; more deaths may be durable."""
+        for key, source in list(self._sources.items()):
+            self._schedule(source)
+            self._tell(source)
+            if not source.in_flight and not source.letters:
+                del self._sources[key]
+
+    def _tell(self, source: Source) -> None:
+        """Let the source forget what has arrived, or has nowhere to go."""
+        arrived = 0
+        in_flight = source.in_flight
+        while in_flight and all(mark < target.settled for target, mark in in_flight[0][1]):
+            arrived, _, at_least_once = in_flight.popleft()
+            if at_least_once:
+                self._count("confirmed", source.queue, True)
+        queue = source.queue
+        if next(iter(queue.outbox), arrived + 1) <= arrived:
+            source.partition.append(BROKER, DeadLettersForwarded(queue.vhost, queue.name, queue.queue_id, arrived))

@@ -1,0 +1,194 @@
+"""Delayed messages: where an x-delayed-message exchange keeps them, and what becomes of them when they are due.
+
+    publish with x-delay > 0  ->  hidden queue amq.delayed.<exchange>  -- due ->  outbox -> Forwarder -> the bindings
+
+The queue waits in projections/machine/data/delayed_order.py.
+
+Rules of this file
+- The hidden queue is made with its exchange and goes with it, on every kind of log. Clients can't name it. Two logs are
+  concerned, so one may be there without the other after a crash, or where an exchange went by rule (auto-delete): the
+  owner of the queue's partition mends that (`broken`).
+- A new exchange begins with a new hidden queue: what another of its name left is not its own.
+- A message is forwarded effectively once, as a dead letter is (dead_letters.py), but dies of nothing: no x-death, and
+  its own expiration holds. Its header x-delay is negated, as RabbitMQ's plugin does: who gets it sees that it was
+  delayed, and no other such exchange delays it again.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.amqp.properties import expiration
+from rewindmq.engine.broker.declarations import resource
+from rewindmq.engine.errors import AccessRefused, AmqpError, PreconditionFailed
+from rewindmq.engine.routing.death_headers import (
+    Buried,
+    copies_of,
+    join_properties,
+    join_table,
+    split_properties,
+    split_table,
+)
+from rewindmq.projections.machine.data.delayed_order import TYPE, exchange_of, queue_of
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.internal_queues import is_delay_queue
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import (
+    BROKER,
+    Actor,
+    Argument,
+    Event,
+    ExchangeDeclared,
+    Published,
+    QueueDeclared,
+    QueueDeleted,
+)
+
+if TYPE_CHECKING:
+    from rewindmq.engine.runtime.partition import Partition
+
+DELAYED_EXCHANGE = "x-delayed-message"  # the exchange's type
+SINCE_VERSION = 2  # of the machine
+SEMANTICS = "rabbitmq-3.13"  # of a hidden queue: it is the same in all profiles
+KNOWN_AT = "x-exchange-known-at"  # the hidden queue's argument: an offset of the metadata log, its exchange is below
+HEADERS, EXPIRATION = 13, 8  # flag bits
+GONE_TRIES, GONE_SECONDS = 500, 0.01
+
+
+def check_not_hidden(queue: str) -> None:
+    if is_delay_queue(queue):
+        raise AccessRefused(f"queue name '{queue}' is that of an exchange's delayed messages")
+
+
+# -- the hidden queue comes and goes with its exchange ----------------------------------------------------------------
+
+
+class HiddenQueues:
+    """`changed` after each event of the metadata log. `when_durable(callback)`: as the broker's."""
+
+    def __init__(
+        self, topology: Topology, partition_for: "Callable[[str, str], Partition]",
+        when_durable: Callable[[Callable[[], None]], None],
+    ) -> None:  # fmt: skip
+        self._topology = topology
+        self._partition_for = partition_for
+        self._when_durable = when_durable
+        self._exchanges = {key: None for key in topology.exchanges if self._delays(*key)}
+
+    def _delays(self, vhost: str, exchange: str) -> bool:
+        found = self._topology.exchanges.get((vhost, exchange))
+        return found is not None and found.type == DELAYED_EXCHANGE
+
+    def changed(self, event: Event) -> None:
+        if isinstance(event, ExchangeDeclared):
+            if self._delays(event.vhost, event.exchange):
+                self._exchanges[event.vhost, event.exchange] = None
+        elif self._exchanges:
+            for key in [key for key in self._exchanges if not self._delays(*key)]:
+                del self._exchanges[key]
+                self._when_durable(partial(self._drop, *key))
+
+    def _drop(self, vhost: str, exchange: str) -> None:
+        """The exchange is gone, and nothing will bring it back: so is what it delayed."""
+        partition = self._partition_for(vhost, queue_of(exchange))
+        queue = partition.machine.queue(vhost, queue_of(exchange))
+        if partition.owned and queue is not None and self._is_orphan(queue):
+            partition.append(BROKER, deletion(queue))
+
+    def of(self, vhost: str, exchange: str) -> Queue | None:
+        return self._partition_for(vhost, queue_of(exchange)).machine.queue(vhost, queue_of(exchange))
+
+    def left_over(self, vhost: str, exchange: str) -> Queue | None:
+        """An exchange is to be declared: the queue that is there before it. PreconditionFailed while a node of an
+        older version is alive on the same Kafka."""
+        if self._partition_for(vhost, queue_of(exchange)).machine.machine_version < SINCE_VERSION:
+            raise PreconditionFailed(f"exchange type '{DELAYED_EXCHANGE}' is not known to all nodes yet")
+        return self.of(vhost, exchange)
+
+    async def begin(self, actor: Actor, vhost: str, exchange: str, left_over: Queue | None) -> bool:
+        """The exchange was declared, so it has a queue. Was that made now?"""
+        partition = self._partition_for(vhost, queue_of(exchange))
+        await partition.catch_up()
+        queue = self.of(vhost, exchange)
+        if queue is not None and queue is left_over:
+            await partition.ask(actor, deletion(queue))
+        if self.of(vhost, exchange) is not None:
+            return False
+        await partition.ask(actor, self._declaration(vhost, exchange))
+        return True
+
+    async def until_gone(self, vhost: str, exchange: str) -> None:
+        """On a log that many nodes read back the queue's partition may be another node's duty. Who declares the
+        exchange anew after this can't have its queue deleted by what was still under way; but if that node is gone, its
+        successor sees to the queue, and nobody waits for that."""
+        for _ in range(GONE_TRIES):
+            if self.of(vhost, exchange) is None:
+                return
+            await asyncio.sleep(GONE_SECONDS)
+
+    def _is_orphan(self, queue: Queue) -> bool:
+        """Not one whose exchange this node has not read of yet."""
+        return (
+            queue.type == TYPE
+            and not self._delays(queue.vhost, exchange_of(queue.name))
+            and all(int(str(each.value)) <= self._topology.next_offset for each in queue.arguments)
+        )
+
+    def _declaration(self, vhost: str, exchange: str) -> QueueDeclared:
+        known = Argument(KNOWN_AT, "long", self._topology.next_offset)
+        return QueueDeclared(
+            vhost, queue_of(exchange), TYPE, durable=True, exclusive=False, auto_delete=False, owner=0,
+            arguments=(known,), semantics=SEMANTICS, policy=None, operator_policy=None,
+        )  # fmt: skip
+
+    def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:
+        """What a crash left of a partition's hidden queues, in words, and what mends it."""
+        there = [(queue.vhost, queue.name) for queue in partition.machine.queues()]
+        due = [name for name in self.names() if self._partition_for(*name) is partition]
+        for name in dict.fromkeys((*there, *due)):
+            found = self.broken_at(partition, *name)
+            if found is not None:
+                yield found
+
+    def names(self) -> list[tuple[str, str]]:
+        """The hidden queues that have to be there, by vhost and name."""
+        return [(vhost, queue_of(exchange)) for vhost, exchange in self._exchanges]
+
+    def broken_at(
+        self, partition: "Partition", vhost: str, name: str
+    ) -> tuple[str, QueueDeclared | QueueDeleted] | None:
+        """As `broken`, of one name of the partition."""
+        queue, exchange = partition.machine.queue(vhost, name), exchange_of(name)
+        if queue is not None:
+            orphan = f"queue '{name}' in vhost '{vhost}', whose exchange is gone"
+            return (orphan, deletion(queue)) if self._is_orphan(queue) else None
+        if is_delay_queue(name) and (vhost, exchange) in self._exchanges:
+            missing = f"{resource('exchange', exchange, vhost)}, which has no queue for delayed messages"
+            return missing, self._declaration(vhost, exchange)
+        return None
+
+
+def deletion(queue: Queue) -> QueueDeleted:
+    return QueueDeleted(queue.vhost, queue.name, if_unused=False, if_empty=False)
+
+
+# -- what is due ------------------------------------------------------------------------------------------------------
+
+
+def due(message: Published) -> tuple[Buried, int | None]:
+    """A delayed message as it is routed now, with all its routing keys and no deaths, and its own expiration.
+    ValueError when the properties are not what AMQP says."""
+    fields = split_properties(message.properties)
+    headers = split_table(fields.get(HEADERS, b"\0\0\0\0"))
+    keys = (message.route.routing_key, *copies_of(headers.get("CC")), *copies_of(headers.get("BCC")))
+    headers["x-delay"] = b"l" + (-(message.expiration_ms or 0)).to_bytes(8, "big", signed=True)
+    fields[HEADERS] = join_table(headers)
+    return Buried(join_properties(fields), keys, ()), _expiration(fields.get(EXPIRATION))
+
+
+def _expiration(field: bytes | None) -> int | None:
+    try:
+        return None if field is None else expiration(field[1:])
+    except AmqpError:  # a service may have put anything into the log
+        return None

@@ -1,0 +1,208 @@
+"""From exchange and routing keys to queues: the default exchange, exchange-to-exchange bindings, alternate exchanges,
+delays (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`). What one exchange matches is in matches.py.
+
+Rules of this file
+- A route is resolved once and remembered by (vhost, exchange, routing key): the same answer is the same objects, so the
+  encoder and the machine may keep things per `Route`. What depends on the rest of the message, or on chance, is not
+  remembered, but its `Route` objects are the same too.
+- An exchange is visited once a route, so cycles of exchange bindings end; a queue is named once.
+- Queues come in the order of binding, exchanges nearest first. Queues that don't exist (any more) are left out.
+- An alternate exchange (argument or policy `alternate-exchange`) is asked when an exchange matched nothing at all, with
+  all of the message's keys (its own, CC, BCC).
+- An x-delayed-message exchange that a message with a delay comes to keeps it in its hidden queue, and routes it when it
+  is due; what other exchanges have for the message goes on at once.
+
+    router.route("/", "amq.topic", "a.b", None) -> (Destination(partition 0, Route), Destination(partition 1, Route))
+"""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.routing import matches as matching
+from rewindmq.engine.routing.matches import NO_CONTENT, Content, ExchangeMatcher
+from rewindmq.engine.runtime.metadata import NOT_RECORDED
+from rewindmq.projections.machine.data.delayed_order import queue_of
+from rewindmq.projections.rules.internal_queues import is_delay_queue
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import Bound, Route
+
+if TYPE_CHECKING:
+    from rewindmq.engine.runtime.partition import Partition
+
+REMEMBERED_ROUTES = 65_536  # then all are forgotten: publishers with unbounded keys must not fill the memory
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Destination:
+    """One partition's share of a route. `delay_ms`: to the hidden queue of an x-delayed-message exchange."""
+
+    partition: "Partition"
+    route: Route
+    delay_ms: int | None = None
+
+
+class Router:
+    def __init__(self, topology: Topology, locate: "Callable[[str, str], Partition | None]") -> None:
+        """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
+        self.topology = topology
+        self.locate = locate
+        self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
+        self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
+        self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
+        self._needs_content: dict[tuple[str, str], bool] = {}
+
+    def queues_changed(self) -> None:
+        self._answers.clear()
+        for key in [key for key, matcher in self._matchers.items() if matcher.picks_one]:
+            del self._matchers[key]
+
+    def bindings_changed(self, vhost: str, exchange: str) -> None:
+        self._answers.clear()
+        self._needs_content.clear()
+        self._matchers.pop((vhost, exchange), None)
+
+    def exchanges_changed(self) -> None:
+        """Or policies, which may name alternate exchanges."""
+        self._answers.clear()
+        self._needs_content.clear()
+        self._matchers.clear()
+
+    def route(self, vhost: str, exchange: str, routing_key: str, content: Content | None) -> tuple[Destination, ...]:
+        """() when the exchange does not exist or nothing matches. `content` may be None unless `needs_content`."""
+        key = (vhost, exchange, routing_key)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self.route_by_keys(vhost, exchange, (routing_key,), content)
+            if not self.needs_content(vhost, exchange):
+                if len(self._answers) >= REMEMBERED_ROUTES:
+                    self._answers.clear()
+                self._answers[key] = answer
+        return answer
+
+    def route_by_keys(
+        self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content | None,
+        published_to: str | None = None,
+    ) -> tuple[Destination, ...]:  # fmt: skip
+        """As `route` for a message with carbon copies: what any of its keys matches. The route has the first key, and
+        the exchange that the message was published to, should that be another one."""
+        reached = self.reached(vhost, exchange, routing_keys, content or NO_CONTENT)
+        key = (vhost, exchange if published_to is None else published_to, routing_keys[0])
+        return self._intern(key, reached)
+
+    def needs_content(self, vhost: str, exchange: str) -> bool:
+        """Whether an exchange can be reached from this one that looks at more than routing keys."""
+        key = (vhost, exchange)
+        needs = self._needs_content.get(key)
+        if needs is None:
+            reached = {exchange: None}
+            for name in (todo := [exchange]):
+                for follower in self._followers(vhost, name):
+                    if follower not in reached:
+                        reached[follower] = None
+                        todo.append(follower)
+            needs = any(
+                matching.needs_content(found)
+                for name in reached if (found := self.topology.exchanges.get((vhost, name))) is not None
+            )  # fmt: skip
+            self._needs_content[key] = needs
+        return needs
+
+    def reached(
+        self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
+    ) -> dict[str, int | None]:
+        """Names of the queues that the bindings lead to, and with which delay; of the default exchange, existing or
+        not."""
+        if exchange == "":
+            return {key: None for key in routing_keys if not is_delay_queue(key)}
+        queues: dict[str, int | None] = {}
+        seen = {exchange: None}
+        todo = deque([exchange])
+        while todo:
+            name = todo.popleft()
+            matcher = self._matcher(vhost, name)
+            if matcher is None:
+                continue
+            if matcher.delays and content.delay_ms is not None:
+                queues[queue_of(name)] = content.delay_ms
+                continue
+            matched = [bound for bound in matcher.match(routing_keys, content) if self.is_live(bound)]
+            queues.update((bound.destination, None) for bound in matched if bound.destination_type == "queue")
+            exchanges = [bound.destination for bound in matched if bound.destination_type == "exchange"]
+            if not matched and (alternate := self.alternate(vhost, name)):  # never the default exchange, as RabbitMQ
+                exchanges.append(alternate)
+            for follower in exchanges:
+                if follower not in seen:
+                    seen[follower] = None
+                    todo.append(follower)
+        return queues
+
+    def is_live(self, bound: Bound) -> bool:
+        """Not of a queue that is gone, or gone and declared anew."""
+        if bound.destination_type != "queue":
+            return True
+        partition = self.locate(bound.vhost, bound.destination)
+        queue = None if partition is None else partition.machine.queue(bound.vhost, bound.destination)
+        return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
+
+    def alternate(self, vhost: str, exchange: str) -> str | None:
+        """The alternate exchange: the exchange's argument, else its policy's."""
+        declared = self.topology.exchanges.get((vhost, exchange))
+        for argument in declared.arguments if declared is not None else ():
+            if argument.name == "alternate-exchange":
+                return str(argument.value)
+        policy = self.topology.effective_exchange_policy(vhost, exchange)
+        if policy is not None:
+            name = json.loads(policy.definition).get("alternate-exchange")
+            return None if name is None else str(name)
+        return None
+
+    def _followers(self, vhost: str, exchange: str) -> list[str]:
+        bindings = self.topology.bindings_from(vhost, exchange)
+        names = [bound.destination for bound in bindings if bound.destination_type == "exchange"]
+        alternate = self.alternate(vhost, exchange)
+        return names if alternate is None else [*names, alternate]
+
+    def _matcher(self, vhost: str, exchange: str) -> ExchangeMatcher | None:
+        matcher = self._matchers.get((vhost, exchange))
+        if matcher is None:
+            declared = self.topology.exchanges.get((vhost, exchange))
+            if declared is None:
+                return None
+            matcher = ExchangeMatcher(declared, self.topology.bindings_from(vhost, exchange), self.is_live)
+            self._matchers[vhost, exchange] = matcher
+        return matcher
+
+    def _intern(self, key: tuple[str, str, str], queues: dict[str, int | None]) -> tuple[Destination, ...]:
+        shares: dict[int, tuple[Partition, list[str]]] = {}
+        delayed = []
+        for queue, delay_ms in queues.items():
+            partition = self.locate(key[0], queue)
+            if partition is None:
+                continue
+            if delay_ms is None:
+                shares.setdefault(partition.index, (partition, []))[1].append(queue)
+            else:
+                route = self._interned(partition, key, (queue,)).route
+                delayed.append(Destination(partition, route, delay_ms))
+        at_once = [self._interned(partition, key, tuple(names)) for partition, names in shares.values()]
+        return tuple(at_once + delayed)
+
+    def narrowed(self, destination: Destination, queues: tuple[str, ...]) -> Destination:
+        """The same to fewer queues."""
+        route = destination.route
+        if route.queues == queues:
+            return destination
+        return self._interned(destination.partition, (route.vhost, route.exchange, route.routing_key), queues)
+
+    def _interned(self, partition: "Partition", key: tuple[str, str, str], queues: tuple[str, ...]) -> Destination:
+        identity = (*key, partition.index, queues)
+        destination = self._destinations.get(identity)
+        if destination is None:
+            if len(self._destinations) >= REMEMBERED_ROUTES:
+                self._destinations.clear()
+            destination = Destination(partition, Route(*key, queues))
+            self._destinations[identity] = destination
+        return destination

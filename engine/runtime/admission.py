@@ -1,0 +1,276 @@
+"""Doors: which connections come in, so that clients cannot take the file descriptors of the store and of the log.
+
+    RLIMIT_NOFILE = kept back for RocksDB, log and broker | AMQP | HTTP
+                    share of a door = connections that have logged in + those that have not
+
+- The store and the log come first, then AMQP, then HTTP: `shares` divides what the system allows.
+- Connections that have not logged in have a limit of their own, and so has each address among them: one host that
+  connects and says nothing leaves room for the others. (IPv6: a host has a /64.)
+- A refused connection is counted (`refused`) and logged, a line every LOG_SECONDS at most.
+- `Listener` accepts by itself, so that a connection counts before its TLS handshake, and not after it.
+"""
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import resource
+import socket
+import ssl
+import time
+from collections.abc import Callable
+
+from rewindmq.projections.store import rocks
+
+logger = logging.getLogger("rewindmq.doors")
+
+PARTITION_FILES = 8  # a partition of the log: segment, index, lengths, and what readers have open
+BROKER_FILES = 64  # loop, pipes, listening sockets, lock, processes, files that are read for an answer
+MOST_HTTP = 1_000  # connections: operators and their tools are few
+BACKLOG = 1_024
+ACCEPTS = 64  # connections in a turn of the loop
+PAUSE_SECONDS = 1.0  # without a descriptor nothing is accepted for so long
+LINGER_SECONDS = 1.0  # a refused client has so long to read why
+MOST_LINGERING = 32
+LOG_SECONDS = 10.0
+
+FULL, UNKNOWN, ADDRESS = "full", "not_logged_in", "address"
+WHY = {
+    FULL: "there are {most} connections", UNKNOWN: "{unknown} connections have not logged in",
+    ADDRESS: "{of_address} connections of this address have not logged in",
+}  # fmt: skip
+
+
+class Door:
+    """Counts the connections of one protocol. `share` is the most descriptors that they may have."""
+
+    def __init__(self, protocol: str, share: int) -> None:
+        self.protocol = protocol
+        self.share = share
+        self.most_logged_in = share - max(2, share // 16)  # above this there is still room to be told so
+        self.most_unknown = max(2, share // 2)
+        self.most_of_address = max(1, self.most_unknown // 2)
+        self.logged_in = 0
+        self.unknown = 0
+        self.by_address: dict[str, int] = {}  # of those that have not logged in
+        self.refused = dict.fromkeys(WHY, 0)
+        self._untold = 0
+        self._told_at = -LOG_SECONDS
+
+    def enter(self, address: str) -> "Guest | None":
+        """A connection from there; None when it is refused."""
+        host = host_of(address)
+        reason = ""
+        if self.logged_in + self.unknown >= self.share:
+            reason = FULL
+        elif self.by_address.get(host, 0) >= self.most_of_address:
+            reason = ADDRESS
+        elif self.unknown >= self.most_unknown:
+            reason = UNKNOWN
+        if reason:
+            self.refuse(reason, address)
+            return None
+        self.unknown += 1
+        self.by_address[host] = self.by_address.get(host, 0) + 1
+        return Guest(self, host)
+
+    def refuse(self, reason: str, address: str) -> None:
+        """Count a connection that is refused, and log it now and then."""
+        self.refused[reason] += 1
+        self._untold += 1
+        now = time.monotonic()
+        if now - self._told_at < LOG_SECONDS:
+            return
+        limits = {"most": self.share, "unknown": self.most_unknown, "of_address": self.most_of_address}
+        logger.warning(
+            "%s: %d connections refused since the last such line, the latest from %s: %s, which is the limit",
+            self.protocol, self._untold, address, WHY[reason].format(**limits),
+        )  # fmt: skip
+        self._told_at, self._untold = now, 0
+
+
+class Guest:
+    """One connection that came in by a door."""
+
+    __slots__ = ("address", "door", "known", "left")
+
+    def __init__(self, door: Door, address: str) -> None:
+        self.door = door
+        self.address = address
+        self.known = False
+        self.left = False
+
+    def log_in(self) -> bool:
+        """It has logged in. False: so many have that it is to be refused."""
+        if self.known or self.left:
+            return True
+        if self.door.logged_in >= self.door.most_logged_in:
+            self.door.refuse(FULL, self.address)
+            return False
+        self._forget_unknown()
+        self.known = True
+        self.door.logged_in += 1
+        return True
+
+    def leave(self) -> None:
+        """Its descriptor is free again. Called twice it does nothing."""
+        if self.left:
+            return
+        self.left = True
+        if self.known:
+            self.door.logged_in -= 1
+        else:
+            self._forget_unknown()
+
+    def _forget_unknown(self) -> None:
+        door = self.door
+        door.unknown -= 1
+        door.by_address[self.address] -= 1
+        if door.by_address[self.address] == 0:
+            del door.by_address[self.address]
+
+
+def host_of(address: str) -> str:
+    """Whose address it is: the host's own, or the /64 that an IPv6 host has."""
+    try:
+        found = ipaddress.ip_address(address.split("%")[0])
+    except ValueError:
+        return address
+    if found.version == 6 and not found.is_loopback:
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, 64), strict=False).network_address)
+    return str(found)
+
+
+def take_descriptors() -> int:
+    """As many as the system allows this process; how many that are."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    return most
+
+
+def shares(descriptors: int, partitions: int) -> tuple[Door, Door]:
+    """The doors of AMQP and of HTTP, of what the store and the log leave: at least half of it all."""
+    kept = rocks.open_files(descriptors) + BROKER_FILES + PARTITION_FILES * (partitions + 1)
+    rest = descriptors - min(kept, descriptors // 2)
+    http = min(rest // 4, MOST_HTTP)
+    return Door("amqp", rest - http), Door("http", http)
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets, one for each address that the host's name has. OSError when an address cannot be bound."""
+    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    made: list[socket.socket] = []
+    try:
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            sock = socket.socket(family, kind, protocol)
+            made.append(sock)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(BACKLOG)
+    except OSError:
+        for sock in made:
+            sock.close()
+        raise
+    return made
+
+
+class Listener:
+    """A listening socket whose connections come in by a door. `make` builds the protocol of one. `answer`: what a
+    refused client is sent, where it can read it."""
+
+    def __init__(
+        self, listening: socket.socket, door: Door, make: Callable[[Guest], asyncio.Protocol],
+        context: ssl.SSLContext | None = None, handshake_seconds: float = 10.0, answer: bytes = b"",
+    ) -> None:  # fmt: skip
+        listening.setblocking(False)
+        self.socket = listening
+        self.door = door
+        self._make = make
+        self._context = context
+        self._seconds = handshake_seconds
+        self._answer = b"" if context is not None else answer
+        self._lingering: set[socket.socket] = set()
+        self._welcoming: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+        self._listen()
+
+    @property
+    def port(self) -> int:
+        return int(self.socket.getsockname()[1])
+
+    def close(self) -> None:
+        """Nothing more is accepted. Who is here stays."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self.socket)
+        self.socket.close()
+        for sock in self._lingering:
+            sock.close()
+        for task in self._welcoming:
+            task.cancel()
+
+    def _listen(self) -> None:
+        if not self._closed:
+            self._loop.add_reader(self.socket, self._accept)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS):
+            try:
+                sock, address = self.socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                logger.error("%s: no connection can be accepted: %s", self.door.protocol, error.strerror)
+                if error.errno not in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    return
+                self._loop.remove_reader(self.socket)  # it would call again and again
+                self._loop.call_later(PAUSE_SECONDS, self._listen)
+                return
+            sock.setblocking(False)
+            guest = self.door.enter(str(address[0]))
+            if guest is None:
+                self._turn_away(sock)
+            else:
+                task = self._loop.create_task(self._welcome(sock, guest))
+                self._welcoming.add(task)
+                task.add_done_callback(self._welcoming.discard)
+
+    async def _welcome(self, sock: socket.socket, guest: Guest) -> None:
+        """The protocol of the connection tells the guest when it leaves; before there is one, this does."""
+        seconds = None if self._context is None else self._seconds
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: self._make(guest), sock, ssl=self._context, ssl_handshake_timeout=seconds,
+                ssl_shutdown_timeout=seconds,
+            )  # fmt: skip
+        except (OSError, TimeoutError) as error:  # gone already, or no TLS (ssl.SSLError is an OSError)
+            guest.leave()
+            sock.close()
+            logger.debug("%s: %s: %s", self.door.protocol, guest.address, error)
+        except BaseException:
+            guest.leave()
+            sock.close()
+            raise
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        if not self._answer or len(self._lingering) >= MOST_LINGERING:
+            sock.close()
+            return
+        try:
+            sock.send(self._answer)
+            sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            sock.close()
+            return
+        self._lingering.add(sock)
+        self._loop.call_later(LINGER_SECONDS, self._let_go, sock)
+
+    def _let_go(self, sock: socket.socket) -> None:
+        self._lingering.discard(sock)
+        sock.close()

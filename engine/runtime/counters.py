@@ -1,0 +1,132 @@
+"""What a broker counts since its start: for /metrics, named as RabbitMQ's Prometheus metrics without `rabbitmq_`, and
+for the message_stats of the management API.
+
+- A channel counts what it takes in in its own `Tally`, in plain numbers; what a closed channel had counted moves to the
+  broker's. Whoever reads adds both (`counts`), so counting costs a publisher nothing but its own numbers.
+- Sizes of messages come in runs: of a run of equal sizes only its end is looked at.
+- Deliveries are counted by the partition, in runs for one queue (`Served`).
+- A dead letter is counted by the type of its queue and by its strategy, as RabbitMQ labels them; `disabled` is the
+  strategy of a queue without a dead-letter exchange.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rewindmq.projections.machine.data.effects import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
+
+COUNTERS = (
+    "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total",
+    "queues_declared_total", "queues_created_total", "queues_deleted_total", "global_messages_received_total",
+    "global_messages_received_confirm_total", "global_messages_confirmed_total", "global_messages_routed_total",
+    "global_messages_unroutable_dropped_total", "global_messages_unroutable_returned_total",
+    "global_messages_delivered_total", "global_messages_delivered_consume_auto_ack_total",
+    "global_messages_delivered_consume_manual_ack_total", "global_messages_delivered_get_auto_ack_total",
+    "global_messages_delivered_get_manual_ack_total", "global_messages_get_empty_total",
+    "global_messages_redelivered_total", "global_messages_acknowledged_total",
+)  # fmt: skip
+
+# RabbitMQ's (rabbit_msg_size_metrics.erl), in bytes; above the last there is one more.
+SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
+SIZES = tuple(f"message_sizes_up_to_{bound}" for bound in (*SIZE_BOUNDS, "infinity"))
+SIZES_SUM = "message_sizes_sum"
+
+DEATHS = frozenset((EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT))
+AT_MOST_ONCE, AT_LEAST_ONCE, DISABLED = "at_most_once", "at_least_once", "disabled"
+
+
+def dead_lettered(what: str, queue_type: str, strategy: str) -> str:
+    """The counter of dead letters. `what`: their reason, or confirmed."""
+    labels = f'queue_type="rabbit_{queue_type}_queue",dead_letter_strategy="{strategy}"'
+    return f"global_messages_dead_lettered_{what}_total{{{labels}}}"
+
+
+def all_counters() -> dict[str, int]:
+    """Each of them at 0, those with labels where RabbitMQ has them."""
+    deaths = [
+        dead_lettered(reason, queue_type, strategy)
+        for queue_type, strategies, reasons in (
+            ("classic", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED)),
+            ("quorum", (AT_MOST_ONCE, DISABLED), (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT)),
+            ("quorum", (AT_LEAST_ONCE,), ("confirmed", EXPIRED, REJECTED, DELIVERY_LIMIT)),
+        )
+        for reason in reasons
+        for strategy in strategies
+    ]
+    return dict.fromkeys((*COUNTERS, *deaths, *SIZES, SIZES_SUM), 0)
+
+
+class Tally:
+    """What a channel was given to publish, since it was opened."""
+
+    def __init__(self) -> None:
+        self.received = 0
+        self.received_confirm = 0
+        self.routed = 0  # counts queues
+        self.unroutable_dropped = 0
+        self.unroutable_returned = 0
+        self.confirmed = 0
+        self.refused = 0  # told so by basic.nack
+        self.size = -1  # of the messages in this run,
+        self.run_began = 0  # which began when so many had been received
+        self.sizes = [0] * len(SIZES)
+        self.bytes = 0
+
+    @property
+    def unconfirmed(self) -> int:
+        return self.received_confirm - self.confirmed - self.refused
+
+    def another_size(self, size: int) -> None:
+        """The next message is of this size: the run ends. Called before it is counted as received."""
+        run = self.received - self.run_began
+        if run:
+            self.sizes[bisect_left(SIZE_BOUNDS, self.size)] += run
+            self.bytes += run * self.size
+        self.size = size
+        self.run_began = self.received
+
+    def named(self) -> Iterable[tuple[str, int]]:
+        """By the broker's names."""
+        self.another_size(self.size)
+        yield "global_messages_received_total", self.received
+        yield "global_messages_received_confirm_total", self.received_confirm
+        yield "global_messages_routed_total", self.routed
+        yield "global_messages_unroutable_dropped_total", self.unroutable_dropped
+        yield "global_messages_unroutable_returned_total", self.unroutable_returned
+        yield "global_messages_confirmed_total", self.confirmed
+        yield from zip(SIZES, self.sizes, strict=True)
+        yield SIZES_SUM, self.bytes
+
+    def settle(self, counters: dict[str, int]) -> None:
+        """The channel is closed: what it counted moves to the broker's counters."""
+        for name, value in self.named():
+            if value:
+                counters[name] += value
+        self.__init__()  # type: ignore[misc]
+
+
+class Served:
+    """What was delivered of one queue since the broker's start, to consumers of all nodes."""
+
+    __slots__ = ("deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver")
+
+    def __init__(self) -> None:
+        self.deliver = 0
+        self.deliver_no_ack = 0
+        self.get = 0
+        self.get_no_ack = 0
+        self.get_empty = 0
+        self.redeliver = 0
+
+
+def counts(broker: "Broker") -> dict[str, int]:
+    """All counters, as of now."""
+    found = dict(broker.counters)
+    for session in broker.sessions.values():
+        for channel in session.channels.values():
+            for name, value in channel.tally.named():
+                found[name] += value
+    return found

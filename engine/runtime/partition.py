@@ -1,0 +1,525 @@
+"""One queue partition, live: append to the log, fold, carry the effects out, confirm when durable.
+
+    connection -> append(event) -> log -> machine -> effects gather
+    end of a turn                -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
+    more is durable              -> settle(): confirms for all of it
+
+The two kinds differ in what comes between log and machine:
+    embedded/partition.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
+    cluster/partition.py     Kafka: any node appends, so only what comes back is folded, in the order in which it does
+
+Work is done per socket read and per group of arrivals, not per message (DESIGN section 6): whoever appends calls
+`broker.end_of_turn()` once when its batch is done.
+
+Rules of this file
+- Effects are carried out in their order, each once. Then the projector observes them, and only then may it prepare a
+  batch; it writes a batch only when the log is durable up to it.
+- A delivery to a consumer that is no longer attached is dropped: its session's end is (or will be) in the log, and
+  gives the message back.
+- Messages published in this turn are at hand in `fresh`, all others come from the projector. Only a damaged store lacks
+  one: it is read from the log then, in the loop, one by one. Who can't be given it at all is told (`undelivered`).
+"""
+
+import logging
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol
+
+from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
+from rewindmq.projections.machine.data.effects import (
+    ACKED,
+    CancelConsumer,
+    DeadLetter,
+    Deliver,
+    Effect,
+    FetchReply,
+    Forget,
+    Keep,
+    Quarantine,
+    QueueGone,
+    Refuse,
+)
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.projections.replay import PartitionLog as ReadableLog
+from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.store.store import Batch, Projector, StoreError
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import BROKER, Actor, Event, Published, Tick
+
+if TYPE_CHECKING:
+    from rewindmq.engine.erasure.encryption import Subjects
+
+logger = logging.getLogger(__name__)
+
+NOBODY = Served()  # of no queue
+PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
+
+
+class Consumer(Protocol):
+    """What a partition needs of a consumer (rewindmq.engine.amqp.channel implements it)."""
+
+    def deliver(
+        self, partition: "Partition", queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
+    ) -> None: ...  # fmt: skip
+
+    def fetched(
+        self, partition: "Partition", queue: Queue, message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
+    ) -> None: ...  # fmt: skip
+
+    def cancelled(self) -> None:
+        """The queue is gone: tell the client (basic.cancel), forget the consumer."""
+
+
+class Confirms(Protocol):
+    """Who waits for the confirms of its publishes (a channel in confirm mode)."""
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        """Publish number `sequence` of the channel is settled (`refused`: at least one queue would not take it). Those
+        that wait for the disk come in ascending order, those that do not may come before them; frames are gathered and
+        written at the end of the turn."""
+
+
+class Surroundings(Protocol):
+    """What a partition needs of the broker around it."""
+
+    counters: dict[str, int]
+
+    def queues_changed(self) -> None:
+        """A queue may have been declared."""
+
+    @property
+    def subjects(self) -> "Subjects": ...
+
+    def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
+
+    def undelivered(self, partition: "Partition", consumer_id: int) -> None:
+        """A message is this consumer's, and could not be given to it."""
+
+    def dead_letter(self, partition: "Partition", effect: DeadLetter, message: Published | None) -> None:
+        """Forward it; `message` is None when the projector has it."""
+
+
+class Partition(ABC):
+    """One per queue partition of the log. `effects`: gathered since the last carry_out."""
+
+    index: int
+    name: str
+    machine: Machine
+    projector: Projector
+    encoder: Encoder
+    effects: list[Effect]
+
+    def __init__(
+        self, index: int, log: ReadableLog, machine: Machine, projector: Projector, encoder: Encoder,
+        clock: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self.index = index
+        self.name = log.name
+        self.history = log
+        self.epoch: int | None = None  # this node's, where others fold the partition too: what is counted once
+        self.owned = True  # its duties (ticks, dead letters, expiry) are this node's
+        self.machine = machine
+        self.projector = projector
+        self.encoder = encoder
+        self.effects = []
+        self.fresh: dict[int, Published] = {}
+        self.consumers: dict[int, Consumer] = {}
+        self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
+        self.quarantined: dict[str, int] = {}  # by event type
+        self.served: dict[Queue, Served] = {}  # what was delivered of each
+        self._surroundings: Surroundings | None = None
+        self._clock = clock
+        self._now_ms = machine.log_ms
+        self._waiting: deque[tuple[int, Confirms, int]] = deque()
+        self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
+        self._prefix = b""
+        self._prefix_ms = -1
+        self._prefix_actor = BROKER
+        self._batch: Batch | None = None  # prepared, and not yet covered by the log
+        self._prepared_offset = machine.next_offset
+        self.prepare_soon = False  # much has changed in few events
+
+    def stand_in(self, surroundings: Surroundings) -> None:
+        self._surroundings = surroundings
+
+    # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py)
+    # -------------------------------------------------
+
+    @property
+    @abstractmethod
+    def appended(self) -> int:
+        """The mark of the next event that this broker appends. Marks ascend."""
+
+    @property
+    @abstractmethod
+    def settled(self) -> int:
+        """Every event that this broker appended under a lower mark is durable, and folded."""
+
+    @property
+    @abstractmethod
+    def next_offset(self) -> int:
+        """The end of the log as this broker knows it."""
+
+    @property
+    @abstractmethod
+    def durable_offset(self) -> int:
+        """Everything in the log below this offset is durable; of what this broker folded, nothing above is."""
+
+    @property
+    @abstractmethod
+    def undone_below(self) -> int:
+        """A crash may undo what the fold has decided so far, until `settled` has reached this mark."""
+
+    @abstractmethod
+    def now_ms(self) -> int:
+        """The clock of the partition's queues as it stands now: never behind what the machine has seen."""
+
+    def log_ms(self) -> int:
+        """Now, as timestamps in the log say it, and people."""
+        return self.now_ms() - self.machine.ahead_ms
+
+    @abstractmethod
+    def append(self, actor: Actor, event: Event) -> int:
+        """Log an event; its mark. Folded at once where this broker is the sole writer, else when it is read back."""
+
+    @abstractmethod
+    def publish(self, actor: Actor, message: Published) -> int:
+        """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
+
+    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        """`publish`; `folded` is called at the moment when it was folded. With a sole writer that is now."""
+        mark = self.publish(actor, message)
+        folded()
+        return mark
+
+    @abstractmethod
+    async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
+        """Log an event and wait until it is folded: its effects. `folded` is called at that moment, before anything
+        that follows from it is carried out. With a sole writer it never waits."""
+
+    @abstractmethod
+    async def folded(self) -> None:
+        """Wait until all that was appended so far is folded."""
+
+    async def catch_up(self) -> None:
+        """If something is due, let it happen now: what is decided next must see what the next event will meet."""
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms():
+            await self.ask(BROKER, Tick())
+
+    @abstractmethod
+    def due_ms(self) -> int | None:
+        """When `tick` is to be called, in the broker's time (log_clock.py); None: this node need not."""
+
+    def tick(self) -> None:
+        """Something may be due: see that it happens."""
+        deadline = self.machine.deadline_ms()
+        if deadline is not None and deadline <= self.now_ms():
+            self.append(BROKER, Tick())
+
+    @abstractmethod
+    def forward(self, message: Published) -> int:
+        """`publish` a dead letter that is forwarded; `refusals` then tells who would not have it."""
+
+    def refusals(self, mark: int) -> tuple[str, ...] | None:
+        """The queues that would not take the letter forwarded under this mark; None: not known yet. Told once."""
+        refusing = self._refusals.get(mark)
+        if refusing is not None:
+            del self._refusals[mark]
+        return refusing
+
+    def disregard(self, mark: int) -> None:
+        """Nobody will ask for the refusals under this mark."""
+        self._refusals.pop(mark, None)
+
+    def _renew_prefix(self, now: int, actor: Actor) -> None:
+        self._prefix = self.encoder.prefix(now, actor)
+        self._prefix_ms = now
+        self._prefix_actor = actor
+
+    def await_durable(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        """`confirms.confirm(sequence, refused)` once what has this mark is durable. Call in ascending order."""
+        self._waiting.append((mark, confirms, sequence))
+
+    @abstractmethod
+    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
+        """`confirms.confirm(sequence, refused)` once what has this mark is folded, and its effects are carried out: of
+        messages whose confirm need not wait for the disk."""
+
+    def attach(self, consumer_id: int, consumer: Consumer) -> None:
+        """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""
+        self.consumers[consumer_id] = consumer
+
+    def detach(self, consumer_id: int) -> None:
+        self.consumers.pop(consumer_id, None)
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def carry_out(self) -> None:
+        """Perform the gathered effects, in order. Whatever a consumer does wrong, the projector sees them all."""
+        effects = self.effects
+        fresh = self.fresh
+        self.effects = []
+        self.fresh = {}
+        try:
+            self._perform(effects, fresh)
+        finally:
+            self.projector.observe(effects, fresh)
+
+    def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
+        consumers = self.consumers
+        epoch = self.epoch
+        delivered = finally_delivered = redelivered = acked = 0
+        known = self.served
+        last: Queue | None = None
+        served = NOBODY  # of `last`: counts what was delivered since these
+        run_delivered = run_final = run_redelivered = 0
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                if effect.queue is not last:
+                    final = finally_delivered - run_final
+                    served.deliver += delivered - run_delivered - final
+                    if final:
+                        served.deliver_no_ack += final
+                        run_final = finally_delivered
+                    if redelivered != run_redelivered:
+                        served.redeliver += redelivered - run_redelivered
+                        run_redelivered = redelivered
+                    run_delivered = delivered
+                    last = effect.queue
+                    served = known.get(last) or self._served(last)
+                consumer = consumers.get(effect.consumer)
+                if consumer is not None:
+                    queue = effect.queue
+                    message_id = effect.message_id
+                    message = fresh.get(message_id)
+                    try:
+                        if message is None:
+                            message = self.message(queue.queue_id, message_id)
+                        consumer.deliver(
+                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final,
+                            effect.acquired_count,
+                        )  # fmt: skip
+                    except Exception:  # a defect of one connection must not cost the others their deliveries
+                        logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
+                        self.undelivered(effect.consumer)
+                    delivered += 1
+                    if effect.final:
+                        finally_delivered += 1
+                    if effect.redelivered:
+                        redelivered += 1
+                elif epoch is not None and effect.consumer >> 24 != epoch:
+                    self._note_elsewhere(effect)
+            elif isinstance(effect, Keep):
+                pass
+            elif isinstance(effect, Forget):
+                if effect.reason == ACKED:
+                    if epoch is None or effect.consumer >> 24 == epoch:
+                        acked += len(effect.message_ids)
+                elif effect.reason in DEATHS and self.owned and not effect.queue.stream:
+                    self._note_deaths(effect)
+            else:
+                self._perform_rare(effect, fresh)
+        final = finally_delivered - run_final
+        served.deliver += delivered - run_delivered - final
+        served.deliver_no_ack += final
+        served.redeliver += redelivered - run_redelivered
+        if delivered or acked:
+            assert self._surroundings is not None
+            counters = self._surroundings.counters
+            counters["global_messages_delivered_total"] += delivered
+            counters["global_messages_delivered_consume_auto_ack_total"] += finally_delivered
+            counters["global_messages_delivered_consume_manual_ack_total"] += delivered - finally_delivered
+            counters["global_messages_redelivered_total"] += redelivered
+            counters["global_messages_acknowledged_total"] += acked
+
+    def _served(self, queue: Queue) -> Served:
+        served = self.served.get(queue)
+        if served is None:
+            served = Served()
+            if not queue.gone:
+                self.served[queue] = served
+        return served
+
+    def note_read(self, queue: Queue) -> None:
+        """A message of a stream was delivered."""
+        self._served(queue).deliver += 1
+        assert self._surroundings is not None
+        self._surroundings.counters["global_messages_delivered_total"] += 1
+        self._surroundings.counters["global_messages_delivered_consume_manual_ack_total"] += 1
+
+    def _note_elsewhere(self, effect: Deliver) -> None:
+        """Another node delivers it: that node counts it, but a queue's figures are the same at all."""
+        served = self._served(effect.queue)
+        served.deliver += not effect.final
+        served.deliver_no_ack += effect.final
+        served.redeliver += effect.redelivered
+
+    def _note_deaths(self, effect: Forget) -> None:
+        """Those that leave as dead letters are counted by the forwarder."""
+        queue = effect.queue
+        if queue.settings.dead_letter_exchange is None and self._surroundings is not None:
+            counters = self._surroundings.counters
+            name = dead_lettered(effect.reason, queue.type, DISABLED)
+            counters[name] = counters.get(name, 0) + len(effect.message_ids)
+
+    def _perform_rare(self, effect: Effect, fresh: dict[int, Published]) -> None:
+        surroundings = self._surroundings
+        assert surroundings is not None
+        if isinstance(effect, Refuse):
+            self.refused.add(effect.message_id)
+        elif isinstance(effect, FetchReply):
+            try:
+                self._answer(effect, fresh)
+            except Exception:  # as with a delivery
+                logger.exception("%s: message %d was not fetched", self.machine.partition, effect.message_id)
+                self.undelivered(effect.consumer)
+        elif isinstance(effect, DeadLetter):
+            if self.owned:
+                surroundings.dead_letter(self, effect, fresh.get(effect.message_id))
+        elif isinstance(effect, CancelConsumer):
+            consumer = self.consumers.pop(effect.consumer, None)
+            if consumer is not None:
+                consumer.cancelled()
+        elif isinstance(effect, QueueGone):
+            self.served.pop(effect.queue, None)
+            surroundings.queue_gone(self, effect.queue, effect.reason)
+        elif isinstance(effect, Quarantine):
+            self._note_quarantine(effect)
+
+    def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
+        consumer = self.consumers.get(effect.consumer)
+        if consumer is None and (self.epoch is None or effect.consumer >> 24 == self.epoch):
+            return  # its session is gone
+        served = self._served(effect.queue)
+        if effect.message_id < 0:
+            served.get_empty += 1
+        elif effect.final:
+            served.get_no_ack += 1
+        else:
+            served.get += 1
+        served.redeliver += effect.redelivered
+        if consumer is None:
+            return
+        assert self._surroundings is not None
+        counters = self._surroundings.counters
+        message: Published | None = None
+        what = "get_empty"
+        if effect.message_id >= 0:
+            counters["global_messages_delivered_total"] += 1
+            counters["global_messages_redelivered_total"] += effect.redelivered
+            what = "delivered_get_auto_ack" if effect.final else "delivered_get_manual_ack"
+            message = fresh.get(effect.message_id)
+            if message is None:
+                message = self.message(effect.queue.queue_id, effect.message_id)
+        counters[f"global_messages_{what}_total"] += 1
+        consumer.fetched(
+            self, effect.queue, effect.message_id, message, effect.redelivered, effect.delivery_count, effect.final,
+            effect.messages_ready, effect.acquired_count,
+        )  # fmt: skip
+
+    def undelivered(self, consumer_id: int) -> None:
+        """It is given nothing more. What it was to get is given back when its connection ends."""
+        self.detach(consumer_id)
+        assert self._surroundings is not None
+        self._surroundings.undelivered(self, consumer_id)
+
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """A message that is in a queue or an outbox. The store has it; should that be damaged, the log does (KeyError:
+        not even that. LogError: it did not say in time)."""
+        try:
+            return self.projector.message(queue_id, message_id)
+        except KeyError:
+            if self.projector.failed is None:
+                logger.error("%s: message %d is missing in the state store, read from the log", self.name, message_id)
+        except StoreError as error:
+            logger.error("%s: message %d is read from the log: %s", self.name, message_id, error)
+        record = self._record(message_id)
+        event = None if record is None else decoder_for(self.history).decode(record)[2]
+        if isinstance(event, Published):
+            return event
+        raise KeyError(message_id)
+
+    def _record(self, offset: int) -> bytes | None:
+        """One record of the log, while everybody waits."""
+        for block in self.history.read(offset, offset + 1):
+            return block.records[offset - block.first_offset]
+        return None
+
+    def opened(self, message: Published) -> Published:
+        """As a client gets it: what is encrypted is decrypted, or comes without its body
+        (engine/erasure/encryption.py)."""
+        if message.encryption is None:
+            return message
+        assert self._surroundings is not None
+        return self._surroundings.subjects.opened(message)
+
+    def _note_quarantine(self, effect: Quarantine) -> None:
+        self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
+        if effect.reason.startswith(NODE_LOST):  # a publish among it is in no queue, and must not be confirmed
+            self.refused.add(effect.offset)
+        count = self.quarantined.get(effect.event_type, 0)
+        if count == 0:
+            logger.warning(
+                "%s: a %s event was quarantined: %s (the first of its kind; others are only counted)",
+                self.machine.partition, effect.event_type, effect.reason,
+            )  # fmt: skip
+        self.quarantined[effect.event_type] = count + 1
+
+    # -- durability ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def settle(self) -> None:
+        """More is durable: confirm it. Then `project`."""
+
+    def project(self) -> None:
+        """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does,
+        and from then on until the store is `mended`."""
+        if self.projector.failed is not None:
+            if self.projector.wants_write:
+                self.projector.let_go(self.durable_offset)
+            raise self.projector.failed
+        if self._batch is None:
+            changed = self.machine.next_offset - self._prepared_offset
+            if not self.effects and (changed >= PREPARE_EVENTS or self.projector.wants_write or self.prepare_soon):
+                self._prepare()
+        if self._batch is not None and self._batch.offset <= self.durable_offset:
+            self._write()
+
+    def _prepare(self) -> None:
+        self.prepare_soon = False
+        self._batch = self.projector.prepare()
+        self._prepared_offset = self._batch.offset
+
+    def _write(self) -> None:
+        assert self._batch is not None
+        self.projector.write(self._batch)
+        self._batch = None
+
+    def mended(self) -> None:
+        """The store was made anew, up to the machine's offset."""
+        self._batch = None
+        self._prepared_offset = self.machine.next_offset
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing is to be carried out, and everything is durable."""
+        return not self.effects and not self.fresh and self.durable_offset >= self.machine.next_offset
+
+    def write_all(self) -> None:
+        """Everything folded so far into RocksDB. The log must be durable up to it already. Fails as `project`."""
+        assert self.at_rest
+        if self._batch is not None:
+            self._write()
+        self._prepare()
+        self._write()
+
+    def persist_all(self) -> None:
+        """The same, flushed."""
+        self.write_all()
+        self.projector.persist()

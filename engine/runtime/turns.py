@@ -1,0 +1,212 @@
+"""The broker's heartbeat: turns of work, group commits, time.
+
+    socket read, HTTP request, timer -> ... appends ... -> end(): effects out, letters forwarded, commit kicked
+    group commit landed              -> confirms, letters told, waiters called back, RocksDB, snapshots -> end()
+    a deadline of a machine passed   -> Tick where one is due, letters tried again -> end()
+
+Rules of this file
+- A turn goes on until no partition has effects left; dead letters beyond one round wait for the loop's next turn.
+- One timer, armed to the earliest deadline. A Tick is appended only when something is due (DESIGN section 1), and not
+  more often than every `TICK_EVERY_MS`: a stream of messages that expire one by one must not be a stream of Ticks.
+- When the disk will not have the log or the state, publishing is held back (`blocked`) until it does; everything is
+  kept and tried again.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+
+from rewindmq.engine.cluster.flow_control import Flow
+from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
+from rewindmq.engine.runtime.metadata import Metadata
+from rewindmq.engine.runtime.partition import Partition
+
+TICK_EVERY_MS = 10
+STORE_RETRY_SECONDS = 1.0  # as the log's own retry
+
+logger = logging.getLogger(__name__)
+
+
+class Turns:
+    def __init__(
+        self, metadata: Metadata, partitions: list[Partition], forwarder: Forwarder, clock: Callable[[], int]
+    ) -> None:
+        self.metadata = metadata
+        # Set by the broker's keeper: make durable what was appended; take the snapshots that are due.
+        self.kick: Callable[[], None] = do_nothing
+        self.snapshots: Callable[[], None] = do_nothing
+        self.mend: Callable[[], None] = do_nothing  # after RocksDB refused a write: make the store good again
+        self.readers: Callable[[], None] = do_nothing  # set by the broker: more is durable, they may read on
+        self.partitions = partitions
+        self.forwarder = forwarder
+        self.clock = clock
+        self.blocked: str | None = None
+        self.flow: Flow | None = None  # set by the keeper, on a log that is read back
+        self.on_blocked: list[Callable[[], None]] = []
+        self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
+        self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._rang_ms = 0
+        self._in_turn = False
+        self._next_turn_asked = False
+        self._closed = False
+        self._store_retry_asked = False
+
+    def stop(self) -> None:
+        """Nothing happens any more."""
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    @property
+    def at_rest(self) -> bool:
+        return all(partition.at_rest for partition in self.partitions) and not self.forwarder.has_work
+
+    @property
+    def problems(self) -> dict[str, str]:
+        """What keeps publishing back, by who has it."""
+        return self._problems
+
+    def end(self) -> None:
+        """Carry out what gathered, forward dead letters, arm the timer, kick the group commit."""
+        if self._in_turn or self._closed:  # in a turn: called by a consumer that is being delivered to
+            return
+        self._in_turn = True
+        try:
+            self._carry_out_all()
+        finally:
+            self._in_turn = False
+        self._arm_timer()
+        self.kick()
+
+    def _carry_out_all(self) -> None:
+        budget = ROUND
+        busy = True
+        while busy:
+            for partition in self.partitions:
+                if partition.effects or partition.fresh:
+                    partition.carry_out()
+            budget = self.forwarder.forward(budget)
+            busy = any(partition.effects for partition in self.partitions)
+        if self.forwarder.has_work and not self._next_turn_asked:
+            self._next_turn_asked = True
+            self._loop.call_soon(self._next_turn)
+
+    def _next_turn(self) -> None:
+        self._next_turn_asked = False
+        self.end()
+
+    def when_durable(self, callback: Callable[[], None]) -> None:
+        """Call back in the loop once everything appended so far, in every partition, is durable."""
+        logs: list[Metadata | Partition] = [self.metadata, *self.partitions]
+        outstanding = [(each, each.appended) for each in logs if each.settled < each.appended]
+        if outstanding or self._waiters:
+            self._waiters.append((outstanding, callback))
+        else:
+            self._loop.call_soon(callback)
+
+    def landed(self) -> None:
+        """More of what was appended is durable: a group commit landed, or events were read back."""
+        if self._closed:
+            return
+        for partition in self.partitions:
+            partition.settle()
+        self.forwarder.settle()
+        waiters = self._waiters
+        while waiters and all(mark <= each.settled for each, mark in waiters[0][0]):
+            _, callback = waiters.popleft()
+            try:
+                callback()
+            except Exception:  # a defect of one connection must not cost the others their answers
+                logger.exception("an answer that waited for the disk was not given")
+        self._project()
+        self.end()
+        if self.flow is not None:
+            self.flow.landed()
+        self.readers()
+
+    def _project(self) -> None:
+        failure: Exception | None = None
+        for partition in self.partitions:
+            try:
+                partition.project()
+            except Exception as error:  # RocksDB knows no narrower class; the log has everything
+                failure = failure or error
+        if failure is None:
+            try:
+                self.snapshots()
+            except Exception as error:  # the log may fail, too
+                failure = error
+        if failure is None:
+            self.problem("store", None)
+            return
+        self.problem("store", f"the state can't be written: {failure}")
+        if not self._store_retry_asked:  # publishers that are held back bring no commit that would try again
+            self._store_retry_asked = True
+            self._loop.call_later(STORE_RETRY_SECONDS, self._project_again)
+
+    def _project_again(self) -> None:
+        self._store_retry_asked = False
+        if not self._closed:
+            try:
+                self.mend()
+            except Exception as error:  # as above
+                logger.error("the state can't be made good yet: %s", error)
+            self._project()
+            self.end()
+
+    def problem(self, who: str, text: str | None) -> None:
+        """Something keeps publishing back, or (None) does so no longer."""
+        if text is not None:
+            if text != self._problems.get(who):
+                logger.error("publishing is held back: %s", text)
+            self._problems[who] = text
+        elif who in self._problems:
+            del self._problems[who]
+        else:
+            return
+        before, self.blocked = self.blocked, next(iter(self._problems.values()), None)
+        if self.blocked != before:
+            if self.blocked is None:
+                logger.warning("publishing goes on")
+            for callback in list(self.on_blocked):
+                callback()
+
+    def _arm_timer(self) -> None:
+        due = self.forwarder.retry_ms()
+        for partition in self.partitions:
+            deadline = partition.due_ms()
+            if deadline is not None and (due is None or deadline < due):
+                due = deadline
+        if due is None or (self._timer is not None and self._timer_due_ms <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_due_ms = due
+        now = self.clock()
+        delay_ms = max(1, due - now, min(self._rang_ms + TICK_EVERY_MS - now, TICK_EVERY_MS))
+        self._timer = self._loop.call_later(delay_ms / 1000, self.time_passed)
+
+    def clock_was_set(self, by_ms: int) -> None:
+        """The broker's time jumped, and no time passed."""
+        self.forwarder.clock_was_set(by_ms)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._rang_ms = self.clock()
+
+    def time_passed(self) -> None:
+        """The timer rang: tick where something is due."""
+        self._timer = None
+        self._rang_ms = self.clock()
+        for partition in self.partitions:
+            partition.tick()
+        self.forwarder.wake()
+        self.end()
+
+
+def do_nothing() -> None:
+    """Until the broker stands."""

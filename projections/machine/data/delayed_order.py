@@ -1,0 +1,127 @@
+"""Messages that wait for their time: those of a delayed exchange, and with delayed retry those that came back.
+
+    queue.delayed    a `Timed`: messages by (due time, id); None for queues in which nothing can wait
+
+A message in it is neither ready nor unacked (`messages_delayed` counts it), but counts towards length limits, is purged
+and deleted with the others, and does not expire before its time has come. When it has come:
+
+    delayed retry       the message is ready again, at the end of `returned` (a quorum queue of profile rabbitmq-4.3;
+                        rabbit_fifo.erl should_delay, expire_shallow). Effects: `Delay` when it came back, and when it
+                        is due `Requeue` with reason "delayed".
+    type "delayed"      the message leaves for the queue's outbox, reason "delayed", to be routed by the exchange
+
+How the engine makes a delayed exchange (type x-delayed-message, named X) of it:
+- With the exchange it declares a durable queue of type "delayed", whose name is `queue_of(X)`; it is hidden: never
+  listed, bound or consumed, and deleted with the exchange. The machine reads the exchange's name out of the queue's.
+- A publish to X with header x-delay > 0 is a `Published` whose route names that queue; the exchange and routing key are
+  the publish's. Its `expiration_ms` is the DELAY (its own expiration stays in the properties); None is no delay at all.
+- When it is due there is a `DeadLetter` effect: reason DELAYED, exchange X, routing_key None. It is an entry of the
+  outbox like any other: it stays until `DeadLettersForwarded`, and the target drops what it has seen. Whoever forwards
+  it routes by X's bindings and adds no x-death.
+"""
+
+from array import array
+from typing import TYPE_CHECKING
+
+from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data.message_order import Chunk, Order
+
+if TYPE_CHECKING:
+    from rewindmq.projections.machine.data.queue import Queue
+
+TYPE = "delayed"
+PREFIX = "amq.delayed."
+SPACE = 256  # of its chunks' numbers, above those of every priority
+
+
+def queue_of(exchange: str) -> str:
+    """The hidden queue of a delayed exchange."""
+    return PREFIX + exchange
+
+
+def exchange_of(queue: str) -> str:
+    return queue.removeprefix(PREFIX)
+
+
+class Timed(Order):
+    """Messages by (due time, id); the due time is where other orders have the expiry. Chunks are split where they are
+    full, and numbered as they are made: their order is that of what they hold."""
+
+    def __init__(self) -> None:
+        super().__init__(False, SPACE)
+        self.next_number = self.tail.number + 1
+
+    def append(self, message_id: int, info: int, expiry: int) -> None:
+        """Put a message where its time and id belong."""
+        key = (expiry, message_id)
+        chunks = self.chunks
+        low, high = 0, len(chunks) - 1
+        while low < high:  # the first chunk whose last message is later; else the last
+            middle = (low + high) // 2
+            if _key(chunks[middle], len(chunks[middle].ids) - 1) < key:
+                low = middle + 1
+            else:
+                high = middle
+        chunk = chunks[low]
+        first, last = (self.start if low == 0 else 0), len(chunk.ids)
+        while first < last:
+            middle = (first + last) // 2
+            if _key(chunk, middle) < key:
+                first = middle + 1
+            else:
+                last = middle
+        chunk.insert(first, message_id, info, expiry)
+        self.count += 1
+        self.expiring += 1
+        self._changed(chunk)
+        if len(chunk.ids) > 2 * ready.CHUNK:
+            self._split(low)
+
+    def _changed(self, chunk: Chunk) -> None:
+        if not chunk.dirty:
+            chunk.dirty = True
+            self.changed.append(chunk)
+
+    def _split(self, index: int) -> None:
+        chunk = self.chunks[index]
+        assert chunk.expiries is not None
+        if index == 0 and self.start > 0:  # first forget what was taken
+            del chunk.ids[: self.start], chunk.infos[: self.start], chunk.expiries[: self.start]
+            self.start = 0
+            return
+        half = ready.CHUNK
+        rest = Chunk(self.next_number)
+        self.next_number += 1
+        rest.ids, rest.infos, rest.expiries = chunk.ids[half:], chunk.infos[half:], chunk.expiries[half:]
+        del chunk.ids[half:], chunk.infos[half:], chunk.expiries[half:]
+        self.chunks.insert(index + 1, rest)
+        self.tail = self.chunks[-1]
+        self._changed(rest)
+
+    def last_expiry(self) -> int:
+        """When the last one's time comes. There must be one."""
+        return self.tail.expiry(len(self.tail.ids) - 1)
+
+    def clear(self) -> "list[array[int]]":
+        removed = super().clear()
+        self.tail.number = self.next_number
+        self.next_number += 1
+        return removed
+
+    def loaded(self) -> int:
+        """Its chunks were put in, in any order; the sum of the sizes."""
+        if len(self.chunks) > 1:
+            self.chunks.sort(key=lambda chunk: _key(chunk, len(chunk.ids) - 1))
+        self.head, self.tail = self.chunks[0], self.chunks[-1]
+        self.next_number = max(chunk.number for chunk in self.chunks) + 1
+        return self.recount()
+
+
+def _key(chunk: Chunk, index: int) -> tuple[int, int]:
+    return chunk.expiry(index), chunk.ids[index]
+
+
+def give_delays(queue: "Queue") -> None:
+    """The queue is new, or being loaded: messages can wait in it, or never."""
+    if queue.type == TYPE or (queue.quorum and queue.profile.delayed_retry):
+        queue.delayed = Timed()

@@ -1,0 +1,193 @@
+"""What follows from an event: the outcomes that the queue machine derives, as data.
+
+Effects are never logged. The live broker carries them out (sockets, dead-letter forwards), the projector keeps RocksDB
+by them, Spark turns them into the rows of `history`. They come in the order in which things happened, after the event
+(partition, offset) that caused them, so an effect is identified by (partition, offset, ordinal) and is safe to carry
+out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rewindmq.projections.machine.data.queue import Queue
+
+# Why a message left its queue (the first four are RabbitMQ's dead-letter reasons, word for word).
+EXPIRED = "expired"
+REJECTED = "rejected"  # nacked or rejected without requeue
+MAXLEN = "maxlen"  # dropped from the head, or refused at the door, by a length limit
+DELIVERY_LIMIT = "delivery_limit"
+ACKED = "acked"
+DELIVERED = "delivered"  # to a no_ack consumer or get: gone as soon as sent
+PURGED = "purged"
+DELETED = "deleted"  # the queue went
+DELAYED = "delayed"  # its delay is over: it leaves a delayed exchange's queue for where the exchange routes it
+TRANSIENT = "transient"  # not persistent, and the broker restarted
+
+
+@dataclass(slots=True)  # effects are not frozen: these are made once a message
+class Keep:
+    """The message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
+    (reject-publish-dlx): its body must be kept. Comes before any `Deliver` or `DeadLetter` of it. A message that goes
+    straight to a no_ack consumer is never kept."""
+
+    queue: "Queue"
+    message_id: int
+
+
+@dataclass(slots=True)
+class Forget:
+    """The messages left the queue for `reason`; their bodies are no longer needed, except for a `DeadLetter` that
+    follows or is still in the outbox. `consumer`: who settled them (acked, rejected, delivered, delivery_limit), else
+    0. `rule`: the rule that decided, for people: "" or e.g. "policy lim.max-length", "argument
+    x-message-ttl", "property expiration"."""
+
+    queue: "Queue"
+    message_ids: Sequence[int]
+    reason: str
+    consumer: int
+    rule: str
+
+
+@dataclass(slots=True)
+class Refuse:
+    """A publish was refused by one queue (overflow reject-publish, reason maxlen): the publisher is told by
+    basic.nack. The message never entered that queue. Its body is in the event itself."""
+
+    queue: "Queue"
+    message_id: int
+    rule: str
+
+
+@dataclass(slots=True)
+class Deliver:
+    """Send the message to the consumer. `final`: no_ack, so it has left the queue already (a `Forget` with reason
+    delivered is not made for it: this effect says it). `delivery_count`: unsuccessful deliveries before this one
+    (quorum queues; else 0). `acquired_count`: deliveries before this one that were not acked, of profile rabbitmq-4.3,
+    which counts them besides (else 0)."""
+
+    queue: "Queue"
+    message_id: int
+    consumer: int
+    redelivered: bool
+    delivery_count: int
+    final: bool
+    acquired_count: int = 0
+
+
+@dataclass(slots=True)
+class FetchReply:
+    """Answer to `Fetched`: the message (`message_id` -1: empty), and how many are ready behind it. `final` as above."""
+
+    queue: "Queue"
+    message_id: int
+    consumer: int
+    redelivered: bool
+    delivery_count: int
+    final: bool
+    messages_ready: int
+    acquired_count: int = 0
+
+
+@dataclass(slots=True)
+class Requeue:
+    """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
+    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; delayed, with consumer 0: they
+    came back before (see `Delay`)."""
+
+    queue: "Queue"
+    message_ids: Sequence[int]
+    consumer: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Delay:
+    """The message came back from `consumer` for `reason`, as in `Requeue`, and is ready again at `due_ms` (delayed
+    retry)."""
+
+    queue: "Queue"
+    message_id: int
+    consumer: int
+    reason: str
+    due_ms: int
+
+
+@dataclass(slots=True)
+class DeadLetter:
+    """Publish the message to the dead-letter exchange (reason delayed: to the delayed exchange that it was published
+    to, see delayed_order.py); `routing_key` None: keep its own. It stays in the queue's outbox
+    until `DeadLettersForwarded` names its `sequence` (or one above). `held`: at-least-once, still counted by limits.
+    `refused`: a reject-publish-dlx message that never was in the queue."""
+
+    queue: "Queue"
+    message_id: int
+    reason: str
+    sequence: int
+    exchange: str
+    routing_key: str | None
+    at_least_once: bool
+    refused: bool
+
+
+@dataclass(slots=True)
+class Release:
+    """The queue's outbox let these dead letters go (forwarded; or given up, S-153): no more need of their bodies. After
+    a `QueueGone` the queue object lives on, unlisted, until its outbox is empty, and the `Release` names it still."""
+
+    queue: "Queue"
+    message_ids: Sequence[int]
+
+
+@dataclass(slots=True)
+class CancelConsumer:
+    """The broker ends the consumer (basic.cancel to its client): its queue is gone."""
+
+    queue: "Queue"
+    consumer: int
+
+
+@dataclass(slots=True)
+class QueueGone:
+    """The queue was deleted. `reason`: deleted, expired, auto_delete, exclusive_owner_gone, transient. `messages`: how
+    many ready messages went with it. The broker drops its bindings. Bodies of the queue are no longer needed, except
+    those of `queue.outbox` (see `Release`)."""
+
+    queue: "Queue"
+    reason: str
+    messages: int
+
+
+@dataclass(slots=True)
+class Duplicate:
+    """A dead letter that the target has already seen was dropped."""
+
+    queue: "Queue"
+    message_id: int
+
+
+@dataclass(slots=True)
+class Quarantine:
+    """The event makes no sense here (unknown queue, ack of a message that is not out ...) and was skipped, the same way
+    by every fold. `offset` is the event's; `reason` is one line for people."""
+
+    offset: int
+    event_type: str
+    reason: str
+
+
+Effect = (
+    Keep | Forget | Refuse | Deliver | FetchReply | Requeue | Delay | DeadLetter | Release | CancelConsumer | QueueGone
+    | Duplicate | Quarantine
+)  # fmt: skip
+
+
+def endings(effects: Sequence[Effect]) -> "Iterator[tuple[Queue, int, str, str]]":
+    """Messages that left their queue: (queue, message id, reason, the rule that decided)."""
+    for effect in effects:
+        if isinstance(effect, Forget):
+            for message_id in effect.message_ids:
+                yield effect.queue, message_id, effect.reason, effect.rule
+        elif isinstance(effect, Deliver | FetchReply) and effect.final and effect.message_id >= 0:
+            yield effect.queue, effect.message_id, DELIVERED, ""

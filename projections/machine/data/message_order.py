@@ -1,0 +1,284 @@
+"""The order of ready messages, compact: 16 bytes a message, 24 with an expiry, never a Python object a message.
+
+A message here is its id and one packed `info` number (and its expiry, absolute ms, NONE when it never expires):
+
+    info =  size (32 bits) | PERSISTENT | REDELIVERED | BY_PROPERTY | delivery count (28 bits)
+
+An `Order` is a run of chunks; the head chunk has a `start`, so that taking from the head changes no chunk:
+
+    chunks:  [ . . . a b c ]  [ d e f g h i ]  [ j k ]          . already taken
+               start ^                             tail
+
+Chunks have numbers that ascend by one along the run. A chunk that did not change is not written again (the projector
+stores chunks by number), and `start` is kept with the queue's small state. An order of returned messages counts from -1
+downwards, so that the chunks of a queue's two orders (see queue.py) share one number space. An order of another
+`space` (priority_order.py) counts from there: space << SPACE_SHIFT upwards, or from -1 less than that downwards.
+"""
+
+from array import array
+from collections.abc import Iterator
+
+NONE = -1  # no expiry
+CHUNK = 1024  # messages in a chunk that grows at the tail; one that is inserted into grows to twice as many
+SPACE_SHIFT = 40  # so many chunks an order may have, and go through, in all its life
+
+BIG_ENDIAN = array("H", [1]).tobytes() == b"\0\1"  # this machine
+ODD = bytes(range(1, 256, 2))
+
+SIZE_MASK = (1 << 32) - 1
+PERSISTENT = 1 << 32
+REDELIVERED = 1 << 33
+BY_PROPERTY = 1 << 34  # its expiry comes from its own `expiration`, not from the queue's message TTL
+COUNT_SHIFT = 35
+COUNT_ONE = 1 << COUNT_SHIFT
+COUNT_MAX = (1 << 28) - 1  # a delivery count stops here
+
+
+def size_of(info: int) -> int:
+    return info & SIZE_MASK
+
+
+def redelivered_of(info: int) -> bool:
+    return info & REDELIVERED != 0
+
+
+class Chunk:
+    """Up to CHUNK messages in order. `expiries` exists only when one of them has an expiry."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.ids: array[int] = array("q")
+        self.infos: array[int] = array("q")
+        self.expiries: array[int] | None = None
+        self.dirty = False  # changed since the last take_dirty
+        self.stored = False  # a store has (an older state of) this chunk
+
+    def expiry(self, index: int) -> int:
+        return NONE if self.expiries is None else self.expiries[index]
+
+    def insert(self, index: int, message_id: int, info: int, expiry: int) -> None:
+        if expiry != NONE and self.expiries is None:
+            self.expiries = array("q", [NONE]) * len(self.ids)
+        self.ids.insert(index, message_id)
+        self.infos.insert(index, info)
+        if self.expiries is not None:
+            self.expiries.insert(index, expiry)
+
+
+def first_number(returned: bool, space: int) -> int:
+    """Of the chunks of an order."""
+    return -1 - (space << SPACE_SHIFT) if returned else space << SPACE_SHIFT
+
+
+def space_of(number: int) -> int:
+    """The space in which a chunk's number lies."""
+    return (-1 - number if number < 0 else number) >> SPACE_SHIFT
+
+
+class Order:
+    """Messages in an order. `count`, and `expiring`: how many of them have an expiry."""
+
+    def __init__(self, returned: bool, space: int = 0) -> None:
+        self.returned = returned
+        self.space = space
+        self.chunks: list[Chunk] = [Chunk(first_number(returned, space))]
+        self.head = self.chunks[0]
+        self.tail = self.chunks[0]
+        self.start = 0
+        self.count = 0
+        self.expiring = 0
+        self.changed: list[Chunk] = []  # every chunk with `dirty` set
+        self.vanished: list[int] = []  # numbers of stored chunks that are no more
+
+    def append(self, message_id: int, info: int, expiry: int) -> None:
+        tail = self.tail
+        ids = tail.ids
+        if len(ids) >= CHUNK:
+            tail = Chunk(tail.number - 1 if self.returned else tail.number + 1)
+            ids = tail.ids
+            self.chunks.append(tail)
+            self.tail = tail
+        ids.append(message_id)
+        tail.infos.append(info)
+        if expiry != NONE:
+            self.expiring += 1
+            if tail.expiries is None:
+                tail.expiries = array("q", [NONE]) * (len(ids) - 1)
+            tail.expiries.append(expiry)
+        elif tail.expiries is not None:
+            tail.expiries.append(NONE)
+        self.count += 1
+        if not tail.dirty:
+            tail.dirty = True
+            self.changed.append(tail)
+
+    def first_expiry(self) -> int:
+        expiries = self.head.expiries
+        return NONE if expiries is None else expiries[self.start]
+
+    def take(self) -> tuple[int, int, int]:
+        """Remove the first message: (id, info, expiry). The order must not be empty."""
+        head = self.head
+        start = self.start
+        message_id = head.ids[start]
+        info = head.infos[start]
+        expiry = NONE
+        if head.expiries is not None:
+            expiry = head.expiries[start]
+            if expiry != NONE:
+                self.expiring -= 1
+        start += 1
+        self.start = start
+        self.count -= 1
+        if start == len(head.ids):
+            self._head_is_used_up()
+        return message_id, info, expiry
+
+    def _head_is_used_up(self) -> None:
+        head = self.head
+        self.start = 0
+        if head is not self.tail:
+            self._drop_first_chunk()
+            return
+        # The only chunk: empty it and go on with it; `stored` and found empty, it vanishes from the store.
+        del head.ids[:]
+        del head.infos[:]
+        head.expiries = None
+        if not head.dirty:
+            head.dirty = True
+            self.changed.append(head)
+
+    def _drop_first_chunk(self) -> None:
+        head = self.chunks[0]
+        if head.stored:
+            self.vanished.append(head.number)
+        head.dirty = False  # still in `changed`, no longer meant
+        del self.chunks[0]
+        self.head = self.chunks[0]
+
+    def insert(self, message_id: int, info: int, expiry: int) -> None:
+        """Put a message where its id belongs, in an order that is sorted by id (returned messages of a classic
+        queue)."""
+        if self.count == 0 or message_id > self.tail.ids[-1]:
+            self.append(message_id, info, expiry)
+            return
+        self.count += 1
+        if expiry != NONE:
+            self.expiring += 1
+        chunks = self.chunks
+        low, high = 0, len(chunks) - 1
+        while low < high:  # the first chunk whose last id is larger
+            middle = (low + high) // 2
+            if chunks[middle].ids[-1] < message_id:
+                low = middle + 1
+            else:
+                high = middle
+        chunk = chunks[low]
+        ids = chunk.ids
+        first, last = (self.start if low == 0 else 0), len(ids)
+        if low == 0 and first > 0 and message_id < ids[first]:  # into the place of one already taken
+            self.start = first - 1
+            ids[first - 1] = message_id
+            chunk.infos[first - 1] = info
+            if expiry != NONE and chunk.expiries is None:
+                chunk.expiries = array("q", [NONE]) * last
+            if chunk.expiries is not None:
+                chunk.expiries[first - 1] = expiry
+        else:
+            while first < last:
+                middle = (first + last) // 2
+                if ids[middle] < message_id:
+                    first = middle + 1
+                else:
+                    last = middle
+            chunk.insert(first, message_id, info, expiry)
+        if not chunk.dirty:
+            chunk.dirty = True
+            self.changed.append(chunk)
+        if len(ids) > 2 * CHUNK:
+            self._split(low)
+
+    def _split(self, index: int) -> None:
+        """Cut a chunk that grew too long in two. Numbers must ascend along the run, so all are numbered afresh."""
+        chunk = self.chunks[index]
+        rest = Chunk(0)
+        rest.ids, rest.infos = chunk.ids[CHUNK:], chunk.infos[CHUNK:]
+        del chunk.ids[CHUNK:]
+        del chunk.infos[CHUNK:]
+        if chunk.expiries is not None:
+            rest.expiries = chunk.expiries[CHUNK:]
+            del chunk.expiries[CHUNK:]
+        if index == 0 and self.start >= CHUNK:
+            self.start -= CHUNK
+            self.chunks[0] = rest
+        else:
+            self.chunks.insert(index + 1, rest)
+        self.tail = self.chunks[-1]
+        self.head = self.chunks[0]
+        self._number_afresh()
+
+    def _number_afresh(self) -> None:
+        self.changed = []
+        first, step = first_number(self.returned, self.space), -1 if self.returned else 1
+        for position, chunk in enumerate(self.chunks):
+            if chunk.stored:
+                self.vanished.append(chunk.number)
+                chunk.stored = False
+            chunk.number = first + position * step
+            chunk.dirty = True
+            self.changed.append(chunk)
+
+    def clear(self) -> list["array[int]"]:
+        """Remove everything; the ids, in order, in arrays."""
+        removed = [self.chunks[0].ids[self.start :]] if self.start else [self.chunks[0].ids]
+        removed.extend(chunk.ids for chunk in self.chunks[1:])
+        for chunk in self.chunks:
+            if chunk.stored:
+                self.vanished.append(chunk.number)
+        last = Chunk(self.tail.number - 1 if self.returned else self.tail.number + 1)
+        self.chunks = [last]
+        self.head = self.tail = last
+        self.start = self.count = self.expiring = 0
+        self.changed = []
+        return [ids for ids in removed if len(ids) > 0]
+
+    def recount(self) -> int:
+        """Set `count` and `expiring` by what the chunks hold (after loading); the sum of the sizes. A million messages
+        take milliseconds: the numbers are looked at as machine words."""
+        self.count = self.expiring = total = 0
+        start = self.start
+        for chunk in self.chunks:
+            words = array("I", chunk.infos[start:].tobytes())
+            total += sum(words[1::2] if BIG_ENDIAN else words[0::2])
+            self.count += len(chunk.ids) - start
+            if chunk.expiries is not None:
+                expiries = chunk.expiries[start:]
+                self.expiring += len(expiries) - expiries.count(NONE)
+            start = 0
+        return total
+
+    def has_transient(self) -> bool:
+        """Is any message not PERSISTENT? (The lowest bit of the fifth byte of its info.)"""
+        start = self.start
+        for chunk in self.chunks:
+            flags = chunk.infos[start:].tobytes()[(3 if BIG_ENDIAN else 4) :: 8]
+            if flags.translate(None, ODD):
+                return True
+            start = 0
+        return False
+
+    def orders(self) -> "Iterator[Order]":
+        """The orders whose chunks hold the messages: this one."""
+        yield self
+
+    def ids(self) -> Iterator[int]:
+        for message_id, _, _ in self.items():
+            yield message_id
+
+    def items(self) -> Iterator[tuple[int, int, int]]:
+        """(id, info, expiry) of each message, in order."""
+        start = self.start
+        for chunk in self.chunks:
+            for index in range(start, len(chunk.ids)):
+                yield chunk.ids[index], chunk.infos[index], chunk.expiry(index)
+            start = 0

@@ -1,0 +1,151 @@
+"""The order of ready messages by priority (S-101 to S-108): an `Order`, or two, for each level that was ever used.
+
+    level 9    returned | arrived       <- the next message is the first one here,
+    level 4    returned | arrived       <- or here, when nothing is above
+    level 0                                (no message yet: nothing is kept)
+
+- A classic queue with x-max-priority N has the levels 0 to N; N is at least 1 and at most 255. A message without a
+  priority is of level 0, one above N of level N. A level is what a queue without priorities is as a whole: `arrived`,
+  and `returned` sorted by id. Who drops from the head, or looks whether the head has expired, means the next message,
+  of whatever level (S-030, S-050; rabbit_priority_queue.erl find2).
+- A quorum queue of profile rabbitmq-4.3 has the levels 0 to 31, and 4 is that of a message without a priority (S-105).
+  Its levels have only `arrived`: what comes back goes to the queue's own `returned`, which is served first, in the
+  order of return (S-108). The first message of each level expires in time, whatever is above (rabbit_fifo_pq.erl).
+
+A message's level is part of its info, in the lowest of the bits that hold the delivery count elsewhere, so that it is
+known while a consumer has the message. The chunks of a level have numbers of its own (`space` in message_order.py).
+"""
+
+from array import array
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, Order
+
+if TYPE_CHECKING:
+    from rewindmq.projections.machine.data.queue import Queue
+
+MAX_PRIORITY = 255  # of a classic queue
+
+
+class Prioritized(Order):
+    """An order that is made of orders; no message is in a chunk of its own."""
+
+    def __init__(self, highest: int, default: int) -> None:
+        super().__init__(False)
+        self.highest = highest
+        self.default = default
+        self.mask = (1 << highest.bit_length()) - 1  # the bits of an info that are the level
+        self.levels: dict[int, tuple[Order, Order]] = {}  # level -> returned, arrived
+        self.used = 0  # bit n: level n has messages
+
+    def level_of(self, priority: int | None) -> int:
+        return self.default if priority is None else max(0, min(priority, self.highest))
+
+    def append(self, message_id: int, info: int, expiry: int) -> None:
+        level = info >> COUNT_SHIFT & self.mask
+        self._level(level)[1].append(message_id, info, expiry)
+        self._added(level, expiry)
+
+    def insert(self, message_id: int, info: int, expiry: int) -> None:
+        """Put a message back where it was."""
+        level = info >> COUNT_SHIFT & self.mask
+        self._level(level)[0].insert(message_id, info, expiry)
+        self._added(level, expiry)
+
+    def _level(self, level: int) -> tuple[Order, Order]:
+        orders = self.levels.get(level)
+        if orders is None:
+            orders = self.levels[level] = (Order(True, level), Order(False, level))
+        return orders
+
+    def _added(self, level: int, expiry: int) -> None:
+        self.used |= 1 << level
+        self.count += 1
+        if expiry != NONE:
+            self.expiring += 1
+
+    def first_expiry(self) -> int:
+        """Of the next message. There must be one."""
+        returned, arrived = self.levels[self.used.bit_length() - 1]
+        return returned.first_expiry() if returned.count > 0 else arrived.first_expiry()
+
+    def take(self) -> tuple[int, int, int]:
+        """Remove the next message: (id, info, expiry). There must be one."""
+        level = self.used.bit_length() - 1
+        returned, arrived = self.levels[level]
+        taken = returned.take() if returned.count > 0 else arrived.take()
+        self.count -= 1
+        if taken[2] != NONE:
+            self.expiring -= 1
+        if returned.count == 0 and arrived.count == 0:
+            self.used ^= 1 << level
+        return taken
+
+    def take_expired(self, now_ms: int) -> tuple[int, int, int]:
+        """Remove a message that is the first of its level and whose time is over; there must be one. Of several, from
+        the highest level."""
+        for level in sorted(self.levels, reverse=True):
+            arrived = self.levels[level][1]
+            if arrived.count > 0 and NONE != arrived.first_expiry() <= now_ms:
+                self.count -= 1
+                self.expiring -= 1
+                if arrived.count == 1:
+                    self.used ^= 1 << level
+                return arrived.take()
+        raise AssertionError("no message has expired")
+
+    def counts(self) -> dict[int, int]:
+        """Of the messages of each level that has any, from the highest."""
+        levels = sorted(self.levels.items(), reverse=True)
+        return {level: sum(order.count for order in orders) for level, orders in levels if self.used >> level & 1}
+
+    def clear(self) -> list["array[int]"]:
+        removed = [ids for order in self.orders() for ids in order.clear()]
+        self.used = self.count = self.expiring = 0
+        return removed
+
+    def recount(self) -> int:
+        """After loading; the sum of the sizes."""
+        total = 0
+        self.used = self.count = self.expiring = 0
+        for level, orders in self.levels.items():
+            for order in orders:
+                total += order.recount()
+                self.count += order.count
+                self.expiring += order.expiring
+                if order.count > 0:
+                    self.used |= 1 << level
+        return total
+
+    def has_transient(self) -> bool:
+        return any(order.has_transient() for order in self.orders())
+
+    def orders(self) -> Iterator[Order]:
+        """Those of all levels that were ever used, in the order of delivery."""
+        for level in sorted(self.levels, reverse=True):
+            yield from self.levels[level]
+
+    def ids(self) -> Iterator[int]:
+        for order in self.orders():
+            yield from order.ids()
+
+    def items(self) -> Iterator[tuple[int, int, int]]:
+        """(id, info, expiry) of each message, in order."""
+        for order in self.orders():
+            yield from order.items()
+
+    def at(self, space: int, returned: bool) -> Order:
+        """The order whose chunks have these numbers."""
+        return self._level(space)[0 if returned else 1]
+
+
+def give_priorities(queue: "Queue") -> None:
+    """The queue is new, or being loaded: it has priorities or has none for ever (S-106)."""
+    profile = queue.profile
+    asked = queue.asks_for("x-max-priority")
+    if queue.type == "classic" and isinstance(asked, int) and not isinstance(asked, bool):
+        queue.prioritized = queue.arrived = Prioritized(max(1, min(asked, MAX_PRIORITY)), 0)
+    elif queue.quorum and profile.quorum_levels:
+        queue.prioritized = queue.arrived = Prioritized(profile.quorum_levels - 1, profile.default_level)
+        queue.every_head = True

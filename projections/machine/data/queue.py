@@ -1,0 +1,395 @@
+"""One queue's state, and how listings see it.
+
+Everything here is changed by `Machine.apply` alone. Sizes count bodies only (S-002).
+
+A ready message is in one of two orders, and `returned` is served first:
+
+    returned    messages that came back.  classic: sorted by id, so each is where it was (ids in `returned` are all
+                smaller than those in `arrived`, because messages leave `arrived` from its head only).
+                quorum: in the order of their return (rabbit_fifo's `returns`)
+    arrived     messages in the order of their publishing; of a quorum queue without a delivery limit also those that
+                a consumer gave back, behind the others (S-095)
+
+With priorities, `arrived` is made of such orders for each level (priority_order.py). Beside them wait messages whose
+time has not come (`delayed`, delayed_order.py).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rewindmq.projections.machine.data.consumer import Consumer, Level
+from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
+from rewindmq.projections.machine.data.delayed_order import Timed
+from rewindmq.projections.machine.data.effects import (
+    ACKED,
+    DELAYED,
+    DELIVERED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    PURGED,
+    REJECTED,
+    TRANSIENT,
+)
+from rewindmq.projections.machine.data.message_order import (
+    COUNT_SHIFT,
+    NONE,
+    REDELIVERED,
+    SIZE_MASK,
+    Order,
+    redelivered_of,
+    size_of,
+    space_of,
+)
+from rewindmq.projections.machine.data.priority_order import Prioritized
+from rewindmq.projections.machine.data.return_counts import counts_of
+from rewindmq.projections.machine.data.stream import cut_at_ms
+from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
+from rewindmq.projections.machine.rules.settings import Settings, effective_definition
+from rewindmq.schemas.events import Argument, ArgumentValue, Policy
+
+NEVER = 1 << 62  # a time that does not come
+NO_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MessageView:
+    """A message as a listing or Spark shows it. `expires_ms`: absolute, or None. `state`: ready, unacked or
+    delayed. `consumer`: the holder of an unacked message, else 0."""
+
+    message_id: int
+    size: int
+    state: str
+    position: int  # in ready order from 0; else -1
+    redelivered: bool
+    delivery_count: int
+    expires_ms: int | None
+    consumer: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    consumer: int
+    tag: str
+    session: int
+    channel: int
+    user: str
+    no_ack: bool
+    exclusive: bool
+    prefetch: int
+    priority: int
+    unacked: int
+    arguments: tuple[Argument, ...] = ()
+    active: bool = True
+    activity_status: str = "up"  # or single_active, waiting
+
+
+@dataclass(frozen=True, slots=True)
+class OutboxEntry:
+    """A dead letter that waits until it is forwarded; see `DeadLetter`. `size`: of the body."""
+
+    sequence: int
+    message_id: int
+    size: int
+    reason: str
+    exchange: str
+    routing_key: str | None
+    at_least_once: bool
+    refused: bool
+
+
+class Outcomes:
+    """How many messages came and went since the queue was made."""
+
+    def __init__(self) -> None:
+        self.published = 0
+        self.acked = 0
+        self.delivered = 0
+        self.expired = 0
+        self.maxlen = 0
+        self.rejected = 0
+        self.delivery_limited = 0
+        self.purged = 0
+        self.lost = 0
+        self.refused = 0
+        self.dead_lettered = 0
+        self.duplicates = 0
+        self.forwarded = 0  # when their delay was over, of a queue of type delayed
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """At every offset (conservation, B-18):
+        published = ready + unacked + acked + delivered + expired + maxlen + rejected + delivery_limit + purged
+        + transient; where messages wait for their time, + those that do + those gone on (delayed).  `refused` publishes
+        and `duplicates` never were in the queue."""
+        counters = {
+            "published": self.published,
+            ACKED: self.acked,
+            DELIVERED: self.delivered,
+            EXPIRED: self.expired,
+            MAXLEN: self.maxlen,
+            REJECTED: self.rejected,
+            DELIVERY_LIMIT: self.delivery_limited,
+            PURGED: self.purged,
+            TRANSIENT: self.lost,
+            "refused": self.refused,
+            "duplicates": self.duplicates,
+            "dead_lettered": self.dead_lettered,
+        }
+        if self.forwarded:
+            counters[DELAYED] = self.forwarded
+        return counters
+
+
+class Queue(Outcomes):
+    def __init__(self, vhost: str, name: str, queue_id: int, type: str) -> None:
+        super().__init__()
+        self.vhost = vhost
+        self.name = name
+        self.queue_id = queue_id  # offset of the QueueDeclared that made it
+        self.type = type
+        self.quorum = type == "quorum"
+        self.stream = type == "stream"
+        self.apart = type not in ("classic", "quorum")  # what is published does not become ready as in these two
+        self.made_ms = 0  # of a stream: its messages' times count from here
+        self.stays = 1 if self.stream else 0  # so many messages are not dropped by a length limit
+        self.durable = True
+        self.exclusive = False
+        self.auto_delete = False
+        self.owner = 0
+        self.epoch = NO_EPOCH  # of a transient queue that is not exclusive: the node with which it lives and goes
+        self.version = 1  # the machine version under which it was declared: what came later it has nothing of
+        self.arguments: tuple[Argument, ...] = ()
+        self.semantics = ""
+        self.profile: Profile = RABBITMQ_3_13
+        self.policy: Policy | None = None
+        self.operator_policy: Policy | None = None
+        self.gone = False  # deleted; kept only for its outbox
+
+        self.settings = Settings()
+        self.limited = False  # there is a max-length or max-length-bytes
+        self.max_length_or_never = NEVER
+        self.max_bytes_or_never = NEVER
+
+        self.arrived = Order(False)
+        self.returned = Order(True)
+        self.prioritized: Prioritized | None = None  # the same as `arrived`, of a queue with priorities
+        self.every_head = False  # the first message of each level expires in time, not that of the highest alone
+        self.delayed: Timed | None = None  # None: nothing ever waits in this queue
+        self.messages_delayed = 0
+        self.message_bytes_delayed = 0
+        self.messages_ready = 0
+        self.messages_unacked = 0
+        self.message_bytes_ready = 0
+        self.message_bytes_unacked = 0
+        self.held_expiries: dict[int, int] = {}  # of unacked messages that have one
+
+        self.holders: dict[int, Consumer] = {}  # in the order in which they came
+        self.levels: list[Level] = []  # highest priority first
+        self.attached = 0  # number of consumers
+        self.single_active = False  # one of them gets messages (machine/rules/single_active.py)
+        self.active: Consumer | None = None  # that one
+
+        self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
+        self.crash_offset = 0  # messages below it may have been delivered before the broker crashed: nobody knows
+        self.last_used_ms = 0  # the lease (x-expires) runs from here while there is no consumer
+        self.armed_ms = NEVER  # earliest message deadline that stands in the machine's heap for this queue
+        self.lease_armed_ms = NEVER
+
+        self.next_sequence = 1
+        self.outbox: dict[int, OutboxEntry] = {}  # by sequence, ascending
+        self.messages_dlx = 0
+        self.message_bytes_dlx = 0
+        # ids of messages that were restored into it, as ranges, by restoration and source queue
+        self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
+        self.seen: dict[tuple[str, str, int], int] = {}  # source queue -> highest sequence of its dead letters taken in
+
+        self.dirty = False  # something changed since the last take_dirty
+
+    def asks_for(self, name: str) -> ArgumentValue:
+        """The value of an argument that the machine knows since version 2; None where it is not given, or the queue was
+        declared before."""
+        if self.version >= 2:
+            for argument in self.arguments:
+                if argument.name == name:
+                    return argument.value
+        return None
+
+    # -- effective settings ----------------------------------------------------------------------------------------
+
+    def apply_settings(self, settings: Settings) -> None:
+        self.settings = settings
+        self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
+        self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
+        self.limited = settings.max_length is not None or settings.max_length_bytes is not None
+
+    @property
+    def max_length(self) -> int | None:
+        return self.settings.max_length
+
+    @property
+    def max_length_bytes(self) -> int | None:
+        return self.settings.max_length_bytes
+
+    @property
+    def overflow(self) -> str:
+        return self.settings.overflow
+
+    @property
+    def message_ttl_ms(self) -> int | None:
+        return self.settings.message_ttl_ms
+
+    @property
+    def expires_ms(self) -> int | None:
+        return self.settings.expires_ms
+
+    @property
+    def dead_letter_exchange(self) -> str | None:
+        return self.settings.dead_letter_exchange
+
+    @property
+    def dead_letter_routing_key(self) -> str | None:
+        return self.settings.dead_letter_routing_key
+
+    @property
+    def at_least_once(self) -> bool:
+        return self.settings.at_least_once
+
+    @property
+    def delivery_limit(self) -> int | None:
+        return self.settings.delivery_limit
+
+    def effective_definition(self) -> dict[str, object]:
+        """The merged policy definition as rabbitmqctl's effective_policy_definition shows it."""
+        return effective_definition(self.policy, self.operator_policy)
+
+    # -- the front of the queue ----------------------------------------------------------------------------------------
+
+    def take(self) -> tuple[int, int, int]:
+        """Remove the next message: (id, info, expiry). There must be one."""
+        taken = self.returned.take() if self.returned.count > 0 else self.arrived.take()
+        self.messages_ready -= 1
+        self.message_bytes_ready -= taken[1] & SIZE_MASK
+        return taken
+
+    def first_expiry(self) -> int:
+        """When the next message that can expire does; NONE for never."""
+        if self.every_head:
+            heads = [order.first_expiry() for order in self._heads()]
+            return min((expiry for expiry in heads if expiry != NONE), default=NONE)
+        if self.returned.count > 0:
+            return self.returned.first_expiry()
+        if self.arrived.count > 0:
+            if self.stream:
+                return cut_at_ms(self, self.arrived.head.infos[self.arrived.start])
+            return self.arrived.first_expiry()
+        return NONE
+
+    def _heads(self) -> Iterator[Order]:
+        """The orders that have messages: `returned`, and those of all levels from the highest."""
+        for order in (self.returned, *self.arrived.orders()):
+            if order.count > 0:
+                yield order
+
+    def take_expired(self, now_ms: int) -> tuple[int, int, int]:
+        """Remove the first message whose time is over: (id, info, expiry). There must be one, by `first_expiry`."""
+        if self.prioritized is None or not self.every_head:
+            return self.take()
+        if self.returned.count > 0 and NONE != self.returned.first_expiry() <= now_ms:
+            return self.take()
+        taken = self.prioritized.take_expired(now_ms)
+        self.messages_ready -= 1
+        self.message_bytes_ready -= taken[1] & SIZE_MASK
+        return taken
+
+    def next_deadline_ms(self) -> int:
+        """When a message expires, or its time to wait is over; NONE for never."""
+        expiry = self.first_expiry()
+        if self.delayed is None or self.delayed.count == 0:
+            return expiry
+        due_ms = self.delayed.first_expiry()
+        return due_ms if expiry == NONE else min(expiry, due_ms)
+
+    def orders(self) -> Iterator[Order]:
+        """All that hold messages: the ready ones in the order of delivery, then those that wait for their time."""
+        yield self.returned
+        yield from self.arrived.orders()
+        if self.delayed is not None:
+            yield self.delayed
+
+    def order_at(self, number: int) -> Order:
+        """The order to which the chunk of this number belongs."""
+        returned, space = number < 0, space_of(number)
+        if space == DELAYED_SPACE and self.delayed is not None:
+            return self.delayed
+        if self.prioritized is not None and not (self.quorum and returned):
+            return self.prioritized.at(space, returned)
+        return self.returned if returned else self.arrived
+
+    def counts(self, info: int) -> tuple[int, int]:
+        """Of a message: its delivery count, and how often it was acquired where that is counted besides."""
+        if self.quorum:
+            return counts_of(info) if self.profile.failures_count else (info >> COUNT_SHIFT, 0)
+        return 0, 0
+
+    # -- views ---------------------------------------------------------------------------------------------------------
+
+    def ready_ids(self) -> Iterator[int]:
+        """Message ids in delivery order; cheap to take a few from the front."""
+        yield from self.returned.ids()
+        yield from self.arrived.ids()
+
+    def messages(self) -> Iterator[MessageView]:
+        """Ready in delivery order, then those that wait in the order of their time, then unacked by id."""
+        position = 0
+        for order in (self.returned, self.arrived):
+            for message_id, info, expiry in order.items():
+                if self.stream:
+                    expiry, info = cut_at_ms(self, info), info & SIZE_MASK
+                elif message_id < self.crash_offset:
+                    info |= REDELIVERED
+                yield self._view(message_id, info, expiry, position, 0)
+                position += 1
+        if self.delayed is not None:
+            for message_id, info, _ in self.delayed.items():
+                expiry = self.held_expiries.get(message_id, NONE)
+                yield self._view(message_id, info, expiry, -1, 0, DELAYED)
+        held = [(message_id, info, h.consumer) for h in self.holders.values() for message_id, info in h.held.items()]
+        held.sort()
+        for message_id, info, consumer in held:
+            yield self._view(message_id, info, self.held_expiries.get(message_id, NONE), -1, consumer, "unacked")
+
+    def _view(
+        self, message_id: int, info: int, expiry: int, position: int, consumer: int, state: str = "ready"
+    ) -> MessageView:
+        return MessageView(
+            message_id,
+            size_of(info),
+            state,
+            position,
+            redelivered_of(info),
+            self.counts(info)[0],
+            None if expiry == NONE else expiry,
+            consumer,
+        )
+
+    def consumers(self) -> list[ConsumerView]:
+        """The attached consumers, in the order in which they came."""
+        return [
+            ConsumerView(
+                c.consumer, c.tag, c.session, c.channel, c.user, c.no_ack, c.exclusive, c.prefetch, c.priority,
+                len(c.held), c.arguments, not self.single_active or c is self.active,
+                self._activity_status(c),
+            )
+            for c in self.holders.values()
+            if c.attached
+        ]  # fmt: skip
+
+    def _activity_status(self, consumer: Consumer) -> str:
+        """As RabbitMQ's listings name it."""
+        if not self.single_active:
+            return "up"
+        return "single_active" if consumer is self.active else "waiting"
+
+    def consumer_count(self) -> int:
+        return self.attached

@@ -1,0 +1,50 @@
+"""Messages that are brought back: a `Published` whose origin names a restoration.
+
+They enter the queue like any other publish (limits and TTL hold), as what they were: with their delivery count and
+flag, and the time that they had left (`expiration_ms`). A restoration may be asked for again, after a crash or by
+mistake: each message comes in once under its name. The queue remembers their ids as ranges, as most come in long runs.
+"""
+
+from bisect import bisect_right
+
+from rewindmq.projections.machine.data.message_order import REDELIVERED
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.return_counts import delivered_before
+from rewindmq.schemas.events import Origin
+
+
+def is_restored(queue: Queue, origin: Origin) -> bool:
+    """The message has come in under this name already."""
+    ranges = queue.restored.get(_source(origin), [])
+    at = bisect_right(ranges, origin.message_id, key=_first)
+    return at > 0 and ranges[at - 1][1] >= origin.message_id
+
+
+def note_restored(queue: Queue, origin: Origin) -> None:
+    ranges = queue.restored.setdefault(_source(origin), [])
+    message_id = origin.message_id
+    at = bisect_right(ranges, message_id, key=_first)
+    if at > 0 and ranges[at - 1][1] == message_id - 1:
+        ranges[at - 1][1] = message_id
+        at -= 1
+    else:
+        ranges.insert(at, [message_id, message_id])
+    if at + 1 < len(ranges) and ranges[at + 1][0] == message_id + 1:
+        ranges[at][1] = ranges.pop(at + 1)[1]
+
+
+def as_it_was(queue: Queue, info: int, origin: Origin) -> int:
+    """`info` (message_order.py) of the message, with what it had been through."""
+    if origin.redelivered:
+        info |= REDELIVERED
+    if queue.quorum:  # classic queues count no deliveries
+        info = delivered_before(info, max(0, origin.delivery_count), queue.profile.failures_count)
+    return info
+
+
+def _source(origin: Origin) -> tuple[str, str, str, int]:
+    return origin.restore, origin.vhost, origin.queue, origin.queue_id
+
+
+def _first(span: list[int]) -> int:
+    return span[0]

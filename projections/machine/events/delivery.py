@@ -1,0 +1,385 @@
+"""Deliveries: who gets the next ready message.
+
+    service, one round robin a priority:   [ first ... last ]          highest priority first (S-096)
+      the first gets a message    -> to the end; of a quorum queue only if it still has room
+      the first has no room       -> out of it (classic: only now is it found out)
+      room again (ack, credit)    -> to the end, if it is out                             (S-092, S-093)
+      its channel's limit reached -> out of it, into the limiter's `blocked`, in that order
+      the channel has room again  -> the first of `blocked` is served, and waits at its end when the limit is reached
+                                     again, so that no queue of the channel starves (since machine version 3)
+
+So a consumer of a classic queue that was full and has room again before its turn came keeps its turn; one of a quorum
+queue goes to the end. The first is how rabbit_queue_consumers.erl does it, the second rabbit_fifo's service queue;
+random histories were compared with 3.10.8, delivery by delivery. After every event each queue has either no ready
+message or no consumer that could take one.
+
+A channel's limit (basic.qos global) binds all its consumers, also those attached before it was set, also those with
+no_ack, though what they get is not counted; only quorum queues know none (rabbit_limiter.erl can_send;
+rabbit_channel.erl basic.qos activates it at the classic queues alone). A consumer's own prefetch holds beside it.
+"""
+
+from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
+from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
+from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
+from rewindmq.projections.machine.rules.limits import enforce
+from rewindmq.projections.machine.rules.single_active import enter, give_way, leave
+from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
+from rewindmq.schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+
+FAIR_SINCE_VERSION = 3  # the machine version from which on consumers under a channel's limit are served in turn
+
+
+def next_consumer(queue: Queue) -> Consumer | None:
+    """Take the consumer that is to be served next out of the round robin; None when nobody has room."""
+    for level in queue.levels:
+        service = level.service
+        while service:
+            consumer = service.pop(0)
+            consumer.serviced = False
+            if not consumer.has_room():
+                continue
+            limiter = consumer.limiter
+            if limiter is None or limiter.outstanding < limiter.limit:
+                return consumer
+            consumer.blocked = True
+            limiter.blocked.append(consumer)
+    return None
+
+
+def hand_over(queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]) -> None:
+    """Deliver a message (already out of the ready order) to a consumer that `next_consumer` gave."""
+    if message_id < queue.crash_offset:
+        info |= REDELIVERED
+    count, acquired = info >> COUNT_SHIFT, 0
+    if count:
+        count, acquired = queue.counts(info)
+    if consumer.no_ack:
+        consumer.credit -= 1
+        queue.delivered += 1
+        redelivered = info & REDELIVERED != 0
+        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, True, acquired))
+    else:
+        hold(queue, consumer, message_id, info, expiry)
+        if consumer.windowed:
+            consumer.credit -= 1
+        redelivered = info & REDELIVERED != 0
+        effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, False, acquired))
+    if not queue.quorum or consumer.has_room():
+        serve(consumer)
+
+
+def hold(queue: Queue, holder: Consumer, message_id: int, info: int, expiry: int) -> None:
+    holder.held[message_id] = info
+    queue.messages_unacked += 1
+    queue.message_bytes_unacked += info & SIZE_MASK
+    if expiry != NONE:
+        queue.held_expiries[message_id] = expiry
+    if holder.limiter is not None:
+        holder.limiter.outstanding += 1
+
+
+def serve(consumer: Consumer) -> None:
+    """The consumer has room: to the end of its round robin."""
+    level = consumer.level
+    assert level is not None
+    level.service.append(consumer)
+    consumer.serviced = True
+
+
+def serve_again(consumer: Consumer) -> None:
+    """The consumer may have room again."""
+    if (
+        consumer.attached and not consumer.serviced and not consumer.blocked and consumer.has_room()
+        and not consumer.waiting
+    ):  # fmt: skip
+        serve(consumer)
+
+
+def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Hand ready messages out while somebody can take them; the dead among them are removed first."""
+    expiring = queue.arrived.expiring > 0 or queue.returned.expiring > 0
+    if expiring:
+        expire_heads(state, queue, effects)
+    while queue.messages_ready > 0:
+        consumer = next_consumer(queue)
+        if consumer is None:
+            break
+        message_id, info, expiry = queue.take()
+        hand_over(queue, consumer, message_id, info, expiry, effects)
+        if expiring:
+            expire_heads(state, queue, effects)
+
+
+def run(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Messages came back, or settings changed: bring the queue to rest, in its type's order.
+
+    A classic queue drops from the head before it delivers (rabbit_amqqueue_process.erl requeue_and_run), a quorum queue
+    after (rabbit_fifo.erl checkout)."""
+    if queue.quorum:
+        deliver(state, queue, effects)
+        enforce(state, queue, effects)
+    else:
+        enforce(state, queue, effects)
+        deliver(state, queue, effects)
+
+
+def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """A consumer has room: deliver; a queue that got shorter may take publishes again."""
+    if queue.messages_ready > 0:
+        deliver(state, queue, effects)
+        if queue.blocked:
+            enforce(state, queue, effects)
+
+
+def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
+    """Deliveries under a shared limit were settled: consumers that wait for it go on, in other queues too."""
+    if state.machine_version < FAIR_SINCE_VERSION:
+        if limiter.blocked and limiter.outstanding < limiter.limit:
+            resume_all(state, limiter, effects)
+        return
+    while limiter.blocked and limiter.outstanding < limiter.limit:
+        consumer = limiter.blocked.pop(0)
+        consumer.blocked = False
+        serve_again(consumer)
+        state.touch(consumer.queue)
+        run_after_taking(state, consumer.queue, effects)  # at the limit it stands at the end of `blocked`
+
+
+def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
+    """All consumers that wait for the limiter ask again, at once. Where one delivery uses up the limit, the first of
+    them gets each one (a machine version before 3)."""
+    waiting = limiter.blocked
+    limiter.blocked = []
+    queues: list[Queue] = []
+    for consumer in waiting:
+        consumer.blocked = False
+        serve_again(consumer)
+        if consumer.queue not in queues:
+            queues.append(consumer.queue)
+    for queue in queues:
+        state.touch(queue)
+        run_after_taking(state, queue, effects)
+
+
+# -- events ------------------------------------------------------------------------------------------------------------
+
+
+def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if event.consumer in queue.holders:
+        quarantine(state, event, f"consumer {event.consumer} is attached to queue {event.queue!r} already", effects)
+        return
+    if event.prefetch < 0 or event.credit < 0 or event.global_prefetch < 0:
+        quarantine(state, event, f"negative prefetch or credit of consumer {event.consumer}", effects)
+        return
+    if is_locked(state, queue, actor, event, effects):
+        return
+    alone = event.exclusive or is_in_exclusive_use(queue)
+    if alone and (queue.attached > 0 or queue.single_active) and not queue.stream:
+        quarantine(state, event, f"queue {event.queue!r} in vhost {event.vhost!r} {IN_EXCLUSIVE_USE}", effects)
+        return
+    state.touch(queue)
+    consumer = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
+    consumer.attached = True
+    consumer.tag = event.tag
+    consumer.no_ack = event.no_ack
+    consumer.exclusive = event.exclusive
+    consumer.prefetch = event.prefetch
+    consumer.priority = event.priority
+    consumer.arguments = event.arguments
+    consumer.credit = event.credit
+    consumer.windowed = event.no_ack or event.prefetch == 0
+    if not consumer.windowed:
+        consumer.limit = event.prefetch
+    if event.global_prefetch > 0:
+        limiter = limiter_of(state, actor.session, event.channel)
+        limiter.limit = event.global_prefetch
+        join_limiter(limiter, consumer)
+        unblock(state, limiter, effects)
+    queue.holders[event.consumer] = consumer
+    state.index_holder(consumer)
+    queue.attached += 1
+    join_level(queue, consumer)
+    if queue.single_active:
+        enter(queue, consumer)
+        change_over(queue)
+    if not queue.stream:
+        serve_again(consumer)
+        run_after_taking(state, queue, effects)
+
+
+def is_in_exclusive_use(queue: Queue) -> bool:
+    """An exclusive consumer is alone, or it would not have been attached."""
+    return queue.attached == 1 and any(holder.exclusive and holder.attached for holder in queue.holders.values())
+
+
+def limiter_of(state: State, session: int, channel: int) -> Limiter:
+    """The channel's; a new one lasts as long as it has members."""
+    key = (session, channel)
+    limiter = state.limiters.get(key)
+    if limiter is None:
+        limiter = Limiter(session, channel, 0)
+        state.limiters[key] = limiter
+    return limiter
+
+
+def join_limiter(limiter: Limiter, consumer: Consumer) -> None:
+    """What the consumer holds already counts."""
+    limiter.members += 1
+    limiter.outstanding += len(consumer.held)
+    consumer.limiter = limiter
+
+
+def on_global_prefetch(
+    state: State, offset: int, actor: Actor, event: GlobalPrefetchSet, effects: list[Effect]
+) -> None:
+    """Of nobody attached it changes nothing: who attaches later says the limit anew."""
+    if event.prefetch < 0:
+        quarantine(state, event, f"a negative prefetch of channel {event.channel}", effects)
+        return
+    holders = [h for h in state.sessions.get(event.session, {}).values() if h.channel == event.channel]
+    if event.prefetch == 0:
+        _lift_limit(state, holders, effects)
+        return
+    # Holders of basic.get, which have no tag, are under no limit.
+    joining = [h for h in holders if h.limiter is None and h.tag and not (h.queue.quorum or h.queue.stream)]
+    if not joining and (event.session, event.channel) not in state.limiters:
+        return
+    limiter = limiter_of(state, event.session, event.channel)
+    limiter.limit = event.prefetch
+    for holder in joining:
+        state.touch(holder.queue)
+        join_limiter(limiter, holder)
+    unblock(state, limiter, effects)
+
+
+def _lift_limit(state: State, holders: list[Consumer], effects: list[Effect]) -> None:
+    limiter: Limiter | None = None
+    for holder in holders:
+        if holder.limiter is not None:
+            limiter = holder.limiter
+            holder.limiter = None
+            state.touch(holder.queue)
+    if limiter is not None:
+        del state.limiters[(limiter.session, limiter.channel)]
+        resume_all(state, limiter, effects)
+
+
+def join_level(queue: Queue, consumer: Consumer) -> None:
+    position = 0
+    for level in queue.levels:
+        if level.priority == consumer.priority:
+            level.members += 1
+            consumer.level = level
+            return
+        if level.priority < consumer.priority:
+            break
+        position += 1
+    level = Level(consumer.priority)
+    level.members = 1
+    queue.levels.insert(position, level)
+    consumer.level = level
+
+
+def stand_back(consumer: Consumer) -> None:
+    """The consumer stands in no line any more."""
+    if consumer.serviced:
+        assert consumer.level is not None
+        consumer.level.service.remove(consumer)
+        consumer.serviced = False
+    if consumer.blocked:
+        assert consumer.limiter is not None
+        consumer.limiter.blocked.remove(consumer)
+        consumer.blocked = False
+
+
+def change_over(queue: Queue) -> None:
+    """The single active consumer may have to give way."""
+    active = queue.active
+    successor = give_way(queue)
+    if active is not None and active.waiting:
+        stand_back(active)
+    if successor is not None:
+        serve_again(successor)
+
+
+def leave_level(queue: Queue, consumer: Consumer) -> None:
+    """The consumer gets nothing any more."""
+    level = consumer.level
+    assert level is not None
+    stand_back(consumer)
+    level.members -= 1
+    if level.members == 0:
+        queue.levels.remove(level)
+    consumer.level = None
+    consumer.attached = False
+    queue.attached -= 1
+    if queue.single_active:
+        successor = leave(queue, consumer)
+        if successor is not None:
+            serve_again(successor)
+
+
+def on_credited(state: State, offset: int, actor: Actor, event: Credited, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    consumer = queue.holders.get(event.consumer) if queue is not None else None
+    takes = consumer is not None and consumer.attached and consumer.windowed and not consumer.queue.stream
+    if queue is None or consumer is None or not takes or event.credit < 0:
+        quarantine(state, event, f"credit {event.credit} for consumer {event.consumer}, which takes none", effects)
+        return
+    state.touch(queue)
+    consumer.credit += event.credit
+    serve_again(consumer)
+    run_after_taking(state, queue, effects)
+
+
+def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if is_locked(state, queue, actor, event, effects):
+        return
+    if queue.stream:
+        quarantine(state, event, f"nothing is taken out of {STREAM} {event.queue!r}", effects)
+        return
+    if queue.quorum and queue.single_active:  # S-110
+        quarantine(state, event, f"basic.get of queue {event.queue!r}, which has a single active consumer", effects)
+        return
+    holder = queue.holders.get(event.consumer)
+    if holder is not None and (holder.attached or holder.session != actor.session):
+        quarantine(state, event, f"{event.consumer} is a consumer, not a holder of basic.get", effects)
+        return
+    state.touch(queue)
+    renew_lease(state, queue)
+    if queue.arrived.expiring or queue.returned.expiring:
+        expire_heads(state, queue, effects)
+    if queue.messages_ready == 0:
+        effects.append(FetchReply(queue, -1, event.consumer, False, 0, event.no_ack, 0))
+        return
+    message_id, info, expiry = queue.take()
+    if message_id < queue.crash_offset:
+        info |= REDELIVERED
+    if event.no_ack:
+        queue.delivered += 1
+    else:
+        if holder is None:
+            holder = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
+            queue.holders[event.consumer] = holder
+            state.index_holder(holder)
+        hold(queue, holder, message_id, info, expiry)
+    count, acquired = queue.counts(info)
+    reply = FetchReply(
+        queue, message_id, event.consumer, info & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired
+    )
+    effects.append(reply)
+    if queue.arrived.expiring or queue.returned.expiring:
+        expire_heads(state, queue, effects)
+        reply.messages_ready = queue.messages_ready
+    if queue.blocked:
+        enforce(state, queue, effects)

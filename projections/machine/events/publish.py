@@ -1,0 +1,146 @@
+"""A publish reaches its queues.
+
+from a service that writes to the log itself, and no AMQP message       -> quarantined
+refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
+seen?     (a dead letter forwarded, or a message restored, once more)   -> Duplicate
+nothing ready and a consumer with room                                  -> straight to it, past the ready order
+otherwise                                                               -> to the tail; limits; expiry of the head
+"""
+
+from rewindmq.projections.machine.data.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
+from rewindmq.projections.machine.data.message_order import BY_PROPERTY, COUNT_SHIFT, NONE, PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.data.restored_ids import as_it_was
+from rewindmq.projections.machine.data.stream import info_of
+from rewindmq.projections.machine.events.delivery import hand_over, next_consumer
+from rewindmq.projections.machine.rules.dead_letters import bury, is_repeated, remember
+from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
+from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from rewindmq.schemas.events import Actor, Published, Route
+from rewindmq.schemas.properties import flaw
+
+
+def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
+    size = event.body_size
+    expiration_ms = event.expiration_ms
+    if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
+        quarantine(state, event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
+        return
+    if actor.session == 0 and event.origin is None:  # by no session, so no door has looked at it
+        wrong = flaw(event.properties)
+        if wrong:
+            quarantine(state, event, wrong, effects)
+            return
+    queues = state.routes.get(event.route)
+    if queues is None:
+        queues = _resolve(state, event, effects)
+    for queue in queues:
+        if not queue.dirty:
+            state.touch(queue)
+        _publish(state, queue, offset, event, size, effects)
+
+
+def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
+    """The queues of a route; remembered only when it names none twice and all exist."""
+    route: Route = event.route
+    queues: list[Queue] = []
+    sound = True
+    for name in route.queues:
+        queue = state.by_name.get((route.vhost, name))
+        if queue is None:
+            quarantine(state, event, f"no queue {name!r} in vhost {route.vhost!r}", effects)
+            sound = False
+        elif queue in queues:
+            quarantine(state, event, f"queue {name!r} is named twice", effects)
+            sound = False
+        else:
+            queues.append(queue)
+    if sound:
+        if len(state.routes) >= ROUTES_REMEMBERED:
+            state.routes.clear()
+        state.routes[route] = queues
+    return queues
+
+
+def _publish(state: State, queue: Queue, message_id: int, event: Published, size: int, effects: list[Effect]) -> None:
+    origin = event.origin
+    if origin is not None and is_repeated(queue, origin):
+        queue.duplicates += 1
+        effects.append(Duplicate(queue, message_id))
+        return
+    if queue.limited and _refuses(queue, size):
+        _refuse(queue, message_id, size, effects)
+        return
+    if origin is not None:
+        remember(queue, origin)
+    queue.published += 1
+    if queue.apart:
+        if queue.stream:
+            _keep_in_stream(state, queue, message_id, size, effects)
+        else:
+            _keep_waiting(state, queue, message_id, size, event.expiration_ms, effects)
+        return
+    info = size | PERSISTENT if event.persistent or queue.quorum else size
+    expiry = NONE
+    if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
+        expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
+        if decided_by_property(queue, event.expiration_ms):
+            info |= BY_PROPERTY
+    if queue.prioritized is not None:
+        info |= queue.prioritized.level_of(event.priority) << COUNT_SHIFT
+    if origin is not None and origin.restore:
+        info = as_it_was(queue, info, origin)
+
+    if queue.messages_ready == 0 and queue.attached > 0:
+        consumer = next_consumer(queue)
+        if consumer is not None:
+            if not consumer.no_ack:
+                effects.append(Keep(queue, message_id))
+            hand_over(queue, consumer, message_id, info, expiry, effects)
+            return
+    effects.append(Keep(queue, message_id))
+    queue.arrived.append(message_id, info, expiry)
+    queue.messages_ready += 1
+    queue.message_bytes_ready += size
+    if queue.limited:
+        enforce(state, queue, effects)
+    if expiry != NONE and queue.messages_ready > 0:
+        expire_heads(state, queue, effects)
+
+
+def _keep_waiting(
+    state: State, queue: Queue, message_id: int, size: int, delay_ms: int | None, effects: list[Effect]
+) -> None:
+    effects.append(Keep(queue, message_id))
+    wait(state, queue, message_id, size | PERSISTENT, min(state.clock_ms + (delay_ms or 0), NEVER - 1))
+    release_due(state, queue, effects)
+
+
+def _keep_in_stream(state: State, queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    effects.append(Keep(queue, message_id))
+    queue.arrived.append(message_id, info_of(queue, size, state.clock_ms), NONE)
+    queue.messages_ready += 1
+    queue.message_bytes_ready += size
+    if queue.limited:
+        enforce(state, queue, effects)
+    state.arm_messages(queue)
+
+
+def _refuses(queue: Queue, size: int) -> bool:
+    if queue.quorum:
+        return queue.blocked
+    return queue.settings.overflow != DROP_HEAD and would_go_over(queue, size)
+
+
+def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    queue.refused += 1
+    if queue.quorum:
+        rule = rule_broken(queue, *counted(queue))
+    else:
+        rule = rule_broken(queue, queue.messages_ready + 1, queue.message_bytes_ready + size)
+    effects.append(Refuse(queue, message_id, rule))
+    if queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None:
+        effects.append(Keep(queue, message_id))
+        bury(queue, message_id, size, MAXLEN, True, effects)

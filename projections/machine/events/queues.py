@@ -1,0 +1,375 @@
+"""Queues come, change and go; and with sessions and nodes their consumers, what these held, and their own queues."""
+
+from array import array
+from collections.abc import Sequence
+
+from rewindmq.projections.machine.data.consumer import Consumer, Limiter
+from rewindmq.projections.machine.data.delayed_order import PREFIX, give_delays
+from rewindmq.projections.machine.data.effects import (
+    DELAYED,
+    DELETED,
+    PURGED,
+    TRANSIENT,
+    CancelConsumer,
+    Effect,
+    Forget,
+    QueueGone,
+)
+from rewindmq.projections.machine.data.message_order import NONE, PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.priority_order import give_priorities
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
+from rewindmq.projections.machine.events.settlement import give_back
+from rewindmq.projections.machine.rules.dead_letters import give_up_held, release_forwarded
+from rewindmq.projections.machine.rules.expiry import arm_lease, expire_heads, release_due, renew_lease
+from rewindmq.projections.machine.rules.limits import drop_heads, enforce
+from rewindmq.projections.machine.rules.profile import profile_of
+from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION, resolve
+from rewindmq.projections.machine.rules.single_active import is_single_active
+from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
+from rewindmq.schemas.events import (
+    EPOCH_SHIFT,
+    Actor,
+    BrokerStarted,
+    ConsumerCancelled,
+    DeadLettersForwarded,
+    LeaseRenewed,
+    NodeLost,
+    PolicyApplied,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    SessionClosed,
+)
+
+
+def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is not None:
+        if is_locked(state, queue, actor, event, effects):
+            return
+        state.touch(queue)
+        if not queue.quorum:  # S-059
+            renew_lease(state, queue)
+        return
+    if SINCE_VERSION.get(event.type, state.machine_version + 1) > state.machine_version:
+        what = f"machine version {state.machine_version} knows no queues of type {event.type!r}"
+        quarantine(state, event, what, effects)
+        return
+    if event.type == DELAYED and not event.queue.startswith(PREFIX):
+        quarantine(state, event, f"a queue of type 'delayed' is named {PREFIX}<exchange>", effects)
+        return
+    profile = profile_of(event.semantics, state.machine_version)
+    try:
+        settings = resolve(event.type, event.arguments, event.policy, event.operator_policy, profile)
+    except ValueError as error:
+        quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
+        return
+    queue = Queue(event.vhost, event.queue, offset, event.type)
+    queue.version = state.machine_version
+    queue.durable = event.durable
+    queue.exclusive = event.exclusive
+    queue.auto_delete = event.auto_delete
+    queue.owner = event.owner
+    if not queue.durable and not queue.exclusive:
+        queue.epoch = epoch_of(actor)
+    queue.arguments = event.arguments
+    queue.semantics = event.semantics
+    queue.profile = profile
+    queue.single_active = is_single_active(queue)
+    queue.policy = event.policy
+    queue.operator_policy = event.operator_policy
+    queue.apply_settings(settings)
+    give_priorities(queue)
+    give_delays(queue)
+    if queue.stream:
+        queue.made_ms = state.clock_ms
+    state.add_queue(queue)
+    state.touch(queue)
+    renew_lease(state, queue)
+
+
+def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewed, effects: list[Effect]) -> None:
+    """A queue that exists was declared again (S-053). One that went in the same moment does not come back by it."""
+    if state.machine_version < 2:
+        quarantine(state, event, f"machine version {state.machine_version} does not know it", effects)
+        return
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None or queue.queue_id != event.queue_id or is_locked(state, queue, actor, event, effects):
+        return
+    if not queue.quorum:  # S-059
+        state.touch(queue)
+        renew_lease(state, queue)
+
+
+def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
+    """Another policy holds, from now on and for what is queued (S-028). The lease begins anew, as in RabbitMQ.
+
+    A classic queue that drops from its head does so to new limits even when the same change makes it refuse publishes
+    from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on 3.10.8)."""
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    try:
+        settings = resolve(queue.type, queue.arguments, event.policy, event.operator_policy, queue.profile)
+    except ValueError as error:
+        quarantine(state, event, f"policy of queue {event.queue!r}: {error}", effects)
+        return
+    state.touch(queue)
+    dropping = not queue.quorum and queue.overflow == DROP_HEAD
+    queue.policy = event.policy
+    queue.operator_policy = event.operator_policy
+    if queue.at_least_once and not settings.at_least_once:
+        queue.apply_settings(settings)
+        give_up_held(state, queue, effects)
+    queue.apply_settings(settings)
+    renew_lease(state, queue)
+    if dropping:
+        drop_heads(state, queue, effects)
+    if queue.stream:
+        expire_heads(state, queue, effects)
+    run(state, queue, effects)
+
+
+def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if is_locked(state, queue, actor, event, effects):
+        return
+    if queue.stream:
+        quarantine(state, event, f"{STREAM} {event.queue!r} can't be purged", effects)
+        return
+    state.touch(queue)
+    queue.purged += queue.messages_ready + queue.messages_delayed
+    _forget_ready(queue, PURGED, effects)
+    enforce(state, queue, effects)
+
+
+def _forget_ready(queue: Queue, reason: str, effects: list[Effect]) -> None:
+    removed: list[array[int]] = queue.returned.clear() + queue.arrived.clear()
+    for ids in removed:
+        effects.append(Forget(queue, ids, reason, 0, ""))
+    queue.messages_ready = 0
+    queue.message_bytes_ready = 0
+    if queue.delayed is not None:
+        for message_id in queue.delayed.ids():
+            queue.held_expiries.pop(message_id, NONE)
+        for ids in queue.delayed.clear():
+            effects.append(Forget(queue, ids, reason, 0, ""))
+        queue.messages_delayed = queue.message_bytes_delayed = 0
+
+
+def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    if queue is None:
+        quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
+        return
+    if is_locked(state, queue, actor, event, effects):
+        return
+    if (event.if_unused and queue.attached > 0) or (event.if_empty and queue.messages_ready > 0):
+        return
+    delete(state, queue, "deleted", effects)
+
+
+def delete(state: State, queue: Queue, reason: str, effects: list[Effect]) -> None:
+    """The queue goes, with all that is in it; nothing of it is dead-lettered (S-060). Its outbox is still forwarded."""
+    messages = queue.messages_ready
+    _forget_ready(queue, DELETED, effects)
+    freed: dict[Limiter, None] = {}
+    for holder in list(queue.holders.values()):
+        if holder.attached:
+            effects.append(CancelConsumer(queue, holder.consumer))
+            leave_level(queue, holder)
+        if holder.held:
+            effects.append(Forget(queue, list(holder.held), DELETED, holder.consumer, ""))
+            if holder.limiter is not None:
+                holder.limiter.outstanding -= len(holder.held)
+                freed[holder.limiter] = None
+            holder.held = {}
+        state.forget_holder(holder)
+    queue.messages_unacked = 0
+    queue.message_bytes_unacked = 0
+    queue.held_expiries = {}
+    queue.gone = True
+    effects.append(QueueGone(queue, reason, messages))
+    state.remove_queue(queue)
+    for limiter in freed:
+        unblock(state, limiter, effects)
+
+
+def on_forwarded(state: State, offset: int, actor: Actor, event: DeadLettersForwarded, effects: list[Effect]) -> None:
+    queue = state.by_id.get(event.queue_id)
+    if queue is None or queue.name != event.queue or queue.vhost != event.vhost:
+        quarantine(state, event, f"no queue {event.queue!r} with id {event.queue_id} waits for forwards", effects)
+        return
+    state.touch(queue)
+    release_forwarded(state, queue, event.sequence, effects)
+    if not queue.gone:
+        enforce(state, queue, effects)
+
+
+# -- consumers and sessions go -----------------------------------------------------------------------------------------
+
+
+def on_cancelled(state: State, offset: int, actor: Actor, event: ConsumerCancelled, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    consumer = queue.holders.get(event.consumer) if queue is not None else None
+    if queue is None or consumer is None or not consumer.attached:
+        quarantine(state, event, f"no consumer {event.consumer} at queue {event.queue!r}", effects)
+        return
+    state.touch(queue)
+    leave_level(queue, consumer)
+    if not consumer.held:
+        state.forget_holder(consumer)
+    _lost_consumers(state, queue, effects)
+    if queue.single_active and not queue.gone:
+        run_after_taking(state, queue, effects)
+
+
+def _lost_consumers(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Consumers left: that may end the queue (auto-delete, S-070; one that never had a consumer stays, S-088)."""
+    if queue.attached > 0:
+        return
+    if queue.auto_delete:
+        delete(state, queue, "auto_delete", effects)
+    else:
+        renew_lease(state, queue)
+
+
+def on_session_closed(state: State, offset: int, actor: Actor, event: SessionClosed, effects: list[Effect]) -> None:
+    leaving = state.sessions.get(event.session)
+    if leaving:
+        holders = [h for h in leaving.values() if event.channel == 0 or h.channel == event.channel]
+        reason = "session_closed" if event.channel == 0 else "channel_closed"
+        _detach_all(state, holders, reason, effects)
+    if event.channel == 0:
+        _delete_owned(state, event.session, effects)
+
+
+def _delete_owned(state: State, session: int, effects: list[Effect]) -> None:
+    for queue in list(state.owned.get(session, {}).values()):
+        delete(state, queue, "exclusive_owner_gone", effects)
+
+
+def on_node_lost(state: State, offset: int, actor: Actor, event: NodeLost, effects: list[Effect]) -> None:
+    """All sessions of the epoch end, as if they were one: what one of them held is not offered to the next. With the
+    node go the transient queues that were declared through it, as from a RabbitMQ cluster. A second time, when two
+    nodes have noticed, it changes nothing."""
+    if event.epoch < 0:
+        quarantine(state, event, f"there is no epoch {event.epoch}", effects)
+        return
+    state.lose_epoch(event.epoch)
+    known = sorted(dict.fromkeys([*state.sessions, *state.owned]))
+    sessions = [session for session in known if session != 0 and session >> EPOCH_SHIFT == event.epoch]
+    transient = [queue for queue in state.by_id.values() if queue.epoch == event.epoch and not queue.gone]
+    holders = [holder for session in sessions for holder in state.sessions.get(session, {}).values()]
+    _detach_all(state, holders, "node_lost", effects)
+    for session in sessions:
+        _delete_owned(state, session, effects)
+    for queue in transient:
+        if not queue.gone:  # as auto-delete
+            delete(state, queue, "transient", effects)
+
+
+def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects: list[Effect]) -> None:
+    """These holders are gone; what they hold returns. Queue by queue, in the order of the queues' ids."""
+    by_queue: dict[int, list[Consumer]] = {}
+    for holder in holders:
+        by_queue.setdefault(holder.queue.queue_id, []).append(holder)
+    freed: dict[Limiter, None] = {}
+    for queue_id in sorted(by_queue):
+        queue = state.by_id[queue_id]
+        state.touch(queue)
+        had = queue.attached
+        for holder in by_queue[queue_id]:
+            if holder.attached:
+                leave_level(queue, holder)
+            if holder.held:
+                if holder.limiter is not None:
+                    freed[holder.limiter] = None
+                ids = list(holder.held) if queue.quorum else sorted(holder.held)
+                give_back(state, queue, holder, ids, False, reason, effects)
+            state.forget_holder(holder)
+        if had > queue.attached:
+            _lost_consumers(state, queue, effects)
+        elif queue.quorum:
+            renew_lease(state, queue)
+        if not queue.gone:
+            run(state, queue, effects)
+    for limiter in freed:
+        unblock(state, limiter, effects)
+
+
+def on_broker_started(state: State, offset: int, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
+    """Every session before is gone; so are transient and exclusive queues, and transient messages of classic queues
+    (S-074, S-075). Leases begin anew (S-056). After a crash, any message may have been delivered by a ConsumerAttached
+    or a Credited that was not durable yet."""
+    for queue in [q for q in state.by_id.values() if not q.gone]:
+        _detach_everybody(state, queue, effects)
+        if queue.exclusive:
+            delete(state, queue, "exclusive_owner_gone", effects)
+        elif not queue.durable:
+            delete(state, queue, "transient", effects)
+        else:
+            state.touch(queue)
+            if event.after_crash:
+                queue.crash_offset = offset
+            if not (queue.quorum or queue.stream):
+                _lose_transient(queue, effects)
+            renew_lease(state, queue)
+            run(state, queue, effects)
+
+
+def _detach_everybody(state: State, queue: Queue, effects: list[Effect]) -> None:
+    for holder in list(queue.holders.values()):
+        if holder.attached:
+            leave_level(queue, holder)
+        if holder.held:
+            ids = list(holder.held) if queue.quorum else sorted(holder.held)
+            give_back(state, queue, holder, ids, False, "broker_started", effects)
+        state.forget_holder(holder)
+
+
+def _lose_transient(queue: Queue, effects: list[Effect]) -> None:
+    lost: list[int] = []
+    for order in (queue.returned, queue.arrived):
+        if not order.has_transient():
+            continue
+        kept: list[tuple[int, int, int]] = []
+        for message_id, info, expiry in order.items():
+            if info & PERSISTENT:
+                kept.append((message_id, info, expiry))
+            else:
+                lost.append(message_id)
+                queue.message_bytes_ready -= info & SIZE_MASK
+        order.clear()
+        for message_id, info, expiry in kept:
+            order.append(message_id, info, expiry)
+    if lost:
+        queue.messages_ready -= len(lost)
+        queue.lost += len(lost)
+        effects.append(Forget(queue, lost, TRANSIENT, 0, ""))
+
+
+# -- deadlines ---------------------------------------------------------------------------------------------------------
+
+
+def messages_due(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """A message at the head may have expired, or the time of one that waits may have come."""
+    release_due(state, queue, effects)
+    expire_heads(state, queue, effects)
+    if queue.delayed is not None:
+        run(state, queue, effects)
+    elif queue.blocked:
+        enforce(state, queue, effects)
+
+
+def lease_due(state: State, queue: Queue, ends_ms: int, effects: list[Effect]) -> None:
+    """The queue's lease may have ended (x-expires)."""
+    if ends_ms <= state.clock_ms:
+        delete(state, queue, "expired", effects)
+    else:
+        arm_lease(state, queue)

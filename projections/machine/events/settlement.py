@@ -1,0 +1,210 @@
+"""What consumers do with what they hold: ack, nack, reject; and what becomes of it when they are gone.
+
+Where a message goes that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/machine):
+    classic                                      to its original place (in its level, if it has priorities)
+    quorum, holder gone                          to the end of `returned`, which is served first
+    quorum, given back, with a delivery limit    the same
+    quorum, given back, without one              behind all ready messages (rabbit_fifo.erl handle_aux turns the return
+                                                 into a `requeue`, which appends)
+Several at once are taken in the order of their delivery. (RabbitMQ treats each basic.get as a consumer of its own, so
+what a closed channel held by get returns to a quorum queue in the textual order of their tags; not copied.)
+Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies. Of
+profile rabbitmq-4.3 failures alone raise it (machine/rules/profile.py), nothing goes behind the others, whatever the
+limit (measured on 4.3.6), and with delayed retry what returns waits first (machine/data/delayed_order.py).
+"""
+
+from collections.abc import Sequence
+
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.effects import ACKED, DELIVERY_LIMIT, REJECTED, Delay, Effect, Forget, Requeue
+from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.return_counts import DELIVERIES_MAX, returned, returned_or_failed
+from rewindmq.projections.machine.events.delivery import change_over, run, run_after_taking, serve_again, unblock
+from rewindmq.projections.machine.rules.dead_letters import bury
+from rewindmq.projections.machine.rules.expiry import renew_lease, wait
+from rewindmq.projections.machine.rules.profile import FAILURES
+from rewindmq.projections.machine.state import State, quarantine
+from rewindmq.schemas.events import Acked, Actor, Nacked
+
+
+def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    holder = queue.holders.get(event.consumer) if queue is not None else None
+    if queue is None or holder is None or queue.stream:
+        quarantine(state, event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
+        return
+    state.touch(queue)
+    held = holder.held
+    count = 0
+    message_bytes = 0
+    for first, last in event.messages:
+        ids: Sequence[int] = range(first, last + 1)
+        if last - first >= len(held) or first > last:
+            ids = _those_held(state, holder, event, first, last, effects)
+        missing: list[int] = []
+        for message_id in ids:
+            info = held.pop(message_id, -1)
+            if info < 0:
+                missing.append(message_id)
+            else:
+                message_bytes += info & SIZE_MASK
+        if missing:
+            absent = dict.fromkeys(missing)
+            ids = [message_id for message_id in ids if message_id not in absent]
+            quarantine(state, event, f"consumer {event.consumer} does not hold {_some(missing)}", effects)
+        if ids:
+            count += len(ids)
+            effects.append(Forget(queue, ids, ACKED, event.consumer, ""))
+            if queue.held_expiries:
+                for message_id in ids:
+                    queue.held_expiries.pop(message_id, NONE)
+    queue.acked += count
+    queue.messages_unacked -= count
+    queue.message_bytes_unacked -= message_bytes
+    if holder.limiter is not None:
+        holder.limiter.outstanding -= count
+    _settled(state, queue, holder, effects)
+    run_after_taking(state, queue, effects)
+
+
+def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: list[Effect]) -> None:
+    queue = state.by_name.get((event.vhost, event.queue))
+    holder = queue.holders.get(event.consumer) if queue is not None else None
+    if queue is None or holder is None:
+        quarantine(state, event, f"consumer {event.consumer} holds nothing of queue {event.queue!r}", effects)
+        return
+    ids: list[int] = []
+    for first, last in event.messages:
+        ids.extend(_those_held(state, holder, event, first, last, effects))
+    if not ids:
+        return
+    state.touch(queue)
+    ids = _in_order(holder, ids)
+    if event.requeue:
+        give_back(state, queue, holder, ids, True, event.method, effects)
+    else:
+        _reject(queue, holder, ids, effects)
+    _settled(state, queue, holder, effects)
+    run(state, queue, effects)
+
+
+def _those_held(
+    state: State, holder: Consumer, event: Acked | Nacked, first: int, last: int, effects: list[Effect]
+) -> list[int]:
+    """The ids of first..last that the holder has, ascending; the others are quarantined."""
+    held = holder.held
+    if last - first < len(held):
+        ids = [message_id for message_id in range(first, last + 1) if message_id in held]
+    else:
+        ids = sorted(message_id for message_id in held if first <= message_id <= last)
+    if not ids or len(ids) <= last - first:
+        what = f"consumer {holder.consumer} holds only {len(ids)} of messages {first} to {last}"
+        quarantine(state, event, what, effects)
+    return ids
+
+
+def _in_order(holder: Consumer, ids: list[int]) -> list[int]:
+    """Without repetitions, in the order in which they were delivered: so they return, and so they are dead-lettered."""
+    if len(ids) == 1:
+        return ids
+    wanted = dict.fromkeys(ids)
+    return [message_id for message_id in holder.held if message_id in wanted]
+
+
+def _some(ids: list[int]) -> str:
+    return f"message {ids[0]}" if len(ids) == 1 else f"{len(ids)} messages from {ids[0]} on"
+
+
+def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
+    """Take a held message from its holder: (info, expiry)."""
+    info = holder.held.pop(message_id)
+    queue.messages_unacked -= 1
+    queue.message_bytes_unacked -= info & SIZE_MASK
+    if holder.limiter is not None:
+        holder.limiter.outstanding -= 1
+    expiry = queue.held_expiries.pop(message_id, NONE) if queue.held_expiries else NONE
+    return info, expiry
+
+
+def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
+    """The holder got rid of messages: it has room again, or is no more."""
+    limiter = holder.limiter
+    if holder is queue.active:
+        change_over(queue)
+    if holder.attached:
+        serve_again(holder)
+    elif not holder.held:
+        state.forget_holder(holder)
+        if queue.quorum:
+            renew_lease(state, queue)
+    if limiter is not None:
+        unblock(state, limiter, effects)
+
+
+def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect]) -> None:
+    """Of a classic queue with priorities the highest dies first (rabbit_priority_queue.erl ackfold)."""
+    if queue.prioritized is not None and not queue.quorum:
+        ids = sorted(ids, key=lambda message_id: holder.held[message_id] >> COUNT_SHIFT, reverse=True)
+    effects.append(Forget(queue, ids, REJECTED, holder.consumer, ""))
+    queue.rejected += len(ids)
+    for message_id in ids:
+        info, _ = _unhold(queue, holder, message_id)
+        bury(queue, message_id, info & SIZE_MASK, REJECTED, False, effects)
+
+
+def give_back(
+    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+) -> None:
+    """The holder's messages become ready again. `asked`: by nack, reject or recover; else the holder is gone."""
+    if queue.quorum:
+        _give_back_quorum(state, queue, holder, ids, asked, reason, effects)
+        return
+    place = queue.returned if queue.prioritized is None else queue.prioritized
+    for message_id in ids:
+        info, expiry = _unhold(queue, holder, message_id)
+        place.insert(message_id, info | REDELIVERED, expiry)
+        queue.messages_ready += 1
+        queue.message_bytes_ready += info & SIZE_MASK
+    effects.append(Requeue(queue, ids, holder.consumer, reason))
+
+
+def _give_back_quorum(
+    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+) -> None:
+    settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
+    limit = settings.delivery_limit
+    order = queue.arrived if asked and limit is None and queue.profile.returns_behind else queue.returned
+    waits = settings.retries_later(failed)
+    back: list[int] = []
+    dead: list[tuple[int, int]] = []
+    for message_id in ids:
+        info, expiry = _unhold(queue, holder, message_id)
+        info = REDELIVERED | (returned_or_failed(info, failed) if separate else returned(info))
+        count = queue.counts(info)[0]
+        if limit is not None and (count > limit or (separate and count == DELIVERIES_MAX)):  # S-159
+            dead.append((message_id, info))
+            continue
+        if waits:
+            due_ms = state.clock_ms + min(settings.retry_min_ms * max(count, 1), settings.retry_max_ms)
+            if expiry != NONE:
+                queue.held_expiries[message_id] = expiry
+            effects.append(Delay(queue, message_id, holder.consumer, reason, due_ms))
+            wait(state, queue, message_id, info, due_ms)
+            continue
+        order.append(message_id, info, expiry)
+        queue.messages_ready += 1
+        queue.message_bytes_ready += info & SIZE_MASK
+        back.append(message_id)
+    if back:
+        effects.append(Requeue(queue, back, holder.consumer, reason))
+    if dead:
+        _exceed_limit(queue, holder, dead, effects)
+
+
+def _exceed_limit(queue: Queue, holder: Consumer, dead: list[tuple[int, int]], effects: list[Effect]) -> None:
+    queue.delivery_limited += len(dead)
+    rule = queue.settings.delivery_limit_rule
+    effects.append(Forget(queue, [d[0] for d in dead], DELIVERY_LIMIT, holder.consumer, rule))
+    for message_id, info in dead:
+        bury(queue, message_id, info & SIZE_MASK, DELIVERY_LIMIT, False, effects)

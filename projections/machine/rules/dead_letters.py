@@ -1,0 +1,87 @@
+"""Dead letters: a message that died in a queue with a dead-letter exchange goes to the queue's outbox.
+
+The outbox numbers them (`sequence`, from 1), so that a target can tell a forward that it has already taken in, and
+keeps them until `DeadLettersForwarded`. RabbitMQ forgets an at-most-once dead letter as soon as it is published; ours
+stay until they are durable in the target, whatever the strategy (B-07). The strategy still decides two things:
+at-least-once letters count towards the queue's limits (S-150), and are given up when the queue goes back to
+at-most-once (S-153).
+"""
+
+from rewindmq.projections.machine.data.delayed_order import exchange_of
+from rewindmq.projections.machine.data.effects import DELAYED, DeadLetter, Effect, Release
+from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
+from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
+from rewindmq.projections.machine.state import State
+from rewindmq.schemas.events import Origin
+
+
+def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, effects: list[Effect]) -> None:
+    """The message is dead: into the outbox, if the queue has a dead-letter exchange."""
+    settings = queue.settings
+    exchange, routing_key, held = (
+        settings.dead_letter_exchange, settings.dead_letter_routing_key, settings.at_least_once,
+    )  # fmt: skip
+    if exchange is None:
+        return
+    if held:
+        queue.messages_dlx += 1
+        queue.message_bytes_dlx += size
+    _put_out(queue, message_id, size, reason, exchange, routing_key, held, refused, effects)
+
+
+def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
+    """The delay is over: into the outbox of the delayed exchange's queue, for the exchange to route it."""
+    _put_out(queue, message_id, size, DELAYED, exchange_of(queue.name), None, False, False, effects)
+
+
+def _put_out(
+    queue: Queue, message_id: int, size: int, reason: str, exchange: str, routing_key: str | None, held: bool,
+    refused: bool, effects: list[Effect],
+) -> None:  # fmt: skip
+    sequence = queue.next_sequence
+    queue.next_sequence = sequence + 1
+    queue.dead_lettered += 1
+    queue.outbox[sequence] = OutboxEntry(sequence, message_id, size, reason, exchange, routing_key, held, refused)
+    effects.append(DeadLetter(queue, message_id, reason, sequence, exchange, routing_key, held, refused))
+
+
+def release_forwarded(state: State, queue: Queue, sequence: int, effects: list[Effect]) -> None:
+    """Every dead letter up to `sequence` has arrived (or has nowhere to go)."""
+    released: list[OutboxEntry] = []
+    for entry in queue.outbox.values():
+        if entry.sequence > sequence:
+            break
+        released.append(entry)
+    _release(state, queue, released, effects)
+
+
+def give_up_held(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """The queue is no longer at-least-once: what it held for that is deleted (S-153)."""
+    _release(state, queue, [entry for entry in queue.outbox.values() if entry.at_least_once], effects)
+
+
+def _release(state: State, queue: Queue, entries: list[OutboxEntry], effects: list[Effect]) -> None:
+    if not entries:
+        return
+    for entry in entries:
+        del queue.outbox[entry.sequence]
+        if entry.at_least_once:
+            queue.messages_dlx -= 1
+            queue.message_bytes_dlx -= entry.size
+    effects.append(Release(queue, [entry.message_id for entry in entries]))
+    if queue.gone and not queue.outbox:
+        state.drop_queue(queue)
+
+
+def is_repeated(queue: Queue, origin: Origin) -> bool:
+    """The target has already taken this dead letter in. Forwards of one source come in the order of their sequence."""
+    if origin.restore:
+        return is_restored(queue, origin)
+    return queue.seen.get((origin.vhost, origin.queue, origin.queue_id), 0) >= origin.sequence
+
+
+def remember(queue: Queue, origin: Origin) -> None:
+    if origin.restore:
+        note_restored(queue, origin)
+        return
+    queue.seen[(origin.vhost, origin.queue, origin.queue_id)] = origin.sequence

@@ -1,0 +1,131 @@
+"""Time: messages that expire at the head of their queue or wait until they are due, and queues that expire unused.
+
+- A message's expiry is fixed when it is published: now + the smaller of the queue's TTL and its own (S-042, S-051). It
+  keeps it when it is requeued.
+- Only the head is looked at (S-044 to S-047). A head is expired when its time has come, before anything is delivered,
+  so a dead message is never delivered (S-033).
+- A classic message with TTL 0 is dead unless a consumer takes it at once (S-039); a quorum queue lets it live for the
+  rest of the millisecond (rabbit_fifo.erl update_expiry_header, v3.13.7).
+- A queue's lease runs from its last use while it has no consumer (S-053); of a quorum queue, while nobody even holds a
+  message of it (rabbit_fifo.erl is_expired counts such holders).
+"""
+
+from array import array
+
+from rewindmq.projections.machine.data.effects import DELAYED, EXPIRED, Effect, Forget, Requeue
+from rewindmq.projections.machine.data.message_order import BY_PROPERTY, NONE, SIZE_MASK
+from rewindmq.projections.machine.data.queue import NEVER, Queue
+from rewindmq.projections.machine.rules.dead_letters import bury, hand_on
+from rewindmq.projections.machine.state import LEASE, State
+
+
+def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
+    """When a message published now dies; NONE for never."""
+    ttl = queue.settings.message_ttl_ms
+    if ttl is None or (expiration_ms is not None and expiration_ms < ttl):
+        ttl = expiration_ms
+    if ttl is None:
+        return NONE
+    if ttl == 0 and queue.quorum:
+        ttl = 1
+    return now_ms + ttl if now_ms + ttl < NEVER else NONE
+
+
+def decided_by_property(queue: Queue, expiration_ms: int | None) -> bool:
+    ttl = queue.settings.message_ttl_ms
+    return expiration_ms is not None and (ttl is None or expiration_ms < ttl)
+
+
+def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """Remove the messages at the head whose time has come, and see that the next one is looked at in time."""
+    now_ms = state.clock_ms
+    if queue.stream:
+        _cut_old(state, queue, now_ms, effects)
+        return
+    while True:
+        expiry = queue.first_expiry()
+        if expiry == NONE or expiry > now_ms:
+            break
+        state.touch(queue)
+        message_id, info, _ = queue.take_expired(now_ms)
+        queue.expired += 1
+        effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, info)))
+        bury(queue, message_id, info & SIZE_MASK, EXPIRED, False, effects)
+    state.arm_messages(queue)
+
+
+def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> None:
+    """Retention of a stream by age: whatever is too old, at once."""
+    old: array[int] = array("q")
+    while NONE != queue.first_expiry() <= now_ms:
+        old.append(queue.take()[0])
+    if old:
+        state.touch(queue)
+        queue.expired += len(old)
+        effects.append(Forget(queue, old, EXPIRED, 0, queue.settings.max_age_rule))
+    state.arm_messages(queue)
+
+
+def wait(state: State, queue: Queue, message_id: int, info: int, due_ms: int) -> None:
+    """Keep a message until its time has come; `release_due` looks whether it has."""
+    assert queue.delayed is not None
+    queue.delayed.append(message_id, info, due_ms)
+    queue.messages_delayed += 1
+    queue.message_bytes_delayed += info & SIZE_MASK
+    state.arm_messages(queue)
+
+
+def release_due(state: State, queue: Queue, effects: list[Effect]) -> None:
+    """The messages whose time has come are ready again; those of a delayed exchange leave for the outbox."""
+    delayed = queue.delayed
+    if delayed is None:
+        return
+    back: list[int] = []
+    while delayed.count > 0 and delayed.first_expiry() <= state.clock_ms:
+        state.touch(queue)
+        message_id, info, _ = delayed.take()
+        queue.messages_delayed -= 1
+        queue.message_bytes_delayed -= info & SIZE_MASK
+        if queue.type == DELAYED:
+            queue.forwarded += 1
+            effects.append(Forget(queue, (message_id,), DELAYED, 0, ""))
+            hand_on(queue, message_id, info & SIZE_MASK, effects)
+            continue
+        queue.returned.append(message_id, info, queue.held_expiries.pop(message_id, NONE))
+        queue.messages_ready += 1
+        queue.message_bytes_ready += info & SIZE_MASK
+        back.append(message_id)
+    if back:
+        effects.append(Requeue(queue, back, 0, DELAYED))
+    state.arm_messages(queue)
+
+
+def _rule(queue: Queue, info: int) -> str:
+    if info & BY_PROPERTY:
+        return "property expiration"
+    return queue.settings.message_ttl_rule or "message-ttl, since withdrawn"
+
+
+def is_unused(queue: Queue) -> bool:
+    return not queue.holders if queue.quorum else queue.attached == 0
+
+
+def lease_ends_ms(queue: Queue) -> int:
+    """When the queue expires if it stays unused; NEVER without x-expires or while it is used."""
+    expires_ms = queue.settings.expires_ms
+    if expires_ms is None or not is_unused(queue):
+        return NEVER
+    return min(queue.last_used_ms + expires_ms, NEVER)
+
+
+def renew_lease(state: State, queue: Queue) -> None:
+    """The queue was used just now."""
+    queue.last_used_ms = state.clock_ms
+    arm_lease(state, queue)
+
+
+def arm_lease(state: State, queue: Queue) -> None:
+    ends_ms = lease_ends_ms(queue)
+    if ends_ms < queue.lease_armed_ms:
+        queue.lease_armed_ms = ends_ms
+        state.push_deadline(ends_ms, queue.queue_id, LEASE)

@@ -1,0 +1,19 @@
+"""Queues that the broker keeps for itself: for delayed messages (engine/routing/delayed_exchanges.py) and direct
+replies (engine/broker/direct_reply.py). No listing shows them, no limit counts them, no policy concerns them."""
+
+from rewindmq.projections.machine.data.delayed_order import PREFIX as DELAYED
+
+REPLY_TO = "amq.rabbitmq.reply-to"  # the pseudo queue; one that stands for a requester is named REPLY_TO.<token>
+
+
+def is_delay_queue(queue: str) -> bool:
+    return queue.startswith(DELAYED)
+
+
+def is_reply_queue(queue: str) -> bool:
+    """The pseudo queue, or one that stands for a requester."""
+    return queue.startswith(REPLY_TO + ".") or queue == REPLY_TO
+
+
+def is_hidden(queue: str) -> bool:
+    return is_delay_queue(queue) or is_reply_queue(queue)

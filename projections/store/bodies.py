@@ -1,0 +1,75 @@
+"""Bodies at hand: what was read ahead from RocksDB, or was just written to it, within a bound of memory.
+
+A body read ahead is kept as it was stored (Avro binary) and decoded when it is asked for: a hundred bytes that the
+garbage collector never looks at, instead of an object. One just written is kept as the message it still is.
+When there is no room, whole queues are dropped, the one that came first before the others: a queue that is being read
+comes back with its next read-ahead, at once.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Published
+
+# A Published with its strings and numbers, beside the body; a bytes object in a dict, beside its content. In CPython.
+MESSAGE_OVERHEAD_BYTES = 400
+STORED_OVERHEAD_BYTES = 120
+
+Body = bytes | Published
+
+
+class BodyCache:
+    """`used_bytes` is an estimate; it stays at or below `limit_bytes`, save for one read-ahead larger than that."""
+
+    def __init__(self, decoder: Decoder, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.used_bytes = 0
+        self._decoder = decoder
+        self.queues: dict[int, dict[int, Body]] = {}
+
+    def get(self, queue_id: int, message_id: int) -> Published | None:
+        bodies = self.queues.get(queue_id)
+        if bodies is None:
+            return None
+        body = bodies.get(message_id)
+        if isinstance(body, bytes):
+            return self.decoded(body)
+        return body
+
+    def decoded(self, stored: bytes) -> Published:
+        message = self._decoder.decode(stored)[2]
+        assert isinstance(message, Published), "the store holds messages only"
+        return message
+
+    def add(self, queue_id: int, bodies: Mapping[int, Body]) -> None:
+        """Cache these, at the cost of queues that were cached before."""
+        size = size_of(bodies.values())
+        while self.queues and self.used_bytes + size > self.limit_bytes:
+            self.drop_queue(next(iter(self.queues)))
+        mine = self.queues.setdefault(queue_id, {})
+        before = [mine[message_id] for message_id in bodies if message_id in mine]
+        mine.update(bodies)
+        self.used_bytes += size - size_of(before)
+
+    def has_room_for(self, size: int) -> bool:
+        return self.used_bytes + size <= self.limit_bytes
+
+    def drop(self, queue_id: int, message_ids: Iterable[int]) -> None:
+        bodies = self.queues.get(queue_id)
+        if bodies:
+            dropped = [body for message_id in message_ids if (body := bodies.pop(message_id, None)) is not None]
+            self.used_bytes -= size_of(dropped)
+
+    def drop_queue(self, queue_id: int) -> None:
+        self.used_bytes -= size_of(self.queues.pop(queue_id, {}).values())
+
+
+def size_of(bodies: Iterable[Body]) -> int:
+    """Estimated bytes of memory."""
+    size = 0
+    for body in bodies:
+        if isinstance(body, bytes):
+            size += len(body) + STORED_OVERHEAD_BYTES
+        else:
+            size += body.body_size + MESSAGE_OVERHEAD_BYTES
+    return size

@@ -1,0 +1,110 @@
+"""The keys of the state store: sorted bytes, so that what belongs together lies together.
+
+    +----------------+------+------+------------------+------------------+
+    | partition name | 0x00 | kind | queue id, 8 bytes| number, 8 bytes  |
+    +----------------+------+------+------------------+------------------+
+      utf-8, no NUL          1 byte  big-endian         big-endian
+
+    kind 'A'  applied offset (the fold's next offset, 8 bytes)                 no queue id, no number
+    kind 'C'  one chunk of a queue's ready messages                            number = chunk number + 2**63
+    kind 'H'  head: what of the machine belongs to no queue                    no queue id, no number
+    kind 'I'  how many records were quarantined (8 bytes)                      no queue id, no number
+    kind 'M'  a message as Avro binary (`rewindmq.schemas.codec`, a Published envelope) number = message id
+    kind 'Q'  a queue's settings, counters, consumers, unacked, outbox         no number
+    kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot
+
+A queue id is the offset of the `QueueDeclared` that made it, so a queue that is deleted and declared again never meets
+the keys of its former self. Chunk numbers may be negative (a queue grows at both ends), hence the shift.
+The one key outside every partition is `FORMAT`: a partition name is never empty, so none begins with 0x00.
+"""
+
+FORMAT = b"\x00format"
+FORMAT_VERSION = b"1"
+
+_CHUNK_ZERO = 1 << 63
+_KINDS = {
+    ord("A"): "applied offset",
+    ord("C"): "ready messages",
+    ord("H"): "head",
+    ord("I"): "count of quarantined records",
+    ord("M"): "message",
+    ord("Q"): "queue",
+    ord("X"): "quarantined record",
+}
+
+
+def partition_prefix(partition: str) -> bytes:
+    """Where the keys of a partition begin. ValueError for a name that cannot stand in a key."""
+    if not partition or "\x00" in partition:
+        raise ValueError(f"a partition name must not be empty or hold NUL: {partition!r}")
+    return partition.encode() + b"\x00"
+
+
+def applied(prefix: bytes) -> bytes:
+    return prefix + b"A"
+
+
+def head(prefix: bytes) -> bytes:
+    return prefix + b"H"
+
+
+def quarantine_count(prefix: bytes) -> bytes:
+    return prefix + b"I"
+
+
+def quarantined(prefix: bytes, slot: int) -> bytes:
+    return prefix + b"X" + slot.to_bytes(8, "big")
+
+
+def queue(prefix: bytes, queue_id: int) -> bytes:
+    return prefix + b"Q" + queue_id.to_bytes(8, "big")
+
+
+def chunks(prefix: bytes, queue_id: int) -> bytes:
+    """What every chunk key of the queue begins with."""
+    return prefix + b"C" + queue_id.to_bytes(8, "big")
+
+
+def chunk(prefix: bytes, queue_id: int, number: int) -> bytes:
+    return prefix + b"C" + queue_id.to_bytes(8, "big") + (number + _CHUNK_ZERO).to_bytes(8, "big")
+
+
+def messages(prefix: bytes, queue_id: int) -> bytes:
+    """What every message key of the queue begins with; append the message id, 8 bytes big-endian."""
+    return prefix + b"M" + queue_id.to_bytes(8, "big")
+
+
+def message(prefix: bytes, queue_id: int, message_id: int) -> bytes:
+    return prefix + b"M" + queue_id.to_bytes(8, "big") + message_id.to_bytes(8, "big")
+
+
+def past(prefix: bytes) -> bytes:
+    """The first key behind all that begin with `prefix` (the end of a range)."""
+    return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
+
+
+def queue_id_of(key: bytes, prefix: bytes) -> int:
+    start = len(prefix) + 1
+    return int.from_bytes(key[start : start + 8], "big")
+
+
+def message_id_of(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big")
+
+
+def chunk_number_of(key: bytes) -> int:
+    return int.from_bytes(key[-8:], "big") - _CHUNK_ZERO
+
+
+def describe(key: bytes, prefix: bytes) -> str:
+    """The key for people, e.g. `queues-0 message queue_id=5 id=17`."""
+    partition = prefix[:-1].decode()
+    kind = key[len(prefix)]
+    text = f"{partition} {_KINDS.get(kind, f'unknown kind {kind:#04x}')}"
+    if kind in b"CMQ" and len(key) >= len(prefix) + 9:
+        text += f" queue_id={queue_id_of(key, prefix)}"
+    if kind == ord("M"):
+        text += f" id={message_id_of(key)}"
+    elif kind == ord("C"):
+        text += f" chunk={chunk_number_of(key)}"
+    return text

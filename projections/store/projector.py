@@ -1,0 +1,363 @@
+"""Writes one partition's fold to RocksDB behind it, and gives message bodies back.
+
+A body is in exactly one of these places:
+
+    fresh       kept since the last `prepare`; may leave again without RocksDB ever hearing of it
+    in flight   part of a prepared batch that waits for its log offset to be durable
+    RocksDB     written; a bounded part of it also in the read-ahead cache
+
+Rules
+- `prepare` captures the machine and the bodies at one offset, `boundary`. A message below the boundary that leaves its
+  queue is deleted by the next batch, whether or not the batch that holds it has been written; one at or above it cannot
+  be in RocksDB (ids are offsets) and costs a dict entry, put and taken away.
+- Within a batch deletes stand before puts, and the applied offset goes with both: a crash leaves the state at some
+  batch's offset, whole, and the log is ahead of it.
+- Memory is bounded: what is fresh by `wants_write`, what is cached by the cache's limit, however long a queue is.
+- A write that fails is not repeated, for RocksDB has used the batch up. From then on (`failed`) nothing is prepared or
+  written, and bodies that the log has are let go. projections/store/repair.py makes the store anew from the log.
+"""
+
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, cast
+
+from rocksdict import WriteBatch
+
+from rewindmq.projections.machine.data.effects import (
+    DELETED,
+    DeadLetter,
+    Deliver,
+    Effect,
+    FetchReply,
+    Forget,
+    Keep,
+    QueueGone,
+    Release,
+)
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, Body, BodyCache, size_of
+from rewindmq.projections.store.rocks import Database, StoreError
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import BROKER, Published
+
+if TYPE_CHECKING:
+    from rewindmq.projections.machine.data.queue import Queue
+    from rewindmq.projections.machine.machine import Dirty, Machine
+    from rewindmq.projections.store.quarantine import QuarantineReport
+
+# Who published a message and when is the log's to know. The store's envelopes all bear the same time (some day of 2004:
+# of the length that the decoder expects of a timestamp), so that equal messages are equal bytes.
+STAMP_MS = 1 << 40
+# A message id that waits for its delete, and then the delete in the batch.
+LEAVING_OVERHEAD_BYTES = 40
+# Behind this much that RocksDB has not seen, the broker should write; about 10,000 small messages.
+FRESH_BYTES = 6 * 1024 * 1024
+# How far `message` reads ahead in a queue: whichever comes first.
+READ_AHEAD_MESSAGES = 256
+READ_AHEAD_BYTES = 1024 * 1024
+# RocksDB's memtables are flushed after so many events, so that a crash replays less than a second's worth of log.
+PERSIST_EVENTS = 100_000
+
+
+class Batch:
+    """Changes up to `offset` (the machine's next_offset when it was prepared). Written once."""
+
+    def __init__(self, offset: int, changes: WriteBatch, bodies: dict[int, dict[int, Published]]) -> None:
+        self.offset = offset
+        self.changes = changes
+        self.bodies = bodies
+
+
+class Projector:
+    """See the head of this file. Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
+
+    def __init__(
+        self, db: Database, machine: "Machine", quarantine: "QuarantineReport", encoder: Encoder, decoder: Decoder,
+        cache_bytes: int,
+    ) -> None:  # fmt: skip
+        self.machine = machine
+        self.quarantine = quarantine  # stored and not yet stored
+        self.cache = BodyCache(decoder, cache_bytes)
+        self.pending_bytes = 0  # not yet in a batch, estimated
+        self._db = db
+        self._prefix = keys.partition_prefix(machine.partition)
+        self._encoder = encoder
+        self._stamp = encoder.prefix(STAMP_MS, BROKER)
+        self._fresh: dict[int, dict[int, Published]] = {}  # queue id -> message id -> message
+        self._boundary = machine.next_offset
+        self._leaving: dict[int, array[int]] = {}  # queue id -> message ids to delete with the next batch
+        self._in_flight: list[Batch] = []
+        self._persisted = machine.next_offset
+
+    # -- what made no sense --------------------------------------------------------------------------------------------
+
+    def quarantined(self, offset: int, event_type: str, reason: str) -> None:
+        """Whoever folds says so once for each `Quarantine` effect, and for each record that could not be decoded
+        (`event_type` empty), before the next `prepare`."""
+        self.quarantine.add(offset, event_type, reason)
+
+    @property
+    def quarantine_count(self) -> int:
+        return self.quarantine.count
+
+    # -- when RocksDB has failed ---------------------------------------------------------------------------------------
+
+    @property
+    def failed(self) -> Exception | None:
+        """Why RocksDB takes nothing more, until the store is mended."""
+        return self._db.failed
+
+    def let_go(self, durable_offset: int) -> None:
+        """The store has failed: hold no longer what the log has, which is everything below `durable_offset`."""
+        self._leaving.clear()
+        for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
+            for queue_id, bodies in list(held.items()):
+                rest = {message_id: body for message_id, body in bodies.items() if message_id >= durable_offset}
+                if rest:
+                    held[queue_id] = rest
+                else:
+                    del held[queue_id]
+        self.pending_bytes = sum(size_of(bodies.values()) for bodies in self._fresh.values())
+
+    def write_whole(self) -> None:
+        """The store holds this partition's fold at the machine's offset, as another projector wrote it: write this
+        machine's layout of chunks over it, and go on from here. Fails as `write`."""
+        changes = WriteBatch(raw_mode=True)
+        dirty = self.machine.take_dirty()
+        changes.put(keys.head(self._prefix), dirty.head)
+        for queue_id, meta, chunks in self.machine.pieces():
+            first = keys.chunks(self._prefix, queue_id)
+            changes.delete_range(first, keys.past(first))
+            changes.put(keys.queue(self._prefix, queue_id), meta)
+            for number, packed in chunks.items():
+                changes.put(keys.chunk(self._prefix, queue_id, number), packed)
+        changes.put(keys.applied(self._prefix), self.machine.next_offset.to_bytes(8, "big"))
+        self._db.write(changes)
+        for _ in self.quarantine.unwritten():  # the other projector has written them
+            pass
+        self._fresh, self._leaving, self._in_flight = {}, {}, []
+        self.pending_bytes = 0
+        self._boundary = self.machine.next_offset
+        self.persist()
+
+    # -- which bodies to hold -----------------------------------------------------------------------------------------
+
+    def observe(self, effects: Sequence[Effect], published: Mapping[int, Published]) -> None:
+        """Hold and let go of bodies as the effects say, the same for the live broker and for replay. `published`: the
+        messages published by the events that made these effects, by offset (= message id). The rule:
+        a body is held from `Keep` until the message has left its queue (`Forget`, or a `Deliver` / `FetchReply` that is
+        `final`) and no dead letter of it waits in the outbox (`DeadLetter` holds it, `Release` lets it go). `QueueGone`
+        lets go of all that the queue had, at once or, when its outbox is not empty, as soon as that is."""
+        fresh_queues = self._fresh
+        boundary = self._boundary
+        kept_bytes = 0
+        last: Queue | None = None
+        fresh: dict[int, Published] = {}
+        forgets: list[Forget] = []
+        letters: set[tuple[int, int]] = set()
+        released: list[Release] = []
+        gone: list[Queue] = []
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                if effect.final:
+                    queue_id = effect.queue.queue_id
+                    kept = fresh_queues.get(queue_id)
+                    if effect.message_id < boundary or (kept and effect.message_id in kept):
+                        self.forget(queue_id, (effect.message_id,))
+            elif isinstance(effect, Keep):
+                if effect.queue is not last:
+                    last = effect.queue
+                    fresh = fresh_queues.setdefault(last.queue_id, {})
+                message_id = effect.message_id
+                message = published[message_id]
+                fresh[message_id] = message
+                kept_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
+            elif isinstance(effect, Forget):
+                if effect.reason != DELETED:
+                    forgets.append(effect)
+            elif isinstance(effect, FetchReply):
+                if effect.final and effect.message_id >= 0:
+                    self.forget(effect.queue.queue_id, (effect.message_id,))
+            elif isinstance(effect, DeadLetter):
+                letters.add((effect.queue.queue_id, effect.message_id))
+            elif isinstance(effect, Release):
+                released.append(effect)
+            elif isinstance(effect, QueueGone):
+                gone.append(effect.queue)
+        self.pending_bytes += kept_bytes
+        for forget in forgets:
+            queue_id = forget.queue.queue_id
+            if letters:
+                self.forget(queue_id, [m for m in forget.message_ids if (queue_id, m) not in letters])
+            else:
+                self.forget(queue_id, forget.message_ids)
+        for release in released:  # after the forgets: a letter may be made and released within the same effects
+            self.forget(release.queue.queue_id, release.message_ids)
+        for queue in gone:
+            if not queue.outbox:
+                self._forget_queue(queue.queue_id)
+
+    def forget(self, queue_id: int, message_ids: Iterable[int]) -> None:
+        """The messages left the queue and no dead letter needs their bodies any more."""
+        take = (self._fresh.get(queue_id) or _NOTHING).pop
+        boundary = self._boundary
+        freed_bytes = 0
+        written: list[int] = []
+        for message_id in message_ids:
+            message = take(message_id, None)
+            if message is not None:
+                freed_bytes += message.body_size + MESSAGE_OVERHEAD_BYTES
+            elif message_id < boundary:
+                written.append(message_id)
+        self.pending_bytes -= freed_bytes
+        if written:
+            self._delete(queue_id, written)
+
+    def _delete(self, queue_id: int, message_ids: list[int]) -> None:
+        """Of messages that RocksDB has, or will have once what is in flight is written."""
+        leaving = self._leaving.get(queue_id)
+        if leaving is None:
+            leaving = self._leaving[queue_id] = array("q")
+        leaving.extend(message_ids)
+        self.pending_bytes += len(message_ids) * LEAVING_OVERHEAD_BYTES
+        for batch in self._in_flight:
+            bodies = batch.bodies.get(queue_id)
+            if bodies:
+                for message_id in message_ids:
+                    bodies.pop(message_id, None)
+        self.cache.drop(queue_id, message_ids)
+
+    def _forget_queue(self, queue_id: int) -> None:
+        fresh = self._fresh.pop(queue_id, _NOTHING)
+        self.pending_bytes -= size_of(fresh.values())
+        leaving = self._leaving.pop(queue_id, ())
+        self.pending_bytes -= len(leaving) * LEAVING_OVERHEAD_BYTES
+        for batch in self._in_flight:
+            batch.bodies.pop(queue_id, None)
+        self.cache.drop_queue(queue_id)
+
+    # -- bodies back --------------------------------------------------------------------------------------------------
+
+    def message(self, queue_id: int, message_id: int) -> Published:
+        """A kept message, from memory or RocksDB (reading ahead in the queue's id order, bounded by bytes).
+        KeyError if it was not kept."""
+        cached = self.cache.get(queue_id, message_id)
+        if cached is not None:
+            return cached
+        fresh = self._fresh.get(queue_id)
+        if fresh is not None and message_id in fresh:
+            return fresh[message_id]
+        for batch in self._in_flight:
+            bodies = batch.bodies.get(queue_id)
+            if bodies is not None and message_id in bodies:
+                return bodies[message_id]
+        return self._read_ahead(queue_id, message_id)
+
+    def _read_ahead(self, queue_id: int, message_id: int) -> Published:
+        """Read the message and those behind it, since a queue is mostly read in the order of its ids."""
+        first = keys.messages(self._prefix, queue_id)
+        start = first + message_id.to_bytes(8, "big")
+        found: dict[int, Body] = {}
+        room = READ_AHEAD_BYTES
+        try:
+            for key, value in self._db.scan(first, start):
+                if not found and key != start:
+                    break
+                found[int.from_bytes(key[-8:], "big")] = value
+                room -= len(value)
+                if room <= 0 or len(found) >= READ_AHEAD_MESSAGES:
+                    break
+        except Exception as error:  # rocksdict knows no narrower class
+            if not found:
+                key_text = keys.describe(start, self._prefix)
+                raise StoreError(f"{key_text} cannot be read ({error}); `rewindmq verify` tells more") from error
+            # damage further on is for those to meet who ask for it
+        if not found:
+            raise KeyError(keys.describe(start, self._prefix))
+        self.cache.add(queue_id, found)
+        return self.cache.decoded(cast(bytes, found[message_id]))
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    @property
+    def wants_write(self) -> bool:
+        """So much is held in memory that the next batch should be prepared soon."""
+        return self.pending_bytes >= FRESH_BYTES
+
+    def prepare(self) -> Batch:
+        """What changed since the last call, with the offset it belongs to. Every effect of the machine so far must have
+        been observed. Write batches in the order they were prepared, each as soon as the log is durable up to it."""
+        changes = WriteBatch(raw_mode=True)
+        offset = self.machine.next_offset
+        dirty = self.machine.take_dirty()
+        for queue_id in dirty.gone:
+            self._delete_queue(changes, queue_id)
+        for queue_id, message_ids in self._leaving.items():
+            first = keys.messages(self._prefix, queue_id)
+            for message_id in message_ids:
+                changes.delete(first + message_id.to_bytes(8, "big"))
+        self._put_bodies(changes)
+        self._put_state(changes, dirty)
+        changes.put(keys.applied(self._prefix), offset.to_bytes(8, "big"))
+        batch = Batch(offset, changes, self._fresh)
+        self._in_flight.append(batch)
+        self._fresh, self._leaving = {}, {}
+        self.pending_bytes = 0
+        self._boundary = offset
+        return batch
+
+    def _put_bodies(self, changes: WriteBatch) -> None:
+        encode, stamp, put = self._encoder.encode, self._stamp, changes.put
+        shared: dict[int, bytes] = {}  # a message in several queues is encoded once
+        for queue_id, bodies in self._fresh.items():
+            first = keys.messages(self._prefix, queue_id)
+            for message_id, message in bodies.items():
+                value = shared.get(message_id)
+                if value is None:
+                    value = encode(stamp, message)
+                    if len(message.route.queues) > 1:
+                        shared[message_id] = value
+                put(first + message_id.to_bytes(8, "big"), value)
+
+    def _put_state(self, changes: WriteBatch, dirty: "Dirty") -> None:
+        prefix = self._prefix
+        changes.put(keys.head(prefix), dirty.head)
+        changes.put(keys.quarantine_count(prefix), self.quarantine.count.to_bytes(8, "big"))
+        for slot, entry in self.quarantine.unwritten():
+            changes.put(keys.quarantined(prefix, slot), entry)
+        for queue in dirty.queues:
+            changes.put(keys.queue(prefix, queue.queue_id), queue.meta)
+            for number in queue.vanished:
+                changes.delete(keys.chunk(prefix, queue.queue_id, number))
+            for number, packed in queue.chunks.items():
+                changes.put(keys.chunk(prefix, queue.queue_id, number), packed)
+
+    def _delete_queue(self, changes: WriteBatch, queue_id: int) -> None:
+        self._forget_queue(queue_id)
+        if queue_id < self._boundary:  # else RocksDB never heard of it
+            changes.delete(keys.queue(self._prefix, queue_id))
+            for first in (keys.chunks(self._prefix, queue_id), keys.messages(self._prefix, queue_id)):
+                changes.delete_range(first, keys.past(first))
+
+    def write(self, batch: Batch) -> None:
+        """Write a prepared batch, whose offset is durable in the log. Now and then RocksDB's memtables are flushed too,
+        without waiting for it. RuntimeError when the batch is not the oldest one."""
+        if not self._in_flight or self._in_flight[0] is not batch:
+            raise RuntimeError("batches are written once, in the order in which they were prepared")
+        self._db.write(batch.changes)
+        del self._in_flight[0]
+        for queue_id, bodies in batch.bodies.items():
+            if self.cache.has_room_for(size_of(bodies.values())):
+                self.cache.add(queue_id, bodies)
+        if batch.offset - self._persisted >= PERSIST_EVENTS:
+            self._db.flush(False)
+            self._persisted = batch.offset
+
+    def persist(self) -> None:
+        """Flush RocksDB's memtables to files, and wait: after this a crash does not go back behind the last written
+        batch. For a clean stop; `write` does it now and then by itself, without waiting."""
+        self._db.flush(True)
+        self._persisted = self._boundary
+
+
+_NOTHING: dict[int, Published] = {}

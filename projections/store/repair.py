@@ -1,0 +1,27 @@
+"""Makes the state store good again after a write that RocksDB refused (the disk was full, no descriptor was left).
+
+    RocksDB opened again -> each partition is at an offset that was flushed -> the log is folded on top of it, up to the
+    live machine's offset -> the live machine's chunks are written over those of that fold
+
+The log has everything, so nothing of a failed batch is needed. The second fold is thrown away: the live machine goes on
+as it is. It lays out its chunks in another way than the fold that was loaded, and so it writes all of them once.
+"""
+
+from collections.abc import Iterable
+
+from rewindmq.projections.replay import PartitionLog, catch_up
+from rewindmq.projections.store.projector import Projector
+from rewindmq.projections.store.store import StateStore
+
+
+def mend(store: StateStore, partitions: Iterable[tuple[PartitionLog, Projector]]) -> int:
+    """How many events were folded again. The log must be durable up to each machine's offset, and every effect so far
+    observed. StoreError, LogError or a plain Exception of RocksDB when it fails, after which it may be tried again."""
+    store.reopen()
+    folded = 0
+    for log, projector in partitions:
+        again = store.fold_of(log.name)
+        folded += catch_up(log, again, projector.machine.next_offset)
+        again.write(again.prepare())
+        projector.write_whole()
+    return folded

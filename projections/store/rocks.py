@@ -1,0 +1,195 @@
+"""RocksDB as this project uses it: raw bytes, one column family, no WAL, bounded memory.
+
+One column family, so that the memtables reach the disk in the order in which they were written: a crash keeps a prefix
+of the batches, each whole. Memory, whatever the data: three memtables and the block cache.
+
+Rules
+- A write that fails (the disk is full, no descriptor is left) uses up its batch, and RocksDB may refuse every write
+  after it until it is opened again. So after the first failure nothing more is written (`Database.failed`), and reading
+  goes on. `Database.reopen` begins anew; what was in memtables only is lost then (projections/store/repair.py).
+- A database that cannot be opened for writing because the disk is full is opened for reading, and has failed already.
+"""
+
+import contextlib
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from rocksdict import (
+    AccessType,
+    BlockBasedOptions,
+    Cache,
+    Checkpoint,
+    DBCompressionType,
+    Options,
+    Rdict,
+    ReadOptions,
+    WriteBatch,
+    WriteOptions,
+)
+
+from rewindmq.projections.store import keys
+
+MEMTABLE_BYTES = 8 * 1024 * 1024
+MEMTABLES = 3
+BLOCK_CACHE_BYTES = 8 * 1024 * 1024
+# Larger than RocksDB's 4 KiB: queues are read in the order of their keys, and the index stays small.
+BLOCK_BYTES = 16 * 1024
+INFO_LOG_BYTES = 1024 * 1024
+READING_ATTEMPTS = 5
+MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when they are read
+# What the disk must take before a database that failed is opened again: all memtables, and RocksDB's small files.
+ROOM_BYTES = MEMTABLE_BYTES * (MEMTABLES + 1)
+
+
+class StoreError(Exception):
+    """The state store cannot be used; the text says why and what to do."""
+
+
+class Database:
+    """An open RocksDB. Methods raise a plain Exception where rocksdict does; it knows no narrower class."""
+
+    def __init__(self, path: Path, rocks: Rdict | None, failed: Exception | None = None) -> None:
+        self.path = path
+        self.rocks = rocks  # None: none could be made
+        self.failed = failed  # why no more is written
+        self._options = without_wal()
+
+    @classmethod
+    def open(cls, path: Path) -> "Database":
+        """For reading and writing. On a disk that has no room, what is there for reading only."""
+        try:
+            return cls(path, open_database(path))
+        except Exception as error:
+            if has_room(path):
+                raise
+            return cls(path, open_to_read(path) if (path / "CURRENT").exists() else None, error)
+
+    def reopen(self) -> None:
+        """Open it again after a failure; what RocksDB had not yet flushed is lost."""
+        if self.rocks is not None:
+            with contextlib.suppress(Exception):  # it says again what made it fail
+                self.rocks.close()
+        self.rocks = open_database(self.path)
+        self.failed = None
+
+    def get(self, key: bytes) -> bytes | None:
+        return None if self.rocks is None else cast(bytes | None, self.rocks.get(key))
+
+    def scan(self, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+        return iter(()) if self.rocks is None else scan(self.rocks, prefix, start)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """One key, in a batch of its own."""
+        batch = WriteBatch(raw_mode=True)
+        batch.put(key, value)
+        self.write(batch)
+
+    def write(self, batch: WriteBatch) -> None:
+        """If it fails, the batch is used up, and nothing more is written until `reopen`."""
+        if self.failed is not None or self.rocks is None:
+            raise StoreError(f"{self.path}: cannot be written: {self.failed}")
+        try:
+            self.rocks.write(batch, self._options)
+        except Exception as error:
+            self.failed = error
+            raise
+
+    def flush(self, wait: bool) -> None:
+        """Memtables to files. Fails as `write`."""
+        if self.failed is not None or self.rocks is None:
+            raise StoreError(f"{self.path}: cannot be written: {self.failed}")
+        try:
+            self.rocks.flush(wait)
+        except Exception as error:
+            self.failed = error
+            raise
+
+    def checkpoint(self, path: Path) -> None:
+        assert self.rocks is not None
+        Checkpoint(self.rocks).create_checkpoint(str(path))
+
+    def close(self) -> None:
+        if self.rocks is None:
+            return
+        try:
+            self.rocks.close()
+        except Exception:
+            if self.failed is None:
+                raise
+
+
+def has_room(path: Path) -> bool:
+    """Whether a file of `ROOM_BYTES` can be made in this directory: there is space, and a descriptor."""
+    probe = path / "room"
+    try:
+        descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, ROOM_BYTES)
+        finally:
+            os.close(descriptor)
+            probe.unlink()
+    except OSError:
+        return False
+    return True
+
+
+def open_database(path: Path) -> Rdict:
+    """Open for reading and writing. rocksdict raises a plain Exception when it cannot."""
+    return Rdict(str(path), _options(), access_type=AccessType.read_write())
+
+
+def open_to_read(path: Path) -> Rdict:
+    """Open beside whoever writes. A plain Exception when a file is missing (as a RocksDB "secondary", the other way to
+    do this, it would pass for one that never held what was in the file)."""
+    for _ in range(READING_ATTEMPTS - 1):
+        try:
+            return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
+        except Exception:  # the writer may just have replaced a file that was listed; those listed now are there
+            continue
+    return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
+
+
+def _options() -> Options:
+    options = Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.set_write_buffer_size(MEMTABLE_BYTES)
+    options.set_max_write_buffer_number(MEMTABLES)
+    options.set_max_background_jobs(2)
+    options.set_max_open_files(open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0]))
+    options.set_compression_type(DBCompressionType.lz4())
+    options.set_keep_log_file_num(2)
+    options.set_max_log_file_size(INFO_LOG_BYTES)
+    options.set_stats_dump_period_sec(0)
+    table = BlockBasedOptions()
+    table.set_block_cache(Cache(BLOCK_CACHE_BYTES))
+    table.set_block_size(BLOCK_BYTES)
+    options.set_block_based_table_factory(table)
+    return options
+
+
+def open_files(descriptors: int) -> int:
+    """How many files RocksDB keeps open in a process that may have so many descriptors."""
+    return max(32, min(MOST_OPEN_FILES, descriptors // 4))
+
+
+def without_wal() -> WriteOptions:
+    """The log is the WAL (DESIGN section 2)."""
+    options = WriteOptions()
+    options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, which the stub calls a method
+    return options
+
+
+def scan(db: Rdict, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
+    """Everything whose key begins with `prefix`, from `start` on, in the order of the keys. A plain Exception when
+    RocksDB finds a block damaged."""
+    bound = ReadOptions()  # RocksDB reads the bound where this object keeps it, so it must live as long as the iterator
+    bound.set_iterate_upper_bound(keys.past(prefix))
+    at = db.iter(bound)
+    at.seek(prefix if start is None else start)
+    while at.valid():
+        yield at.key(), at.value()
+        at.next()
+    at.status()  # a damaged block looks like the end, unless asked

@@ -1,0 +1,61 @@
+"""The policy that applies to a queue or an exchange, of those that are set.
+
+- At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
+  supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
+  go to the first by name; RabbitMQ leaves them undetermined.
+"""
+
+from rewindmq.projections.machine.rules.settings import definition
+from rewindmq.projections.rules.patterns import in_history
+from rewindmq.schemas.events import OperatorPolicySet, Policy, PolicySet
+
+# Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
+UNSUPPORTED_KEYS = {
+    "classic": frozenset((
+        "max-age", "stream-max-segment-size-bytes", "queue-leader-locator", "initial-cluster-size", "delivery-limit",
+        "dead-letter-strategy", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
+    )),
+    "quorum": frozenset((
+        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
+        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "max-age",
+        "stream-max-segment-size-bytes", "initial-cluster-size",
+    )),
+    "stream": frozenset((
+        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
+        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "expires", "message-ttl",
+        "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "max-length", "overflow",
+        "delivery-limit", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
+    )),
+}  # fmt: skip
+APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
+
+
+class PolicyRule:
+    """A policy made ready for matching."""
+
+    def __init__(self, event: PolicySet | OperatorPolicySet, offset: int, machine_version: int) -> None:
+        self.event = event
+        self.pattern = in_history(event.pattern, machine_version)
+        self.policy = Policy(event.name, event.definition, offset)
+        self.keys = frozenset(definition(self.policy))
+
+    def fits_queue(self, queue: str, queue_type: str) -> bool:
+        apply_to = self.event.apply_to
+        return (
+            (apply_to in ("all", "queues") or apply_to == APPLIES_TO_QUEUES[queue_type])
+            and not self.keys & UNSUPPORTED_KEYS[queue_type]
+            and self.pattern.found_in(queue)
+        )
+
+    def fits_exchange(self, exchange: str) -> bool:
+        return self.event.apply_to in ("all", "exchanges") and self.pattern.found_in(exchange)
+
+
+def highest_for_queue(rules: dict[str, PolicyRule], queue: str, queue_type: str) -> Policy | None:
+    return highest([rule for rule in rules.values() if rule.fits_queue(queue, queue_type)])
+
+
+def highest(rules: list[PolicyRule]) -> Policy | None:
+    if not rules:
+        return None
+    return min(rules, key=lambda rule: (-rule.event.priority, rule.event.name)).policy

@@ -1,0 +1,548 @@
+"""Vhosts, users, permissions, limits, parameters, exchanges, bindings, policies, nodes: the fold of the metadata log.
+
+Rules of this file
+- Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
+  Spark fold the same events. It never raises: what makes no sense (an unbinding of nothing) changes nothing. What no
+  broker writes, and nobody could read later (a parameter that is no JSON), changes nothing either, and is told.
+- The log is small, so nothing of this is stored: whoever needs it folds the metadata log from its beginning.
+- Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
+  incarnation: when that goes the binding is dead, whatever comes under the name, and the broker removes it (`Unbound`).
+- What is there is told by the event that made it. By rule, without an event: the vhost `/`, and in every vhost the
+  exchanges that AMQP demands (`SYSTEM_EXCHANGES`).
+- A broker's start (`BrokerStarted`) ends what is not durable: such exchanges go, and the bindings from and to them.
+  Where nodes share the log, it ends when the last of them is gone, which shows when the next one joins.
+- An auto-delete exchange goes with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`), and with
+  it the bindings to it, which may be the last ones of other such exchanges. That follows, so it is no event; in older
+  logs an ExchangeDeleted says it once more. One that never had a binding stays.
+- What belongs to a vhost or a user (permissions, limits, parameters) goes with it. A topic permission may name an
+  exchange that is not there (rabbit_auth_backend_internal.erl `set_topic_permissions`).
+- Patterns of policies are PCRE2's from machine version 3 on, and Python's before (rules/patterns.py). No state follows
+  from what a pattern matches, only from whether it is a pattern: what is applied to a queue is an event of its
+  partition.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rewindmq.projections.rules.patterns import problem_in_history
+from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
+from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
+from rewindmq.schemas.clock_events import ClockSet, ClockStepped
+from rewindmq.schemas.events import (  # fmt: skip
+    Actor,
+    Bound,
+    BrokerStarted,
+    Event,
+    ExchangeDeclared,
+    ExchangeDeleted,
+    GlobalParameterCleared,
+    GlobalParameterSet,
+    MachineUpgraded,
+    MarkDeleted,
+    MarkSet,
+    NodeJoined,
+    NodeLost,
+    OperatorPolicyCleared,
+    OperatorPolicySet,
+    ParameterCleared,
+    ParameterSet,
+    PermissionsCleared,
+    PermissionsSet,
+    Policy,
+    PolicyCleared,
+    PolicySet,
+    SubjectErased,
+    TopicPermissionsCleared,
+    TopicPermissionsSet,
+    Unbound,
+    UserDeleted,
+    UserLimitsSet,
+    UserSet,
+    VhostCreated,
+    VhostDeleted,
+)
+
+DEFAULT_VHOST = "/"
+VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
+EPOCHS_REMEMBERED = 500
+NESTED_MOST = 100  # three times what the HTTP API takes
+BRACKETS = re.compile(r"[\[\]{}]")
+STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
+SYSTEM_EXCHANGES = (
+    ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
+    ("amq.match", "headers"), ("amq.rabbitmq.trace", "topic"), ("amq.topic", "topic"),
+)  # fmt: skip
+# The firehose's (engine/routing/firehose.py). It is internal: clients cannot publish to it.
+TRACE_EXCHANGE = "amq.rabbitmq.trace"
+
+
+Limits = dict[str, int]  # max-connections, max-channels, max-queues; no limit: not in it, or negative
+Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """A `SubjectErased`, with where it stands, when it came, and who asked for it."""
+
+    offset: int
+    time_ms: int
+    user: str
+    subject: str
+    key_ids: tuple[str, ...]
+    reason: str
+
+
+class Nonsense(Exception):
+    """An event that no broker writes, and why. A handler says so before it changes anything."""
+
+
+def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
+    """The exchanges that a vhost has from its beginning."""
+    return [
+        ExchangeDeclared(vhost, name, kind, durable=True, auto_delete=False, internal=name == TRACE_EXCHANGE)
+        for name, kind in SYSTEM_EXCHANGES
+    ]
+
+
+class Topology:
+    next_offset: int
+    # Keys with a vhost: (vhost, name), permissions (vhost, user), topic permissions (vhost, user, exchange), parameters
+    # (vhost, component, name).
+    vhosts: dict[str, VhostCreated]
+    users: dict[str, UserSet]
+    permissions: dict[tuple[str, str], PermissionsSet]
+    topic_permissions: dict[tuple[str, str, str], TopicPermissionsSet]
+    parameters: dict[tuple[str, str, str], ParameterSet]
+    global_parameters: dict[str, GlobalParameterSet]
+    user_limits: dict[str, Limits]  # of users who have some
+    exchanges: dict[tuple[str, str], ExchangeDeclared]
+    policies: dict[tuple[str, str], PolicySet]
+    operator_policies: dict[tuple[str, str], OperatorPolicySet]
+    marks: dict[str, MarkSet]
+    marked: dict[str, tuple[int, str]]  # when each was set, in milliseconds, and by whom
+    erasures: list[Erasure]
+    erased_keys: dict[str, int]  # key id -> offset of the event that says that it was destroyed
+    nodes: dict[int, NodeJoined]  # those alive, by epoch
+    ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
+    had_permissions: bool  # somebody once, so the first user was made
+    deleted_vhosts: dict[str, None]  # and not made anew
+    machine_version: int  # the broker's, or the lowest one of the nodes that are alive; it only rises
+    ahead_ms: int  # the clock of the queues is so far ahead of the time in the log (ClockSet)
+    clock_stepped: ClockStepped | None  # the last, since the clock was set
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.vhosts = {}
+        self.users = {}
+        self.permissions = {}
+        self.topic_permissions = {}
+        self.parameters = {}
+        self.global_parameters = {}
+        self.user_limits = {}
+        self.exchanges = {}
+        self.policies = {}
+        self.operator_policies = {}
+        self.marks = {}
+        self.marked = {}
+        self.erasures = []
+        self.erased_keys = {}
+        self.nodes = {}
+        self.ended = {}
+        self.had_permissions = False
+        self.deleted_vhosts = {}
+        self.machine_version = 1
+        self.ahead_ms = 0
+        self.clock_stepped = None
+        self._by_source: dict[tuple[str, str], dict[Bound, None]] = {}  # in the order of binding
+        self._by_destination: dict[Destination, dict[Bound, None]] = {}
+        self._rules: dict[str, dict[str, PolicyRule]] = {}  # vhost -> policy name -> rule
+        self._operator_rules: dict[str, dict[str, PolicyRule]] = {}
+        self._create_vhost(VhostCreated(DEFAULT_VHOST, "Default virtual host"))
+
+    # -- looking --------------------------------------------------------------------------------------------------
+
+    def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
+        """The bindings of a vhost (None: of all), by source and then in the order of binding, without the default
+        exchange's."""
+        for (home, _source), bindings in sorted(self._by_source.items()):
+            if vhost in (None, home):
+                yield from bindings
+
+    def bindings_from(self, vhost: str, source: str) -> tuple[Bound, ...]:
+        """The bindings of an exchange, in the order of binding."""
+        return tuple(self._by_source.get((vhost, source), ()))
+
+    def bindings_to(self, vhost: str, destination_type: str, destination: str) -> tuple[Bound, ...]:
+        return tuple(self._by_destination.get((vhost, destination_type, destination), ()))
+
+    def queue_bindings(self) -> Iterator[Bound]:
+        """Every binding to a queue."""
+        for (_, destination_type, _), bindings in list(self._by_destination.items()):
+            if destination_type == "queue":
+                yield from list(bindings)
+
+    def bound_queues(self) -> Iterator[tuple[str, str]]:
+        """Every queue that has bindings, by vhost and name; whether it is there or not."""
+        for vhost, destination_type, name in list(self._by_destination):
+            if destination_type == "queue":
+                yield vhost, name
+
+    def is_bound(self, binding: Bound) -> bool:
+        return binding in self._by_source.get((binding.vhost, binding.source), ())
+
+    def effective_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
+        return highest_for_queue(self._rules.get(vhost, {}), queue, queue_type)
+
+    def effective_operator_policy(self, vhost: str, queue: str, queue_type: str) -> Policy | None:
+        return highest_for_queue(self._operator_rules.get(vhost, {}), queue, queue_type)
+
+    def effective_exchange_policy(self, vhost: str, exchange: str) -> Policy | None:
+        return highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
+
+    def default_queue_type(self, vhost: str) -> str:
+        """Of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
+        known = self.vhosts.get(vhost)
+        return "" if known is None else known.default_queue_type
+
+    def vhost_limits(self, vhost: str) -> Limits:
+        parameter = self.parameters.get((vhost, *VHOST_LIMITS))
+        return {} if parameter is None else _limits(parameter.value)
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of all there is, in a canonical order; `next_offset` is not part of it, versions are. What came
+        later to be is part of it only where there is some: digests of older logs stay as they were."""
+        state: list[Any] = [
+            [_told(self.vhosts[name]) for name in sorted(self.vhosts)],
+            [asdict(self.users[name]) for name in sorted(self.users)],
+            [asdict(self.permissions[key]) for key in sorted(self.permissions)],
+            [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] != TRACE_EXCHANGE],
+            [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
+            [
+                [[vhost, asdict(rule.event), rule.policy.version] for vhost in sorted(rules)
+                 for _, rule in sorted(rules[vhost].items())]
+                for rules in (self._rules, self._operator_rules)
+            ],
+        ]  # fmt: skip
+        later: dict[str, Any] = {
+            "topic_permissions": [asdict(self.topic_permissions[key]) for key in sorted(self.topic_permissions)],
+            "parameters": [asdict(self.parameters[key]) for key in sorted(self.parameters)],
+            "global_parameters": [asdict(self.global_parameters[name]) for name in sorted(self.global_parameters)],
+            "user_limits": self.user_limits,
+            "marks": [asdict(self.marks[name]) for name in sorted(self.marks)],
+            "erased_keys": self.erased_keys,
+        }
+        if any(later.values()):
+            state.append(later)
+        if self.nodes:
+            state.append([[epoch, asdict(self.nodes[epoch])] for epoch in sorted(self.nodes)])
+        text = json.dumps(state, sort_keys=True, separators=(",", ":"), default=bytes.hex)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    # -- folding --------------------------------------------------------------------------------------------------
+
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> str:
+        """Why the event is nonsense and was skipped; "" of all others."""
+        self.next_offset = offset + 1
+        handler = HANDLERS.get(type(event))
+        if handler is None:
+            return "not an event of the metadata log"
+        try:
+            handler(self, offset, event)
+        except Nonsense as nonsense:
+            return str(nonsense)
+        if isinstance(event, MarkSet):
+            self.marked[event.name] = timestamp_ms, actor.user
+        if isinstance(event, SubjectErased):
+            named = (event.subject, event.key_ids, event.reason)
+            self.erasures.append(Erasure(offset, timestamp_ms, actor.user, *named))
+        return ""
+
+    def on_bound(self, offset: int, event: Bound) -> None:
+        if (event.vhost, event.source) in self.exchanges:
+            self._by_source.setdefault((event.vhost, event.source), {})[event] = None
+            destination = (event.vhost, event.destination_type, event.destination)
+            self._by_destination.setdefault(destination, {})[event] = None
+
+    def on_unbound(self, offset: int, event: Unbound) -> None:
+        bound = Bound(
+            event.vhost,
+            event.source,
+            event.destination_type,
+            event.destination,
+            event.routing_key,
+            event.arguments,
+            event.queue_id,
+        )
+        if self.is_bound(bound):
+            self._unbind(bound)
+            self._delete_if_unbound([(event.vhost, event.source)])
+
+    def on_exchange_declared(self, offset: int, event: ExchangeDeclared) -> None:
+        if event.vhost in self.vhosts:
+            self.exchanges.setdefault((event.vhost, event.exchange), event)
+
+    def on_exchange_deleted(self, offset: int, event: ExchangeDeleted) -> None:
+        self._delete_if_unbound(self._delete_exchange(event.vhost, event.exchange))
+
+    def on_broker_started(self, offset: int, event: BrokerStarted) -> None:
+        self.machine_version = max(self.machine_version, event.machine_version)
+        self._end_what_is_not_durable()
+
+    def on_node_joined(self, offset: int, event: NodeJoined) -> None:
+        """Of the same node there can't be two: its life of before is over."""
+        for epoch in [epoch for epoch, joined in self.nodes.items() if joined.node == event.node]:
+            self._end_epoch(epoch)
+        if not self.nodes:
+            self._end_what_is_not_durable()
+        self.nodes[offset] = event
+        self._upgrade()
+
+    def on_node_lost(self, offset: int, event: NodeLost) -> None:
+        self._end_epoch(event.epoch)
+        self._upgrade()
+
+    def _upgrade(self) -> None:
+        known = min((joined.machine_version for joined in self.nodes.values()), default=0)
+        self.machine_version = max(self.machine_version, known)
+
+    def _end_epoch(self, epoch: int) -> None:
+        joined = self.nodes.pop(epoch, None)
+        if joined is not None:
+            self.ended[epoch] = joined.node
+            if len(self.ended) > EPOCHS_REMEMBERED:
+                del self.ended[next(iter(self.ended))]
+
+    def _end_what_is_not_durable(self) -> None:
+        """Nothing is auto-deleted by this: durable exchanges come back as they were, bound or not."""
+        for (vhost, name), exchange in list(self.exchanges.items()):
+            if not exchange.durable:
+                self._delete_exchange(vhost, name)
+
+    def on_upgraded(self, offset: int, event: MachineUpgraded) -> None:
+        """The versions of brokers and nodes say which rules hold here (`machine_version`)."""
+
+    def on_policy_set(self, offset: int, event: PolicySet) -> None:
+        rule = self._rule(offset, event)
+        if rule is not None:
+            self.policies[event.vhost, event.name] = event
+            self._rules.setdefault(event.vhost, {})[event.name] = rule
+
+    def on_policy_cleared(self, offset: int, event: PolicyCleared) -> None:
+        self.policies.pop((event.vhost, event.name), None)
+        self._rules.get(event.vhost, {}).pop(event.name, None)
+
+    def on_operator_policy_set(self, offset: int, event: OperatorPolicySet) -> None:
+        rule = self._rule(offset, event)
+        if rule is not None:
+            self.operator_policies[event.vhost, event.name] = event
+            self._operator_rules.setdefault(event.vhost, {})[event.name] = rule
+
+    def on_operator_policy_cleared(self, offset: int, event: OperatorPolicyCleared) -> None:
+        self.operator_policies.pop((event.vhost, event.name), None)
+        self._operator_rules.get(event.vhost, {}).pop(event.name, None)
+
+    def on_vhost_created(self, offset: int, event: VhostCreated) -> None:
+        if event.default_queue_type not in ("", *QUEUE_ARGUMENTS):
+            raise Nonsense(f"vhost {event.vhost!r}: there is no queue type {event.default_queue_type!r}")
+        self._create_vhost(event)
+
+    def on_vhost_deleted(self, offset: int, event: VhostDeleted) -> None:
+        self._delete_vhost(event.vhost)
+
+    def on_user_set(self, offset: int, event: UserSet) -> None:
+        self.users[event.name] = event
+
+    def on_user_deleted(self, offset: int, event: UserDeleted) -> None:
+        self.users.pop(event.name, None)
+        self.user_limits.pop(event.name, None)
+        for permissions in (self.permissions, self.topic_permissions):
+            _drop(permissions, event.name, position=1)
+
+    def on_user_limits_set(self, offset: int, event: UserLimitsSet) -> None:
+        limits = _limits(event.definition)
+        if limits and event.user in self.users:
+            self.user_limits[event.user] = limits
+        else:
+            self.user_limits.pop(event.user, None)
+
+    def on_permissions_set(self, offset: int, event: PermissionsSet) -> None:
+        if event.vhost in self.vhosts and event.user in self.users:
+            self.permissions[event.vhost, event.user] = event
+            self.had_permissions = True
+
+    def on_permissions_cleared(self, offset: int, event: PermissionsCleared) -> None:
+        self.permissions.pop((event.vhost, event.user), None)
+
+    def on_topic_permissions_set(self, offset: int, event: TopicPermissionsSet) -> None:
+        if event.vhost in self.vhosts and event.user in self.users:
+            self.topic_permissions[event.vhost, event.user, event.exchange] = event
+
+    def on_topic_permissions_cleared(self, offset: int, event: TopicPermissionsCleared) -> None:
+        self.topic_permissions.pop((event.vhost, event.user, event.exchange), None)
+
+    def on_parameter_set(self, offset: int, event: ParameterSet) -> None:
+        _require_json(f"parameter {event.name!r}", event.value)
+        if event.vhost in self.vhosts:
+            self.parameters[event.vhost, event.component, event.name] = event
+
+    def on_parameter_cleared(self, offset: int, event: ParameterCleared) -> None:
+        self.parameters.pop((event.vhost, event.component, event.name), None)
+
+    def on_global_parameter_set(self, offset: int, event: GlobalParameterSet) -> None:
+        _require_json(f"global parameter {event.name!r}", event.value)
+        self.global_parameters[event.name] = event
+
+    def on_global_parameter_cleared(self, offset: int, event: GlobalParameterCleared) -> None:
+        self.global_parameters.pop(event.name, None)
+
+    def on_subject_erased(self, offset: int, event: SubjectErased) -> None:
+        for key_id in event.key_ids:
+            self.erased_keys.setdefault(key_id, offset)
+
+    def on_mark_set(self, offset: int, event: MarkSet) -> None:
+        self.marks[event.name] = event
+
+    def on_mark_deleted(self, offset: int, event: MarkDeleted) -> None:
+        self.marks.pop(event.name, None)
+        self.marked.pop(event.name, None)
+
+    def on_clock_stepped(self, offset: int, event: ClockStepped) -> None:
+        self.clock_stepped = event
+
+    def on_clock_set(self, offset: int, event: ClockSet) -> None:
+        self.ahead_ms = event.ahead_ms
+        self.clock_stepped = None
+
+    def _create_vhost(self, event: VhostCreated) -> None:
+        self.vhosts[event.vhost] = event
+        self.deleted_vhosts.pop(event.vhost, None)
+        for system in system_exchanges(event.vhost):
+            self.exchanges.setdefault((event.vhost, system.exchange), system)
+
+    def _delete_vhost(self, vhost: str) -> None:
+        if self.vhosts.pop(vhost, None) is not None:
+            self.deleted_vhosts[vhost] = None
+        self._rules.pop(vhost, None)
+        self._operator_rules.pop(vhost, None)
+        _drop(self.permissions, vhost)
+        _drop(self.topic_permissions, vhost)
+        _drop(self.parameters, vhost)
+        _drop(self.exchanges, vhost)
+        _drop(self.policies, vhost)
+        _drop(self.operator_policies, vhost)
+        _drop(self._by_source, vhost)
+        _drop(self._by_destination, vhost)
+
+    def _unbind(self, bound: Bound) -> None:
+        source = (bound.vhost, bound.source)
+        destination = (bound.vhost, bound.destination_type, bound.destination)
+        if bound in self._by_source.get(source, ()):
+            del self._by_source[source][bound]
+            del self._by_destination[destination][bound]
+            if not self._by_source[source]:
+                del self._by_source[source]
+            if not self._by_destination[destination]:
+                del self._by_destination[destination]
+
+    def _delete_exchange(self, vhost: str, name: str) -> list[tuple[str, str]]:
+        """With its bindings; the exchanges that were bound to it, by (vhost, name)."""
+        if self.exchanges.pop((vhost, name), None) is None:
+            return []
+        inbound = self.bindings_to(vhost, "exchange", name)
+        for bound in (*self.bindings_from(vhost, name), *inbound):
+            self._unbind(bound)
+        return [(vhost, bound.source) for bound in inbound]
+
+    def _delete_if_unbound(self, sources: list[tuple[str, str]]) -> None:
+        """These exchanges have lost bindings: the auto-delete ones that have none left go."""
+        for key in sources:  # grows meanwhile
+            exchange = self.exchanges.get(key)
+            if exchange is not None and exchange.auto_delete and key not in self._by_source:
+                sources.extend(self._delete_exchange(*key))
+
+    def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> PolicyRule | None:
+        """None when its vhost is gone."""
+        _require_json(f"definition of policy {event.name!r}", event.definition)
+        problem = problem_in_history(event.pattern, self.machine_version)
+        if problem is not None:
+            raise Nonsense(f"pattern of policy {event.name!r}: {problem}")
+        try:
+            rule = PolicyRule(event, offset, self.machine_version)
+        except ValueError as error:
+            raise Nonsense(str(error)) from None
+        return rule if event.vhost in self.vhosts else None
+
+
+HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
+    BrokerStarted: Topology.on_broker_started,
+    MachineUpgraded: Topology.on_upgraded,
+    VhostCreated: Topology.on_vhost_created,
+    VhostDeleted: Topology.on_vhost_deleted,
+    UserSet: Topology.on_user_set,
+    UserDeleted: Topology.on_user_deleted,
+    PermissionsSet: Topology.on_permissions_set,
+    PermissionsCleared: Topology.on_permissions_cleared,
+    TopicPermissionsSet: Topology.on_topic_permissions_set,
+    TopicPermissionsCleared: Topology.on_topic_permissions_cleared,
+    ParameterSet: Topology.on_parameter_set,
+    ParameterCleared: Topology.on_parameter_cleared,
+    GlobalParameterSet: Topology.on_global_parameter_set,
+    GlobalParameterCleared: Topology.on_global_parameter_cleared,
+    UserLimitsSet: Topology.on_user_limits_set,
+    ExchangeDeclared: Topology.on_exchange_declared,
+    ExchangeDeleted: Topology.on_exchange_deleted,
+    Bound: Topology.on_bound,
+    Unbound: Topology.on_unbound,
+    PolicySet: Topology.on_policy_set,
+    PolicyCleared: Topology.on_policy_cleared,
+    OperatorPolicySet: Topology.on_operator_policy_set,
+    OperatorPolicyCleared: Topology.on_operator_policy_cleared,
+    NodeJoined: Topology.on_node_joined,
+    NodeLost: Topology.on_node_lost,
+    SubjectErased: Topology.on_subject_erased,
+    MarkSet: Topology.on_mark_set,
+    MarkDeleted: Topology.on_mark_deleted,
+    ClockStepped: Topology.on_clock_stepped,
+    ClockSet: Topology.on_clock_set,
+}
+
+
+def _told(vhost: VhostCreated) -> dict[str, Any]:
+    """Without what older events could not say, where it is not said."""
+    return {name: value for name, value in asdict(vhost).items() if value or name in ("vhost", "description")}
+
+
+def _drop(mapping: dict[Any, Any], owner: str, position: int = 0) -> None:
+    """Everything of a vhost: keys begin with it. Of a user: it stands second."""
+    for key in [key for key in mapping if key[position] == owner]:
+        del mapping[key]
+
+
+def _limits(definition: str) -> Limits:
+    """Of what no broker writes, what makes sense: a fold must not stop at it."""
+    try:
+        given = json.loads(definition)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(given, dict):
+        return {}
+    return {name: value for name, value in sorted(given.items()) if type(value) is int}
+
+
+def _require_json(what: str, text: str) -> None:
+    """Nonsense unless it can be read and shown to others: half a surrogate pair and infinite numbers cannot. How deep
+    the parser gets depends on the stack above it, and a fold must not."""
+    depth = deepest = 0
+    for bracket in BRACKETS.findall(STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    if deepest > NESTED_MOST:
+        raise Nonsense(f"{what} is nested deeper than {NESTED_MOST}")
+    try:
+        json.dumps(json.loads(text), ensure_ascii=False, allow_nan=False).encode()
+    except ValueError as error:
+        raise Nonsense(f"{what} is not JSON: {error}") from None

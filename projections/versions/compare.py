@@ -1,0 +1,182 @@
+"""Two versions of the fold over one history: what is the first event that they take differently? (B-08)
+
+    found = first_difference(log, Path("/srv/rewindmq-next"))       # None: they agree, to the last event
+    found.offset, found.event, found.here.effects, found.there.effects
+
+The other version is a directory with its `projections` and `schemas`: a checkout, or the site-packages that it is
+installed in. Each version folds in a process of its own (worker.py), fed with the same records. They are asked where
+they stand every `STRIDE` events; where they first disagree, both begin anew and are asked behind each event of that
+stride. A stand is the digest of the state, and one of all effects so far, so what heals again is found, too. Versions
+that encode a state otherwise can be compared by their effects alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import rewindmq
+from rewindmq.projections.replay import PartitionLog, blocks_of, decoder_for
+from rewindmq.projections.versions.worker import FOLD, HEAD, OWN_TIME, STAND, TELL
+from rewindmq.schemas.codec import UndecodableRecord
+
+STRIDE = 5_000  # events
+HERE = Path(rewindmq.__file__).resolve().parent.parent
+WORKER = Path(__file__).with_name("worker.py")
+
+
+class VersionError(Exception):
+    """The other version cannot be run: it is not there, or not with this interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What one version says behind the event: its effects, and of each queue (`vhost/name`) numbers and texts. `ended`:
+    the error with which it refused to go on, else empty."""
+
+    effects: list[str]
+    queues: dict[str, dict[str, int | str]]
+    ended: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstDifference:
+    partition: str
+    offset: int
+    timestamp_ms: int
+    user: str
+    event: str  # its type; empty for a record that is none
+    here: Side
+    there: Side
+
+    def fields(self) -> Iterator[tuple[str, str, object, object]]:
+        """(queue, field, here, there) of what differs; None where a version has no such queue or field."""
+        for queue in sorted(self.here.queues.keys() | self.there.queues.keys()):
+            one, other = self.here.queues.get(queue, {}), self.there.queues.get(queue, {})
+            for name in sorted(one.keys() | other.keys()):
+                if one.get(name) != other.get(name):
+                    yield queue, name, one.get(name), other.get(name)
+
+
+def root_of(version: Path) -> str:
+    """The package that holds the version's `projections` and `schemas`: empty in versions before there was one."""
+    return "rewindmq" if (version / "rewindmq").is_dir() else ""
+
+
+class Stepper:
+    """A version, at work in a process of its own. VersionError."""
+
+    def __init__(self, version: Path, log: PartitionLog) -> None:
+        self.version = version
+        form = "framed" if log.framed else "plain"
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", str(WORKER), root_of(version), log.name, form],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": str(version)},
+        )  # fmt: skip
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def fold(self, offset: int, time_ms: int | None, record: bytes) -> None:
+        head = HEAD.pack(offset, OWN_TIME if time_ms is None else time_ms, len(record))
+        self._send(FOLD + head + record)
+
+    def stand(self) -> tuple[str, str]:
+        """Digests of the state and of the effects."""
+        state, effects = self.ask(STAND).split()
+        return state, effects
+
+    def ask(self, what: bytes) -> str:
+        self._send(what, now=True)
+        assert self.process.stdout is not None
+        answer = self.process.stdout.readline()
+        if not answer:
+            raise self._broken()
+        return answer.decode()
+
+    def tell(self) -> Side:
+        told = json.loads(self.ask(TELL))
+        return Side(told["effects"], told["queues"], told["ended"])
+
+    def _send(self, request: bytes, now: bool = False) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(request)
+            if now:
+                self.process.stdin.flush()
+        except BrokenPipeError:
+            raise self._broken() from None
+
+    def _broken(self) -> VersionError:
+        assert self.process.stderr is not None
+        self.process.kill()
+        last = self.process.stderr.read().decode(errors="replace").strip().rpartition("\n")[2]
+        return VersionError(f"{self.version}: {last or 'it ended without a word'}")
+
+
+def first_difference(
+    log: PartitionLog, other: Path, effects_only: bool = False, version: Path = HERE
+) -> FirstDifference | None:
+    """Of this partition. VersionError, CorruptLog, LogError."""
+    for folder in ("projections", "schemas"):
+        if not (other / root_of(other) / folder).is_dir():
+            raise VersionError(f"{other}: no version of RewindMQ: it has no {folder}/")
+    with Stepper(version, log) as here, Stepper(other, log) as there:
+        agreed = _agreed_before(log, here, there, effects_only)
+    if agreed is None:
+        return None
+    with Stepper(version, log) as here, Stepper(other, log) as there:
+        return _step_from(agreed, log, here, there, effects_only)
+
+
+def _agree(here: Stepper, there: Stepper, effects_only: bool) -> bool:
+    one, other = here.stand(), there.stand()
+    return one[1] == other[1] if effects_only else one == other
+
+
+def _agreed_before(log: PartitionLog, here: Stepper, there: Stepper, effects_only: bool) -> int | None:
+    """An offset, a stride or less before the first difference; None when there is none."""
+    agreed = log.start_offset
+    for count, (offset, time_ms, record) in enumerate(_records(log), 1):
+        here.fold(offset, time_ms, record)
+        there.fold(offset, time_ms, record)
+        if count % STRIDE == 0:
+            if not _agree(here, there, effects_only):
+                return agreed
+            agreed = offset + 1
+    return None if _agree(here, there, effects_only) else agreed
+
+
+def _step_from(agreed: int, log: PartitionLog, here: Stepper, there: Stepper, effects_only: bool) -> FirstDifference:
+    for offset, time_ms, record in _records(log):
+        here.fold(offset, time_ms, record)
+        there.fold(offset, time_ms, record)
+        if offset >= agreed and not _agree(here, there, effects_only):
+            return _difference(log, offset, time_ms, record, here.tell(), there.tell())
+    raise AssertionError("the versions disagreed a moment ago")
+
+
+def _difference(
+    log: PartitionLog, offset: int, time_ms: int | None, record: bytes, here: Side, there: Side
+) -> FirstDifference:
+    try:
+        own_ms, actor, event = decoder_for(log).decode(record, False)
+    except UndecodableRecord:
+        return FirstDifference(log.name, offset, time_ms or 0, "", "", here, there)
+    when = own_ms if time_ms is None else time_ms
+    return FirstDifference(log.name, offset, when, actor.user, type(event).__name__, here, there)
+
+
+def _records(log: PartitionLog) -> Iterator[tuple[int, int | None, bytes]]:
+    for first, records, times in blocks_of(log, log.start_offset, log.next_offset):
+        for index, record in enumerate(records):
+            yield first + index, None if times is None else times[index], record

@@ -1,0 +1,81 @@
+"""The fold as a process of its own, so that it can be another version's (compare.py asks it).
+
+Run as a file, with the version's directory in PYTHONPATH: the machine and the decoder are those found there, and
+nothing else of RewindMQ is imported. Requests on stdin, in network order; FOLD has no answer, the others a line each:
+
+    FOLD    offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
+    STAND   a digest of the state, and of all effects since the beginning
+    TELL    JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded last;
+            "ended", why this fold could not go on, else empty
+"""
+
+import hashlib
+import importlib
+import json
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any, BinaryIO
+
+HEAD = struct.Struct("!qqI")
+FOLD, STAND, TELL = b"F", b"S", b"T"
+OWN_TIME = -1
+
+
+def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: BinaryIO) -> None:
+    """`root` is the package that holds the version's `projections` and `schemas`, or empty."""
+
+    def found(module: str) -> Any:
+        return importlib.import_module(f"{root}.{module}" if root else module)
+
+    codec = found("schemas.codec")
+    decode = (found("schemas.single_object").FramedDecoder() if framed else codec.Decoder()).decode
+    machine = found("projections.machine.machine").Machine(partition)
+    effects: list[Any] = []
+    so_far = hashlib.blake2b()
+    ended = ""
+    while request := requests.read(1):
+        if request == FOLD:
+            offset, time_ms, length = HEAD.unpack(requests.read(HEAD.size))
+            record = requests.read(length)
+            effects.clear()
+            if ended:
+                continue
+            try:
+                timestamp_ms, actor, event = decode(record, False)
+                machine.apply(offset, timestamp_ms if time_ms == OWN_TIME else time_ms, actor, event, effects)
+            except codec.UndecodableRecord:
+                machine.skip(offset)
+            except Exception as error:
+                ended = f"{type(error).__name__}: {error}"
+                so_far.update(ended.encode())
+            for effect in effects:
+                so_far.update(told(effect).encode())
+        elif request == STAND:
+            answers.write(f"{machine.digest()} {so_far.hexdigest()}\n".encode())
+            answers.flush()
+        else:
+            queues = {f"{queue.vhost}/{queue.name}": fields_of(queue) for queue in machine.queues()}
+            answer = {"queues": queues, "effects": [told(effect) for effect in effects], "ended": ended}
+            answers.write(json.dumps(answer).encode() + b"\n")
+            answers.flush()
+
+
+def told(effect: Any) -> str:
+    """An effect in words: a queue by its name, ids as they are."""
+    shown = (f"{name}={plain(getattr(effect, name))}" for name in effect.__slots__)
+    return f"{type(effect).__name__}({', '.join(shown)})"
+
+
+def plain(value: Any) -> str:
+    if hasattr(value, "queue_id") and hasattr(value, "vhost"):
+        return f"{value.vhost}/{value.name}"
+    return str(list(value)) if isinstance(value, Sequence) and not isinstance(value, str) else repr(value)
+
+
+def fields_of(queue: Any) -> dict[str, Any]:
+    return {name: value for name, value in sorted(vars(queue).items()) if isinstance(value, int | str)}
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], sys.argv[3] == "framed", sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,9 @@
+"""RewindMQ: a message queue whose queues can be rewound.
+
+    rewindmq.schemas        the events of history, and their bytes
+    rewindmq.projections    how the state of queues follows from the events
+    rewindmq.engine         the broker, its log, and the command line
+    rewindmq.spark_replay   the same fold in Spark: past states, audits, what-if
+
+In a checkout these four are links to the folders beside this one.
+"""

@@ -1,0 +1,290 @@
+"""`audit`: does the history hold together, and is the live state what it says?
+
+    findings = audit(spark, "DATA");  all(finding.ok for finding in findings)
+
+    chain     every block's bytes against the hash chain, also of the metadata log      log_bytes.py, by segments
+    kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
+    snapshots (where there are some) each is what the events since the one before lead to   (a task each)
+    ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
+    ledgers   (with an auditor's own snapshots) the same from ledger to ledger      chunks.py, a task a chunk
+    arrivals  dead letters, joined across partitions: none that was not sent, none that was forwarded and is not there
+    policies  every policy that decided was set in the metadata log, and those set are applied
+    store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections/verify.py
+
+A partition whose chain is broken, or whose beginning is gone, is not folded: what comes behind is not history. An audit
+works beside running brokers; it looks at what was durable when it began, and at the state that RocksDB had persisted.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.engine.log.contract import CorruptLog
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.projections.verify import stored_offset, verify_partition
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
+from rewindmq.spark_replay.audit.dead_letter_join import (
+    ARRIVALS,
+    ARRIVED,
+    NOTED,
+    SENT,
+    SORTED_BY,
+    Destinations,
+    Post,
+    check_arrivals,
+)
+from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
+from rewindmq.spark_replay.audit.kafka_retention import what_is_kept
+from rewindmq.spark_replay.audit.log_bytes import Proven, prove
+from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
+from rewindmq.spark_replay.fold import Feed, fold_feed, fold_log, for_each, from_snapshot
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import HistoryLog, InKafka, Place, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.snapshots.external import beyond_the_end, offsets_of, own_snapshots, read_about, write_sums
+from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, verify_snapshots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+STORE = "store"
+# Rows that a partition's task leaves for the driver; they are no findings
+FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
+
+
+def audit(
+    spark: "SparkSession", place: Place, snapshots: Path | None = None, since_last: bool = False
+) -> list[Finding]:
+    """Everything that was checked, in the order of checks and partitions. `snapshots`: a directory of an auditor's own
+    (snapshots/build.py), in place of those beside the log; the ledgers of the audit are kept there, too
+    (ledger_files.py). `since_last`: only what came since the last of them. LogError when there is no log;
+    BadRequest."""
+    own = ledgers_beside(place, snapshots, since_last)
+    log = open_log(place)
+    reach = ends_of(log)
+    ends = [
+        Range(name, 0, end) for name, end in ends_of(open_log(place)).items()
+    ]  # later than `reach` (dead_letter_join.py)
+    proven = None if own is None or isinstance(place, InKafka) else Proven(own.directory)
+    findings = _bytes(spark, place, log, proven, since_last)
+    sound = {finding.partition for finding in findings if finding.ok}
+    stretches = [end for end in ends if end.partition in sound]
+    if stretches:
+        folded = Folded(spark, place, reach)
+        if own is None:
+            findings += verify_snapshots(spark, place, {end.partition for end in ends} - sound, snapshots)
+            folded.whole(stretches)
+        else:
+            folded.in_chunks(own, stretches, since_last)
+        whole = len(stretches) == len(ends)
+        findings += concluded(place, folded.rows, folded.letters, log.metadata.name in sound, whole)
+        folded.close()
+        if own is not None:
+            written = set(own.directory.glob("*/*.ledger")) | set(own.directory.glob("*/*.letters"))
+            write_sums(own.directory, written if proven is None else written | {proven.save()})
+    lineage.found(findings)
+    return findings
+
+
+def _bytes(
+    spark: "SparkSession", place: Place, log: HistoryLog, proven: Proven | None, since_last: bool
+) -> list[Finding]:
+    """Is it all there, as it was written? A finding for each partition."""
+    partitions = [log.metadata, *log.queues]
+    if isinstance(place, InKafka):
+        return what_is_kept(place, partitions)
+    return prove(spark, place, [partition.name for partition in partitions], proven, since_last)
+
+
+def ledgers_beside(place: Place, snapshots: Path | None, since_last: bool) -> Snapshots | None:
+    """The directory of an auditor's own snapshots in which ledgers are kept; None: nothing is kept. A directory of a
+    broker or a node is not written to. BadRequest."""
+    own = own_snapshots(place, snapshots)
+    if snapshots is not None and read_about(snapshots) is not None:
+        return own
+    if since_last:
+        raise BadRequest("--since-last: say with --snapshots in which directory of `cut` earlier audits kept ledgers")
+    return None
+
+
+class Folded:
+    """What the tasks of an audit found: `rows` of AUDIT, and `letters`, rows of LETTERS in the order SORTED_BY."""
+
+    def __init__(self, spark: "SparkSession", place: Place, reach: dict[str, int]) -> None:
+        self.spark = spark
+        self.place = place
+        self.reach = reach
+        self.rows: list[Any] = []
+        self._store = None if isinstance(place, InKafka) else place
+        self._frames: list[DataFrame] = []
+        self._letters: list[DataFrame] = []
+
+    def whole(self, stretches: Sequence[Range]) -> None:
+        """Each partition from its beginning, by one task, with its RocksDB."""
+        self._take(fold_log(
+            self.spark, self.place, stretches, fold_audit, columns.AUDITED, fresh=True, store=self._store,
+            reach=self.reach,
+        ))  # fmt: skip
+
+    def in_chunks(self, own: Snapshots, stretches: Sequence[Range], since_last: bool) -> None:
+        """From ledger to ledger. A partition in which one of them does not hold is audited as a whole."""
+        chunks = plan_audit(own, stretches, self.reach, since_last)
+        lineage.read(chunks)
+        settings = {"place": self.place, "own": own, "reach": self.reach}
+        self._take(for_each(self.spark, chunks, chunk_rows, columns.AUDITED, **settings))
+        doubtful = convicted(self.rows)
+        ends = {each.partition: each.end for each in stretches}
+        taken = {name: at for name, at in offsets_of(own).items() if name in ends or name not in self.reach}
+        beyond = list(beyond_the_end(taken, ends))
+        self.rows += in_sum(chunks, {*doubtful, *(name for name, _, _ in beyond)})
+        self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
+        if self._store is not None:
+            sound = [each for each in stretches if each.partition not in doubtful]
+            self.rows += for_each(
+                self.spark, sound, store_rows, columns.AUDIT, data=self._store, own=own
+            ).collect()  # fmt: skip
+        if doubtful:
+            self.rows = [row for row in self.rows if row.partition not in doubtful or is_first(row, doubtful)]
+            self._letters = [each.where(~each.partition.isin(*doubtful)) for each in self._letters]
+            self.whole([each for each in stretches if each.partition in doubtful])
+
+    def _take(self, frame: "DataFrame") -> None:
+        frame = frame.persist()
+        self._frames.append(frame)
+        self.rows += frame.where("finding is not null").select("finding.*").collect()
+        self._letters.append(frame.where("letter is not null").select("letter.*"))
+
+    def letters(self) -> Iterator[Any]:
+        return reduce(lambda one, other: one.unionAll(other), self._letters).orderBy(*SORTED_BY).toLocalIterator()
+
+    def close(self) -> None:
+        for frame in self._frames:
+            frame.unpersist()
+
+
+def ends_of(log: HistoryLog) -> dict[str, int]:
+    """0 where damage keeps the end from being found: the chain check says where."""
+    found = {}
+    for partition in log.queues:
+        try:
+            found[partition.name] = partition.next_offset
+        except CorruptLog:
+            found[partition.name] = 0
+    return found
+
+
+def concluded(
+    place: Place, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
+) -> list[Finding]:
+    """What partitions' tasks found, and what follows from all of them together. `letters`: rows of LETTERS in the order
+    SORTED_BY; `metadata`: its log is sound; `whole`: so are those of all partitions."""
+    findings = [of_row(row) for row in rows if row.check not in FOR_DRIVER]
+    for_driver = [row for row in rows if row.check in FOR_DRIVER]
+    if metadata:
+        book = PolicyBook(place)
+        findings += book.findings([row for row in for_driver if row.check != NOTED])
+        if whole:
+            some = any(int(row.detail) for row in for_driver if row.check == NOTED)
+            findings += arrivals(book, for_driver, letters() if some else ())
+    return findings
+
+
+def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]) -> list[Finding]:
+    """Rows of LETTERS of all partitions, in the order SORTED_BY, joined."""
+    queues = queues_since(for_driver)
+    destinations = Destinations(book.place, book.topology, book.bound_ms, queues, book.late_ms)
+    count = 0
+
+    def counted() -> Iterator[Any]:
+        nonlocal count
+        for row in letters:
+            count += row.kind in (SENT, ARRIVED)
+            yield row
+
+    found: list[Finding] = []
+    for finding in check_arrivals(counted(), destinations.owed):
+        if len(found) < LISTED:
+            found.append(finding)
+    return found or [Finding(ARRIVALS, True, "all", None, None, None, f"{count} letters sent and arrived")]
+
+
+def audit_frame(spark: "SparkSession", place: Place) -> "Any":
+    """The findings as a DataFrame of the table FINDINGS."""
+    rows = [(*finding.row(), finding.severity, finding.hint) for finding in audit(spark, place)]
+    return spark.createDataFrame(rows, columns.spark_schema(columns.FINDINGS))
+
+
+def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: the fold, then the same partition's RocksDB, in the data directory `store`."""
+    partition = feed.stretch.partition
+    post = Post(partition, reach[partition])
+    product = AuditProduct(partition, post)
+    yield from map(_audited, fold_feed(product, feed))
+    rows = rows_for_driver(product)
+    rows.append((NOTED, True, partition, None, None, None, str(post.count)))
+    if store is not None:
+        rows = [finding.row() for finding in _store(store, feed.stretch)] + rows
+    yield _audited(batch_of(rows, columns.AUDIT))
+
+
+def chunk_rows(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    yield from map(_audited, audit_chunk(chunk, place, own, reach))
+
+
+def store_rows(stretch: Range, data: str, own: Snapshots) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: RocksDB of a partition whose snapshots hold."""
+    yield batch_of([finding.row() for finding in _store(data, stretch, own)], columns.AUDIT)
+
+
+def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
+    """Rows of AUDIT or of LETTERS as rows of AUDITED."""
+    import pyarrow as pa
+
+    kind = "letter" if batch.schema.equals(columns.LETTERS) else "finding"
+    arrays = [
+        batch.to_struct_array() if field.name == kind else pa.nulls(batch.num_rows, field.type)
+        for field in columns.AUDITED
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.AUDITED)
+
+
+def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Finding]:
+    """RocksDB, read-only, against a fold of its own: a fresh one, or one that begins at the nearest of `own`."""
+    path = Path(data) / "state"
+
+    def finding(
+        ok: bool, detail: str, offset: int | None = None, queue: str | None = None, message_id: int | None = None
+    ) -> Finding:
+        return Finding(STORE, ok, stretch.partition, offset, queue, message_id, detail)
+
+    if not path.exists():
+        return [finding(True, "no state directory: a broker that starts rebuilds it")]
+    try:
+        store = StateStore.open(path, read_only=True)
+    except StoreError as error:
+        return [finding(False, str(error))]
+    try:
+        log = partition_of(data, stretch.partition)
+        begun = None if own is None else from_snapshot(own, log, stored_offset(log, store))
+        report = verify_partition(log, store, begun)
+    except StoreError as error:
+        return [finding(False, str(error))]
+    finally:
+        store.close()
+    if report.equal:
+        detail = f"{report.queues} queues, {report.messages} bodies, {report.result} at offset {report.offset}"
+        return [finding(True, detail)]
+    found = [
+        finding(False, f"{each.key} {each.what}", report.offset, each.queue or None, each.message_id)
+        for each in report.differences
+    ]
+    if report.difference_count > len(found):
+        found.append(finding(False, f"and {report.difference_count - len(found)} more differences", report.offset))
+    return found

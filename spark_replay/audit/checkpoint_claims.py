@@ -1,0 +1,54 @@
+"""What brokers claimed about their state (`Checkpointed`), held against the fold."""
+
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Checkpointed
+
+ASKED = 256  # of so many CheckpointAsked the digest is kept, for claims still to come
+
+
+class Claims:
+    """Of one partition, or of a stretch of it."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.held_at = -1  # offset about which the last claim was right
+        self.claimants: dict[str, None] = {}  # nodes, in the order of their first claims
+        self.asked: dict[int, str] = {}  # offset of a CheckpointAsked -> the digest after it
+        self.passed_by = 0
+
+    def begin(self, machine: Machine) -> None:
+        """In the middle of a history: whoever claims what is now may say so some events later."""
+        if machine.next_offset:
+            self.was_asked(machine.next_offset - 1, machine)
+
+    def was_asked(self, offset: int, machine: Machine) -> None:
+        """The machine has just applied a CheckpointAsked at `offset`."""
+        self.asked[offset] = machine.digest()
+        if len(self.asked) > ASKED:
+            del self.asked[next(iter(self.asked))]
+
+    def compare(self, machine: Machine, event: Checkpointed) -> str | None:
+        """What is wrong with a claim that the machine is about to apply. It is about the state behind `event.offset`. A
+        broker alone appends it at once; among nodes that share the log others' events come between, so that their
+        claims are about an offset where they were asked for."""
+        self.count += 1
+        if event.node:
+            self.claimants[event.node] = None
+        digest = self.asked.get(event.offset)
+        if digest is None and event.offset == machine.next_offset - 1:
+            digest = machine.digest()
+        if digest is None and not event.node:
+            return f"the broker claims what was after offset {event.offset}; it says so right behind it, and not here"
+        if digest is None:
+            self.passed_by += 1  # other events came between, the state is no longer that of the claim
+            return None
+        if event.digest == digest:
+            self.held_at = event.offset
+            return None
+        who = f"node {event.node}" if event.node else "the broker"
+        since = "no claim before it held" if self.held_at < 0 else f"the last that held is of offset {self.held_at}"
+        return f"{who} claimed {event.digest} after offset {event.offset}, the fold has {digest}; {since}"
+
+    def __str__(self) -> str:
+        by = f" by {', '.join(sorted(self.claimants))}" if self.claimants else ""
+        return f"{self.count} claims{by}" + (f", {self.passed_by} not comparable" if self.passed_by else "")

@@ -1,0 +1,169 @@
+"""The audit of partitions from ledger to ledger (ledger_files.py), all chunks at once, a Spark task each.
+
+    nothing ->events-> ledger 1     ledger 1 ->events-> ledger 2     ...     ledger n ->events-> the end
+
+Each chunk believes the ledger that it begins with, and has to come to the one that the next begins with, and to the
+snapshot beside it; so together they prove what one long audit would. A snapshot without a ledger is passed, and gets
+one: the first audit of a directory is one task a partition, the next one is in chunks, and one that was cut short goes
+on from the last ledger that it wrote. `since_last`: only the last chunk is folded, and what is before is believed.
+
+If a ledger or a snapshot does not hold, the partition is audited once more from its beginning, without ledgers.
+"""
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.dead_letter_join import NOTED, Post
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.ledger_files import BadLedger, Ledgers
+from rewindmq.spark_replay.audit.policies import rows_for_driver
+from rewindmq.spark_replay.fold import at_snapshot, fold_events, groups_up_to
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.location.log import Place, partition_of
+from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, Told, compare
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LEDGERS = "ledgers"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditChunk(Range):
+    """Events `start` to `end`, from the ledger at `start` (0: from nothing), past the snapshots at `meets`. `last`: of
+    its partition. `letters_before`: the kept letters are told again, as nobody else tells them."""
+
+    meets: tuple[int, ...] = ()
+    last: bool = False
+    letters_before: bool = False
+
+
+def plan_audit(own: Snapshots, ends: Sequence[Range], reach: dict[str, int], since_last: bool) -> list[AuditChunk]:
+    """Of each partition, up to its end. Only what was read up to `reach` is met: letters behind it do not count."""
+    chunks: list[AuditChunk] = []
+    for end in ends:
+        met = [at for at in own.offsets(end.partition) if 0 < at <= reach[end.partition]]
+        kept = set(Ledgers(own, end.partition).offsets())
+        starts = [0, *(at for at in met if at in kept and at < end.end)]
+        if since_last:
+            starts = starts[-1:]
+        for number, start in enumerate(starts):
+            last = number + 1 == len(starts)
+            stop = end.end if last else starts[number + 1]
+            inside = tuple(at for at in met if start < at <= stop)
+            chunks.append(AuditChunk(end.partition, start, stop, inside, last, since_last and start > 0))
+    return chunks
+
+
+def audit_chunk(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: rows of AUDIT and of LETTERS."""
+    log = partition_of(place, chunk.partition)
+    ledgers, post = Ledgers(own, chunk.partition), Post(chunk.partition, reach[chunk.partition])
+    try:
+        product = _begun(log, own, ledgers, chunk, post)
+        if chunk.letters_before:
+            before = ledgers.letters(chunk.start)
+            post.count += sum(batch.num_rows for batch in before)
+            yield from before
+    except (BadLedger, SnapshotError) as error:
+        yield _row(LEDGERS, False, chunk, chunk.start, f"cannot be used: {error}")
+        return
+    if chunk.letters_before:
+        yield from _found_before(product, chunk)
+    for stop in dict.fromkeys((*chunk.meets, chunk.end)):
+        letters: list[pa.RecordBatch] = []
+        groups = groups_up_to(log, product.machine.next_offset, stop)
+        for batch in fold_events(_Unfinished(product), product.machine, groups, decoder_for(log)):
+            if batch.schema.equals(columns.LETTERS):
+                letters.append(batch)
+            yield batch
+        if stop in chunk.meets:
+            yield from _met(product, chunk, own, ledgers, letters)
+    if chunk.last:
+        yield from product.take(True)
+        yield batch_of(rows_for_driver(product), columns.AUDIT)
+    yield _row(NOTED, True, chunk, None, str(post.count))
+
+
+class _Unfinished:
+    """A product that goes on: what it says at its end is not asked for yet."""
+
+    def __init__(self, product: AuditProduct) -> None:
+        self.product = product
+        self.begin = product.begin
+        self.before = product.before
+        self.event = product.event
+        self.undecodable = product.undecodable
+
+    def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        return self.product.take(False)
+
+
+def _begun(log: PartitionLog, own: Snapshots, ledgers: Ledgers, chunk: AuditChunk, post: Post) -> AuditProduct:
+    if chunk.start == 0:
+        product = AuditProduct(chunk.partition, post)
+        product.begin(Machine(chunk.partition))
+        return product
+    return ledgers.begin(at_snapshot(own, log, chunk.start), post)
+
+
+def _met(
+    product: AuditProduct, chunk: AuditChunk, own: Snapshots, ledgers: Ledgers, letters: "Sequence[pa.RecordBatch]"
+) -> "Iterator[pa.RecordBatch]":
+    """The audit stands at a snapshot: is that what it came to, and the ledger beside it?"""
+    offset = product.machine.next_offset
+    wrong = list(compare(Told.of(product.machine), own.path(chunk.partition, offset), chunk.start))
+    if wrong:
+        yield batch_of(wrong, columns.AUDIT)
+    elif not ledgers.has(offset):
+        ledgers.take(product, letters)
+    elif (other := ledgers.differs(product)) is not None:
+        since = f"the ledger at offset {chunk.start}" if chunk.start else "nothing"
+        detail = f"the events from {since} on do not lead to the ledger at offset {offset}: other is {other}"
+        yield _row(LEDGERS, False, chunk, offset, detail)
+
+
+def _found_before(product: AuditProduct, chunk: AuditChunk) -> "Iterator[pa.RecordBatch]":
+    """What earlier audits found up to here; it is not listed again."""
+    for check, count in product.failures.items():
+        if count:
+            detail = f"{count} found before offset {chunk.start} by an earlier audit: audit all of it to list them"
+            yield batch_of([(check, False, chunk.partition, None, None, None, detail)], columns.AUDIT)
+
+
+def _row(check: str, ok: bool, chunk: AuditChunk, offset: int | None, detail: str) -> "pa.RecordBatch":
+    return batch_of([(check, ok, chunk.partition, offset, None, None, detail)], columns.AUDIT)
+
+
+def convicted(rows: Sequence[Any]) -> dict[str, int]:
+    """Partitions that are to be audited once more, without ledgers; and where the first of them did not hold. What a
+    chunk found that began there is worth nothing."""
+    found: dict[str, int] = {}
+    for row in rows:
+        if row.check in (LEDGERS, SNAPSHOTS) and not row.ok:
+            found[row.partition] = min(row.offset, found.get(row.partition, row.offset))
+    return found
+
+
+def is_first(row: Any, doubtful: Mapping[str, int]) -> bool:
+    """It says which ledger or snapshot of its partition is the first that does not hold."""
+    return row.check in (LEDGERS, SNAPSHOTS) and not row.ok and row.offset == doubtful[row.partition]
+
+
+def in_sum(chunks: Sequence[AuditChunk], doubtful: Container[str]) -> list[Finding]:
+    """Of each partition whose ledgers and snapshots hold: what was looked at."""
+    found = []
+    for name in dict.fromkeys(chunk.partition for chunk in chunks if chunk.partition not in doubtful):
+        of_partition = [chunk for chunk in chunks if chunk.partition == name]
+        met = sum(len(chunk.meets) for chunk in of_partition)
+        first, many = of_partition[0].start, len(of_partition)
+        detail = f"{met} snapshots and ledgers from offset {first} on, in {many} chunk{'s' * (many > 1)}"
+        found += [Finding(check, True, name, None, None, None, detail) for check in (SNAPSHOTS, LEDGERS)]
+    return found

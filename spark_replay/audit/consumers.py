@@ -1,0 +1,74 @@
+"""Who consumes from which queue, by plain counting: a message is delivered to nobody else, and of a queue with a single
+active consumer (S-109, S-110) only to the active one.
+
+The active one is the consumer that was given a message last, as long as it is there. A quorum queue of profile
+rabbitmq-4.3 goes over to a consumer of higher priority; every other queue waits until the active one has left. The
+consumer of higher priority may leave before it was given anything: then any other may follow.
+"""
+
+from rewindmq.schemas.events import EPOCH_SHIFT, ConsumerAttached
+
+Key = tuple[str, str]  # vhost, queue
+_Consumer = tuple[Key, int, int, bool, int]  # queue, session, channel, no_ack, priority
+
+
+class Attached:
+    def __init__(self) -> None:
+        self.consumers: dict[int, _Consumer] = {}
+        self.active: dict[Key, int] = {}  # of queues with a single active consumer: who was given a message last
+        self.challenged: dict[Key, None] = {}  # of these, where a consumer of higher priority has come since
+        self.used: dict[int, dict[Key, None]] = {}  # by session: queues that it consumes from, or fetched from
+
+    def attached(self, session: int, event: ConsumerAttached) -> None:
+        key = (event.vhost, event.queue)
+        self.consumers[event.consumer] = (key, session, event.channel, event.no_ack, event.priority)
+        active = self.consumers.get(self.active.get(key, 0))
+        if active is not None and event.priority > active[4]:
+            self.challenged[key] = None
+        self.uses(session, key)
+
+    def uses(self, session: int, key: Key) -> None:
+        self.used.setdefault(session, {})[key] = None
+
+    def cancelled(self, consumer: int) -> None:
+        self.consumers.pop(consumer, None)
+
+    def closed(self, session: int, channel: int) -> list[Key]:
+        """A connection (`channel` 0), or one channel. The queues that this may concern."""
+        used = self.used.get(session, {})
+        if used:
+            self._gone([n for n, each in self.consumers.items() if each[1] == session and channel in (0, each[2])])
+        if channel == 0:
+            self.used.pop(session, None)
+        return list(used)
+
+    def lost(self, epoch: int) -> list[Key]:
+        """A node, with all its connections. The queues that this may concern."""
+        sessions = [session for session in self.used if session and session >> EPOCH_SHIFT == epoch]
+        return [key for session in sessions for key in self.closed(session, 0)]
+
+    def queue_gone(self, key: Key) -> None:
+        self._gone([n for n, each in self.consumers.items() if each[0] == key])
+        self.active.pop(key, None)
+        self.challenged.pop(key, None)
+
+    def _gone(self, consumers: list[int]) -> None:
+        for consumer in consumers:
+            del self.consumers[consumer]
+
+    def given(self, key: Key, consumer: int, final: bool, single: bool, gives_way: bool) -> str | None:
+        """A consumer was given a message of the queue. What is wrong with that, if anything is. `single`: one consumer
+        of the queue is active; `gives_way`: to a higher priority."""
+        known = self.consumers.get(consumer)
+        if known is None or known[0] != key:
+            return f"delivered to consumer {consumer}, which does not consume from the queue"
+        if final != known[3]:
+            return f"delivered to consumer {consumer} with final={final}, which has no_ack={known[3]}"
+        if not single:
+            return None
+        before = self.consumers.get(self.active.get(key, consumer))
+        last, self.active[key] = self.active.get(key, consumer), consumer
+        challenged = self.challenged.pop(key, key) is None
+        if last == consumer or before is None or (gives_way and challenged):
+            return None
+        return f"delivered to consumer {consumer}, while consumer {last} is the active one"

@@ -1,0 +1,172 @@
+"""Dead letters across partitions: what a source sent and what targets were given, joined.
+
+    in a task, beside the audit of a partition   Post: a row of LETTERS (columns.py) for each letter that is sent,
+                                                 arrives or is given up, and how far a source's are forwarded
+    at the driver, sorted by source and number   check_arrivals: each arrival was sent; what was forwarded has arrived
+
+A letter's way ends in another partition, which may be read at another moment. So ends of partitions are taken twice:
+what arrived and what was forwarded counts up to the first, what was sent up to the second. What is written later than
+its cause is then never seen without it.
+
+Where a letter should have arrived follows from bindings (`Destinations`), where that needs no more than the routing
+key: the default exchange, direct and fanout exchanges; for queues and bindings that stood before the death, and still
+do. Not held against anybody is a letter of a message that had died before: it may go round, and is let go then.
+That a letter is taken in once only is for the target's own partition to say (ledger.py).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.machine.data.effects import DeadLetter, Release
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.events import Bound, DeadLettersForwarded, Event, Published
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.location.log import Place, read_messages
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ARRIVALS = "arrivals"
+NOTED = "letters"  # a row by which a task tells the driver how many it noted; it is no finding
+FORWARDED, SENT, GIVEN_UP, ARRIVED = range(4)  # kinds of rows, in the order in which they are read
+SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "offset")
+_DIED_BEFORE = b"x-death"
+
+
+class Post:
+    """What one partition sends and gets. `reach`: behind which offset arrivals and forwards are not counted."""
+
+    def __init__(self, partition: str, reach: int) -> None:
+        self.partition = partition
+        self.reach = reach
+        self.rows: list[tuple[Any, ...]] = []
+        self.count = 0
+        self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox lets it go
+
+    def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
+        queue = letter.queue
+        self.under_way[queue.queue_id, letter.message_id] = letter.sequence
+        self._row(
+            (queue.vhost, queue.name, queue.queue_id, letter.sequence), SENT, offset, now_ms, letter.message_id,
+            letter.reason, None, letter.exchange, letter.routing_key,
+        )  # fmt: skip
+
+    def released(self, offset: int, now_ms: int, event: Event, effect: Release) -> None:
+        queue = effect.queue
+        forwarded = isinstance(event, DeadLettersForwarded) and event.queue_id == queue.queue_id
+        for message_id in effect.message_ids:
+            sequence = self.under_way.pop((queue.queue_id, message_id), 0)
+            if not forwarded:
+                number = (queue.vhost, queue.name, queue.queue_id, sequence)
+                self._row(number, GIVEN_UP, offset, now_ms, message_id)
+
+    def forwarded(self, offset: int, now_ms: int, event: DeadLettersForwarded) -> None:
+        if offset < self.reach:
+            number = (event.vhost, event.queue, event.queue_id, 0)
+            self._row(number, FORWARDED, offset, now_ms, event.sequence)
+
+    def arrived(self, offset: int, now_ms: int, event: Published, target: str) -> None:
+        origin = event.origin
+        if origin is not None and not origin.restore and offset < self.reach:
+            number = (origin.vhost, origin.queue, origin.queue_id, origin.sequence)
+            self._row(number, ARRIVED, offset, now_ms, origin.message_id, origin.reason, target)
+
+    def _row(
+        self, number: tuple[str, str, int, int], kind: int, offset: int, now_ms: int, message_id: int,
+        reason: str | None = None, target: str | None = None, exchange: str | None = None,
+        routing_key: str | None = None,
+    ) -> None:  # fmt: skip
+        self.count += 1
+        self.rows.append(
+            (*number, kind, self.partition, offset, now_ms, message_id, reason, target, exchange, routing_key)
+        )
+
+    def take(self) -> "Iterator[pa.RecordBatch]":
+        if self.rows:
+            rows, self.rows = self.rows, []
+            yield batch_of(rows, columns.LETTERS)
+
+
+# -- the join -----------------------------------------------------------------------------------------------------
+
+
+def check_arrivals(rows: Iterable[Any], owed: Callable[[Any, set[str]], list[str]]) -> Iterator[Finding]:
+    """`rows` of LETTERS in the order SORTED_BY. `owed(sent, targets)`: where else a letter should have arrived that did
+    arrive in `targets`."""
+    for (vhost, queue, _), of_source in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
+        source, forwarded_to = f"{vhost}/{queue}", 0
+        for sequence, found in groupby(of_source, attrgetter("sequence")):
+            letters = list(found)
+            forwarded_to = max([forwarded_to, *(row.message_id for row in letters if row.kind == FORWARDED)])
+            sent = next((row for row in letters if row.kind == SENT), None)
+            arrived = [row for row in letters if row.kind == ARRIVED]
+            for row in arrived:
+                if sent is None or (sent.message_id, sent.reason) != (row.message_id, row.reason):
+                    yield _never_sent(source, sent, row)
+            given_up = any(row.kind == GIVEN_UP for row in letters)
+            if sent is not None and sequence <= forwarded_to and not given_up:
+                for target in owed(sent, {row.target for row in arrived}):
+                    detail = f"dead letter {sequence} was forwarded, and never arrived in {target}"
+                    yield Finding(ARRIVALS, False, sent.partition, sent.offset, source, sent.message_id, detail)
+
+
+def _never_sent(source: str, sent: Any | None, row: Any) -> Finding:
+    instead = "nothing" if sent is None else f"message {sent.message_id} ({sent.reason})"
+    detail = (
+        f"says it is dead letter {row.sequence} of {source}, message {row.message_id} ({row.reason}), but {instead} was"
+        " sent under that number"
+    )
+    return Finding(ARRIVALS, False, row.partition, row.offset, row.target, row.offset, detail)
+
+
+class Destinations:
+    """Where letters should arrive. `queues`: those that stand, `vhost/name`, with the time since when; `bound_ms`: when
+    each binding was made; `late_ms`: so much later it counts (nodes that share a log learn of it one by one)."""
+
+    def __init__(
+        self, place: Place, topology: Topology, bound_ms: Mapping[Bound, int], queues: Mapping[str, int], late_ms: int
+    ) -> None:
+        self._place = place
+        self._topology = topology
+        self._bound_ms = bound_ms
+        self._queues = queues
+        self._late_ms = late_ms
+
+    def owed(self, sent: Any, arrived: set[str]) -> list[str]:
+        vhost, key = sent.vhost, sent.routing_key
+        exchange = self._topology.exchanges.get((vhost, sent.exchange))
+        if exchange is None or exchange.type not in ("direct", "fanout") or (key is None and arrived):
+            return []
+        bindings = [each for each in self._topology.bindings_from(vhost, sent.exchange) if self._stood(each, sent)]
+        if sent.exchange and not bindings:
+            return []
+        message = None
+        if key is None:
+            message = self._message(sent)
+            key = message.route.routing_key
+        names = [each.destination for each in bindings if exchange.type == "fanout" or each.routing_key == key]
+        wanted = dict.fromkeys(names if sent.exchange else [key])
+        missing = [name for name in wanted if f"{vhost}/{name}" not in arrived and self._was_there(vhost, name, sent)]
+        if not missing:
+            return []
+        message = message or self._message(sent)
+        if message.origin is not None or _DIED_BEFORE in message.properties:  # it may come round, and is let go then
+            return []
+        return [f"{vhost}/{name}" for name in missing if name != sent.queue]
+
+    def _message(self, sent: Any) -> Published:
+        return read_messages(self._place, sent.partition, [sent.message_id])[sent.message_id][2]
+
+    def _was_there(self, vhost: str, name: str, sent: Any) -> bool:
+        return self._before(self._queues.get(f"{vhost}/{name}"), sent)
+
+    def _stood(self, bound: Bound, sent: Any) -> bool:
+        return bound.destination_type == "queue" and self._before(self._bound_ms.get(bound), sent)
+
+    def _before(self, since_ms: int | None, sent: Any) -> bool:
+        died_ms: int = sent.time_ms
+        return since_ms is not None and since_ms + self._late_ms < died_ms

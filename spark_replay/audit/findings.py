@@ -1,0 +1,41 @@
+"""A finding of an audit: a row of the table AUDIT (columns.py), with what makes it bad."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rewindmq.spark_replay.audit.advice import hint_of, severity_of
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`corrupt`: the log itself cannot be read."""
+
+    check: str
+    ok: bool
+    partition: str
+    offset: int | None
+    queue: str | None
+    message_id: int | None
+    detail: str
+    corrupt: bool = False
+
+    @property
+    def severity(self) -> str:
+        """As advice.py has them; empty for what holds."""
+        return "" if self.ok else severity_of(self.check, self.offset)
+
+    @property
+    def hint(self) -> str:
+        """What to do; empty for what holds."""
+        return "" if self.ok else hint_of(self.check)
+
+    def told(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return {**asdict(self), "severity": self.severity, "hint": self.hint}
+
+    def row(self) -> tuple[Any, ...]:
+        return (self.check, self.ok, self.partition, self.offset, self.queue, self.message_id, self.detail)
+
+
+def of_row(row: Any, corrupt: bool = False) -> Finding:
+    return Finding(row.check, row.ok, row.partition, row.offset, row.queue, row.message_id, row.detail, corrupt)

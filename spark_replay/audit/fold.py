@@ -1,0 +1,478 @@
+"""The audit of one partition: the fold once more, with an `Account` beside every queue and every step compared.
+
+Each check that found nothing says so in one row, with how much it looked at; each finding is a row with offset, queue
+and message. After `LISTED` findings of a check in a partition the rest are only counted: a broken machine breaks
+everything behind the break, and the first findings are those that tell where.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.last_words import Behind, LastWords
+from rewindmq.projections.machine.data.effects import (  # fmt: skip
+    DELAYED,
+    DELETED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    REJECTED,
+    DeadLetter,
+    Delay,
+    Deliver,
+    Duplicate,
+    Effect,
+    FetchReply,
+    Forget,
+    Quarantine,
+    QueueGone,
+    Refuse,
+    Release,
+    Requeue,
+)
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.state import CLOCK_SET_VERSION
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.events import (  # fmt: skip
+    EPOCH_SHIFT,
+    Acked,
+    Actor,
+    BrokerStarted,
+    CheckpointAsked,
+    Checkpointed,
+    ConsumerAttached,
+    ConsumerCancelled,
+    DeadLettersForwarded,
+    Event,
+    Fetched,
+    GlobalPrefetchSet,
+    Nacked,
+    NodeLost,
+    Policy,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+    SessionClosed,
+)
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.checkpoint_claims import Claims
+from rewindmq.spark_replay.audit.consumers import Attached
+from rewindmq.spark_replay.audit.dead_letter_join import Post
+from rewindmq.spark_replay.audit.ledger import (
+    CONSERVATION,
+    DEAD_LETTERS,
+    DELIVERIES,
+    LIMITS,
+    ORDER,
+    SETTLEMENT,
+    TTL,
+    Account,
+)
+from rewindmq.spark_replay.audit.prefetch import Prefetches
+from rewindmq.spark_replay.history.outcomes import batch_of, targets
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LISTED = 100
+DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
+CLAIMS, RECORDS, PREFETCH, CONSUMERS = "claims", "records", "prefetch", "consumers"
+LAST_WORDS = "last words"
+CHECKS = {
+    CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
+    LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
+    TTL: "nothing delivered after its expiry, nothing expired before",
+    DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
+    ORDER: "first deliveries in the order of publishing, the highest priority first",
+    SETTLEMENT: "each ack and reject settles exactly what its consumer held, a purge all that is ready",
+    CONSUMERS: "delivered only to who consumes from the queue, of a single active consumer's to the active one",
+    PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
+    DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
+    CLAIMS: "digests that brokers claimed equal the fold's",
+    RECORDS: "every record is a known event",
+    LAST_WORDS: "behind the final checkpoint of a broker that stopped stands nothing but what it writes then",
+}
+_Row = tuple[str, bool, str, int | None, str | None, int | None, str]
+
+
+class AuditProduct:
+    """A `fold.Product` that must see a partition from its beginning. `post`: what is noted of dead letters, for the
+    join with other partitions."""
+
+    def __init__(self, partition: str, post: Post | None = None) -> None:
+        self.partition = partition
+        self.post = post
+        self.rows: list[_Row] = []
+        self.failures = dict.fromkeys(CHECKS, 0)
+        self.accounts: dict[tuple[str, str], Account] = {}
+        self.prefetches = Prefetches()
+        self.attached = Attached()
+        self.letters: dict[int, int] = {}  # queue_id -> number of its last dead letter
+        self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
+        self.offset = 0
+        self.now_ms = 0
+        self.ahead_ms = 0  # of the timestamps, since a ClockSet
+        self.least_ms = 0
+        self.events = 0
+        self.claims = Claims()
+        self.words = LastWords()
+        self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
+        self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
+        self.quarantined = 0
+        self.first_quarantined = -1
+        self.at_end = False
+        self.told: set[tuple[str, str | None, int | None]] = set()  # what was found at ends of an audit that goes on
+        self.unlisted = dict.fromkeys(CHECKS, 0)
+
+    def begin(self, machine: Machine) -> None:
+        assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
+        self.machine = machine
+
+    @property
+    def beliefs(self) -> dict[str, Any]:
+        """All but the machine, of values that can be stored."""
+        apart = ("partition", "machine", "rows", "owed", "accounts", "post")
+        found = {name: value for name, value in self.__dict__.items() if name not in apart}
+        return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
+
+    @property
+    def log_ms(self) -> int:
+        """Now, as timestamps say it."""
+        return self.now_ms - self.ahead_ms
+
+    @classmethod
+    def believing(cls, machine: Machine, beliefs: dict[str, Any]) -> "AuditProduct":
+        """As it was put down beside this machine."""
+        product = cls(machine.partition)
+        accounts = beliefs.pop("accounts")
+        product.__dict__.update(beliefs, machine=machine)
+        for believed in accounts:
+            vhost, name = believed["key"]
+            queue = machine.queue(vhost, name)
+            assert queue is not None, f"there is an account of {vhost}/{name}, but no queue"
+            product.accounts[vhost, name] = Account.believing(believed, queue, product.fail)
+        return product
+
+    # -- findings ---------------------------------------------------------------------------------------------------
+
+    def fail(self, check: str, queue: str | None, message_id: int | None, detail: str) -> None:
+        if self.at_end:
+            if (check, queue, message_id) in self.told:
+                return
+            self.told.add((check, queue, message_id))
+        self.failures[check] += 1
+        if self.failures[check] <= LISTED:
+            self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
+
+    def before(self, offset: int, event: Checkpointed) -> None:
+        self.offset = offset
+        wrong = self.claims.compare(self.machine, event)
+        if wrong is not None:
+            self.fail(CLAIMS, None, None, wrong)
+
+    def undecodable(self, offset: int, why: str) -> None:
+        self.offset = offset
+        self.events += 1
+        self.fail(RECORDS, None, None, why)
+
+    def _wrote_behind(self, found: Iterable[Behind]) -> None:
+        """A broker may have been killed while it stopped; what is odd was written by another."""
+        here = self.offset
+        for behind in found:
+            if behind.odd >= 0:
+                self.offset = behind.odd
+                self.fail(LAST_WORDS, None, None, str(behind))
+        self.offset = here
+
+    # -- one event --------------------------------------------------------------------------------------------------
+
+    def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        self.offset = offset
+        self.least_ms = self.now_ms  # what time alone brought happened at some moment after this
+        self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
+        self.events += 1
+        self.words.see(offset, actor, event)
+        if self.words.found:
+            self._wrote_behind(self.words.found)
+            self.words.found.clear()
+        before = self.machine.time_passed_at(offset)
+        touched = self._carry(event, effects[:before])
+        self.least_ms = self.now_ms
+        for key in self._who(actor, event, effects[before:]):
+            if key in self.accounts:
+                touched[id(self.accounts[key])] = self.accounts[key]
+        account = self._happens(event, effects[before:])
+        if account is not None:
+            touched[id(account)] = account
+        if isinstance(event, Published) and not self._is_lost(actor):
+            touched |= self._enters(actor, event, effects[before:])
+        touched |= self._carry(event, effects[before:])
+        if isinstance(event, Acked | Nacked):
+            self._settled(event, effects[before:])
+        elif isinstance(event, Purged):
+            self._purged(event, effects[before:])
+        elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked | ClockSet):
+            self._about_brokers(actor, event)
+        elif isinstance(event, DeadLettersForwarded) and self.post is not None:
+            self.post.forwarded(offset, self.log_ms, event)
+        if self.owed:
+            for (_, message_id), account in self.owed.items():
+                account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
+            self.owed.clear()
+        for account in touched.values():
+            if self.accounts.get(account.key) is account:
+                account.compare(account.sizes.get(offset))
+
+    def _is_lost(self, actor: Actor) -> bool:
+        """Whether it comes from a node that was lost. The broker itself (session 0) is of no epoch."""
+        return bool(self.lost) and actor.session != 0 and actor.session >> EPOCH_SHIFT in self.lost
+
+    def _about_brokers(self, actor: Actor, event: Event) -> None:
+        if self._is_lost(actor):
+            return
+        if isinstance(event, SessionClosed):
+            self.prefetches.closed(event.session, event.channel)
+        elif isinstance(event, NodeLost):
+            self.prefetches.lost(event.epoch)
+            self.lost[event.epoch] = None
+        elif isinstance(event, ClockSet):
+            self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET_VERSION else 0
+        elif isinstance(event, CheckpointAsked):
+            self.claims.was_asked(self.offset, self.machine)
+        elif isinstance(event, BrokerStarted):
+            self.prefetches = Prefetches()
+            if event.after_crash:
+                for account in self.accounts.values():
+                    account.crashed = self.offset
+
+    def _enters(self, actor: Actor, event: Published, effects: list[Effect]) -> dict[int, Account]:
+        """The queues that are named and there take the message, unless they say otherwise."""
+        touched: dict[int, Account] = {}
+        kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, Refuse | Duplicate)]
+        for key in targets(actor, event):
+            account = self.accounts.get(key)
+            if account is not None:
+                touched[id(account)] = account
+                if self.post is not None:
+                    self.post.arrived(self.offset, self.log_ms, event, "/".join(key))
+                if account.queue.queue_id not in kept_out:
+                    account.enters(self.offset, event, self.now_ms)
+        return touched
+
+    def _who(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
+        """What the event changes in who consumes, and in what consumers may hold. The queues that it concerns, whether
+        or not the outcomes say anything of them."""
+        if isinstance(event, SessionClosed | NodeLost | BrokerStarted):
+            if self._is_lost(actor):
+                return []
+            if isinstance(event, SessionClosed):
+                return self.attached.closed(event.session, event.channel)
+            if isinstance(event, NodeLost):
+                return self.attached.lost(event.epoch)
+            self.attached = Attached()
+            return list(self.accounts)
+        if isinstance(event, GlobalPrefetchSet):
+            if not any(isinstance(effect, Quarantine) for effect in effects):
+                self.prefetches.limit((event.session, event.channel), event.prefetch)
+            return []
+        name = getattr(event, "queue", None)
+        if name is None:
+            return []
+        key = (event.vhost, name)  # type: ignore[union-attr]
+        if isinstance(event, Fetched):
+            self.attached.uses(actor.session, key)
+        elif isinstance(event, ConsumerAttached | ConsumerCancelled):
+            if any(isinstance(effect, Quarantine) for effect in effects):
+                return []
+            if isinstance(event, ConsumerCancelled):
+                self.attached.cancelled(event.consumer)
+            else:
+                self._attached(actor, event)
+        return [key]
+
+    def _attached(self, actor: Actor, event: ConsumerAttached) -> None:
+        self.attached.attached(actor.session, event)
+        account = self.accounts.get((event.vhost, event.queue))
+        if account is not None:
+            self.prefetches.attached(actor.session, event, account.quorum)
+
+    def _happens(self, event: Event, effects: list[Effect]) -> Account | None:
+        """What the event itself changes before its outcomes; the account of a queue that it declares or rules."""
+        if not isinstance(event, QueueDeclared | PolicyApplied):
+            return None
+        for policy in (event.policy, event.operator_policy):
+            if policy is not None:
+                self.policies.setdefault((event.vhost, policy), self.offset)
+        if any(isinstance(effect, Quarantine) for effect in effects):
+            return None
+        key = (event.vhost, event.queue)
+        account = self.accounts.get(key)
+        if isinstance(event, PolicyApplied):
+            if account is not None:
+                account.policy(event)
+        elif account is None:
+            account = self._opened(key, event)
+        return account
+
+    def _opened(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
+        queue = self.machine.queue(*key)
+        if queue is None:
+            self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
+            return None
+        account = self.accounts[key] = Account(queue, event, self.fail, self.now_ms)
+        return account
+
+    def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
+        """Book the effects; the accounts they concern, each once and in order."""
+        touched: dict[int, Account] = {}
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
+                self.quarantined += 1
+                continue
+            if isinstance(effect, Release) and self.post is not None:
+                self.post.released(self.offset, self.log_ms, event, effect)
+            key = (effect.queue.vhost, effect.queue.name)
+            account = self.accounts.get(key)
+            if account is None or account.queue is not effect.queue:
+                if isinstance(effect, Deliver | FetchReply | Forget | Requeue | Delay) and effect.queue.name:
+                    detail = f"{type(effect).__name__} of a queue that is not there"
+                    self.fail(CONSERVATION, "/".join(key), None, detail)
+                continue
+            touched[id(account)] = account
+            self._book(account, event, effect)
+            if isinstance(effect, QueueGone):
+                self.attached.queue_gone(key)
+                del self.accounts[key], touched[id(account)]
+        return touched
+
+    def _book(self, account: Account, event: Event, effect: Effect) -> None:
+        if isinstance(effect, Deliver | FetchReply):
+            self._delivered(account, effect)
+        elif isinstance(effect, Forget):
+            self._left(account, event, effect)
+        elif isinstance(effect, Requeue):
+            for message_id in effect.message_ids:
+                self.prefetches.lets_go(account.out.get(message_id))
+                account.came_back(message_id, effect.reason, self.now_ms)
+        elif isinstance(effect, Delay):
+            self.prefetches.lets_go(account.out.get(effect.message_id))
+            account.waits(effect.message_id, effect.reason, effect.due_ms, self.now_ms)
+        elif isinstance(effect, Refuse):
+            if isinstance(event, Published):
+                account.refused(effect.message_id, event)
+        elif isinstance(effect, Duplicate):
+            if isinstance(event, Published):
+                account.repeated(effect.message_id, event)
+        elif isinstance(effect, DeadLetter):
+            self._dead_letter(account, effect)
+        elif isinstance(effect, QueueGone):
+            for consumer in account.out.values():
+                self.prefetches.lets_go(consumer)
+
+    def _delivered(self, account: Account, effect: Deliver | FetchReply) -> None:
+        if effect.message_id < 0:  # an empty basic.get
+            if account.ready:
+                account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
+            return
+        account.delivered(
+            effect.message_id, effect.consumer, effect.redelivered, effect.delivery_count, effect.acquired_count,
+            effect.final, self.offset, self.least_ms,
+        )  # fmt: skip
+        if isinstance(effect, Deliver):
+            single, later = account.single_active, account.later
+            wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)
+            if wrong is not None:
+                account.fail(CONSUMERS, effect.message_id, wrong)
+        if isinstance(effect, Deliver) and not effect.final:
+            wrong = self.prefetches.holds(effect.consumer)
+            if wrong is not None:
+                account.fail(PREFETCH, effect.message_id, wrong)
+
+    def _left(self, account: Account, event: Event, effect: Forget) -> None:
+        if effect.reason == DELETED:
+            return  # the queue goes with all its messages, and its account
+        mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
+        mourned = mourned or effect.reason == DELAYED
+        for message_id in effect.message_ids:
+            self.prefetches.lets_go(account.out.get(message_id))
+            account.left(message_id, effect.reason, effect.consumer, event, self.now_ms)
+            if mourned:
+                self.owed[account.queue.queue_id, message_id] = account
+
+    def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
+        queue = account.queue
+        if self.post is not None:
+            self.post.sent(self.offset, self.log_ms, letter)
+        self.owed.pop((queue.queue_id, letter.message_id), None)
+        wanted = account.limits.dead_letter_exchange
+        if letter.reason == DELAYED:
+            wanted = queue.name.removeprefix("amq.delayed.")
+        if letter.exchange != wanted:
+            detail = f"dead-lettered to {letter.exchange!r}, the queue's is {wanted!r}"
+            account.fail(DEAD_LETTERS, letter.message_id, detail)
+        last = self.letters.get(queue.queue_id, 0)
+        if letter.sequence != last + 1:
+            account.fail(DEAD_LETTERS, letter.message_id, f"dead letter number {letter.sequence} after {last}")
+        self.letters[queue.queue_id] = letter.sequence
+
+    def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
+        """What was asked for came about: as many messages were settled as the event names."""
+        asked = sum(last - first + 1 for first, last in event.messages)
+        settled = 0
+        for effect in effects:
+            if isinstance(effect, Quarantine):
+                return
+            if isinstance(effect, Forget | Requeue) and effect.consumer == event.consumer:
+                settled += len(effect.message_ids)
+            elif isinstance(effect, Delay) and effect.consumer == event.consumer:
+                settled += 1
+        if settled != asked:
+            name = f"{event.vhost}/{event.queue}"
+            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {asked} messages settled {settled}")
+
+    def _purged(self, event: Purged, effects: list[Effect]) -> None:
+        account = self.accounts.get((event.vhost, event.queue))
+        if account is not None and account.ready and not any(isinstance(effect, Quarantine) for effect in effects):
+            account.fail(SETTLEMENT, None, f"purged, and {account.ready} are still ready")
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        if last:
+            self._end()
+        if self.rows:
+            rows, self.rows = self.rows, []
+            yield batch_of(rows, columns.AUDIT)
+        if self.post is not None:
+            yield from self.post.take()
+
+    def _end(self) -> None:
+        """The end of the log as it is now. An audit that goes on comes to it again, and says everything once."""
+        self.at_end = True
+        shown = {(queue.vhost, queue.name) for queue in self.machine.queues()}
+        for key in sorted(shown ^ self.accounts.keys()):
+            where = "fold" if key in shown else "history"
+            self.fail(CONSERVATION, "/".join(key), None, f"the queue is there only by the {where}")
+        for key in sorted(self.accounts):
+            self.accounts[key].compare_in_full(self.now_ms)
+        behind = self.words.behind(self.machine.next_offset)
+        self._wrote_behind([] if behind is None else [behind])
+        for check, count in self.failures.items():
+            if not count:
+                self.rows.append((check, True, self.partition, None, None, None, self._looked_at(check)))
+            elif count - LISTED > self.unlisted[check]:
+                self.unlisted[check] = count - LISTED
+                detail = f"and {count - LISTED} more like these"
+                self.rows.append((check, False, self.partition, None, None, None, detail))
+        self.at_end = False
+
+    def _looked_at(self, check: str) -> str:
+        if check == CLAIMS:
+            return str(self.claims)
+        if check == RECORDS:
+            since = f", the first at offset {self.first_quarantined}" if self.quarantined else ""
+            return f"{self.events} events, {self.quarantined} skipped as making no sense{since}"
+        if check == LAST_WORDS:
+            return f"{self.words.count} brokers stopped cleanly"
+        return f"{self.events} events"

@@ -1,0 +1,43 @@
+"""Kafka keeps no hash chain of ours. What can be asked of it: is the history all there, and will it stay?
+
+A topic that removes its oldest records, or all but the newest of each key, loses history in silence. The audit says so
+before it has happened.
+"""
+
+from collections.abc import Sequence
+
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked
+from rewindmq.projections.replay import PartitionLog
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.location.log import InKafka
+
+KEPT = "kept"
+_KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def what_is_kept(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
+    """A finding for each partition, and one for each setting of a topic by which history gets lost."""
+    findings = []
+    for partition in partitions:
+        start, end = partition.start_offset, partition.next_offset
+        whole = start == 0
+        detail = f"offsets 0 to {end}" if whole else f"begins at offset {start}: what lies before it is gone"
+        findings.append(Finding(KEPT, whole, partition.name, None if whole else start, None, None, detail))
+    return findings + _settings(topics)
+
+
+def _settings(topics: InKafka) -> list[Finding]:
+    resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in (topics.metadata, topics.queues)]
+    admin = KafkaClients(topics.bootstrap, dict(topics.settings)).admin()  # it must live until the answers are there
+    answers = admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)
+    findings = []
+    for resource, future in answers.items():
+        found = asked(f"the settings of {resource.name}", lambda f=future: f.result(TIMEOUT_SECONDS))  # type: ignore[misc]
+        for name, wanted in _KEEPS_ALL.items():
+            value = found[name].value
+            if value != wanted:
+                detail = f"{name} is {value}, which loses history: set {wanted}"
+                findings.append(Finding(KEPT, False, resource.name, None, None, None, detail))
+    return findings

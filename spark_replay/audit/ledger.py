@@ -1,0 +1,420 @@
+"""What the audit believes about one queue: plain counting over events and outcomes, held against the machine.
+
+    event + outcomes  ->  Account  <->  the machine's own gauges, after every event that touches the queue
+
+The machine is asked for nothing while an account is kept: who is in the queue, who is out with which consumer, how
+many bytes, what expires when, how often something came back, all follows from what was published and what the outcomes
+claim. So a message that vanishes, is counted twice, leaves for a reason that does not hold, or comes back from nowhere
+is found at the offset where it happens. An account costs about 150 bytes a message that is in the queue.
+
+`report(check, queue, message_id, detail)` takes a finding; an account goes on as the outcome says, so that one defect
+is one finding. What an account believes is `beliefs`, so that an audit can be put down and taken up again.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from rewindmq.projections.machine.data.effects import (  # fmt: skip
+    ACKED,
+    DELAYED,
+    DELIVERED,
+    DELIVERY_LIMIT,
+    EXPIRED,
+    MAXLEN,
+    PURGED,
+    REJECTED,
+    TRANSIENT,
+)
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import (
+    Acked,
+    BrokerStarted,
+    Event,
+    Nacked,
+    Origin,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+)
+from rewindmq.spark_replay.audit.limits import Limits, read_limits
+from rewindmq.spark_replay.audit.priority_levels import Levels
+
+CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT, DEAD_LETTERS = (
+    "conservation", "limits", "ttl", "deliveries", "order", "settlement", "dead letters",
+)  # fmt: skip
+
+# How a message can leave: which reason is believed of which event (None: any, time may bring it with every event)
+_CAUSES: dict[str, tuple[type, ...] | None] = {
+    ACKED: (Acked,),
+    REJECTED: (Nacked,),
+    PURGED: (Purged,),
+    TRANSIENT: (BrokerStarted,),
+    EXPIRED: None,
+    MAXLEN: None,
+    DELIVERY_LIMIT: None,
+    DELAYED: None,
+}
+_FROM_CONSUMER = (ACKED, REJECTED, DELIVERY_LIMIT)
+_FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED)
+_FROM_WAITING = (PURGED, DELAYED)
+_FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")  # S-100, profile rabbitmq-4.3
+
+# Counts stop at these numbers: a message that came back more often says no more
+_COUNT_MAX = (1 << 28) - 1
+_LATER_COUNT_MAX = (1 << 12) - 1  # of failures, profile rabbitmq-4.3: this one is over every limit
+_ACQUIRED_MAX = (1 << 11) - 1
+
+Report = Callable[[str, str, int | None, str], None]
+
+
+class Account:
+    """One incarnation of a queue. `now_ms` is passed in: the largest timestamp of the partition so far."""
+
+    def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
+        self.queue = queue
+        self.report = report
+        self.key = (declared.vhost, declared.queue)
+        self.declared_ms = now_ms
+        self.sizes: dict[int, int] = {}  # every message that is in the queue
+        self.out: dict[int, int] = {}  # of these, which consumer holds it
+        self.expires: dict[int, int] = {}  # of these, when it is due
+        self.returned: dict[int, int] = {}  # of these, how often it came back since it came into this queue
+        self.counted: dict[int, int] = {}  # of these, the delivery count, in a quorum queue
+        self.flagged: dict[int, None] = {}  # of these, which were restored as messages that had been delivered before
+        self.waiting: dict[int, int] = {}  # of these, which wait, and until when
+        self.published: dict[int, int] = {}  # of these, in a stream, when it came
+        self.bytes_ready = 0
+        self.bytes_out = 0
+        self.bytes_waiting = 0
+        self.last_first: dict[int, int] = {}  # by priority, the highest id delivered for the first time
+        self.last_cut = -1  # of a stream
+        self.crashed = 0  # messages below it may have been delivered before a crash, without a trace
+        self.counters: dict[str, int] = {}
+        self.letters: dict[tuple[str, str, int], int] = {}  # by source: the highest number that was taken in
+        self.restored: dict[tuple[str, str, str, int], set[int]] = {}  # by name and source: messages taken in
+        self.quorum = declared.type == "quorum"
+        self.stream = declared.type == "stream"
+        self.later = self.quorum and queue.version >= 2 and declared.semantics == "rabbitmq-4.3"
+        self.delays = declared.type == "delayed"
+        self.arguments = declared.arguments
+        asked = next((each.value for each in declared.arguments if each.name == "x-single-active-consumer"), None)
+        self.single_active = asked is True and not self.stream and queue.version >= 2
+        self.limits = self._limits(declared)
+        self.levels = Levels.of(declared, queue.version, self.later)
+
+    def _limits(self, event: QueueDeclared | PolicyApplied) -> Limits:
+        return read_limits(self.queue.type, self.arguments, event.policy, event.operator_policy, self.later)
+
+    @classmethod
+    def believing(cls, beliefs: dict[str, Any], queue: Queue, report: Report) -> "Account":
+        account = cls.__new__(cls)
+        account.__dict__.update(beliefs, queue=queue, report=report)
+        return account
+
+    @property
+    def beliefs(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name not in ("queue", "report")}
+
+    def fail(self, check: str, message_id: int | None, detail: str) -> None:
+        self.report(check, "/".join(self.key), message_id, detail)
+
+    def policy(self, event: PolicyApplied) -> None:
+        self.limits = self._limits(event)
+
+    def count(self, what: str) -> None:
+        self.counters[what] = self.counters.get(what, 0) + 1
+
+    @property
+    def ready(self) -> int:
+        return len(self.sizes) - len(self.out) - len(self.waiting)
+
+    # -- what happens -----------------------------------------------------------------------------------------------
+
+    def enters(self, message_id: int, event: Published, now_ms: int) -> None:
+        if message_id in self.sizes:
+            self.fail(CONSERVATION, message_id, "published twice into the same queue")
+        self.sizes[message_id] = event.body_size
+        self.bytes_ready += event.body_size
+        self.count("published")
+        origin = event.origin
+        if origin is not None:
+            if self._is_known(origin):
+                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_told(origin)}")
+            if origin.restore:
+                self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
+            else:
+                self.letters[origin.vhost, origin.queue, origin.queue_id] = origin.sequence
+            if origin.restore:
+                self._was_before(message_id, origin)
+        if self.stream:
+            self.published[message_id] = now_ms
+            return
+        if self.delays:
+            self._waits(message_id, now_ms + (event.expiration_ms or 0))
+            return
+        self.levels.enters(message_id, event.priority)
+        lives = [ttl for ttl in (self.limits.message_ttl_ms, event.expiration_ms) if ttl is not None]
+        if lives:
+            self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
+
+    def _was_before(self, message_id: int, origin: Origin) -> None:
+        """It is restored with what it had been through. Flag and count are apart: after a crash the flag is set without
+        a count, and a classic queue counts nothing."""
+        if origin.redelivered:
+            self.flagged[message_id] = None
+        if self.quorum and origin.delivery_count > 0:
+            self.counted[message_id] = min(origin.delivery_count, self._count_max)
+
+    @property
+    def _count_max(self) -> int:
+        """The largest delivery count of a quorum queue: there it stays."""
+        return _LATER_COUNT_MAX if self.later else _COUNT_MAX
+
+    def repeated(self, message_id: int, event: Published) -> None:
+        """It was dropped as one that had come before."""
+        origin = event.origin
+        if origin is None or not self._is_known(origin):
+            what = "a publish" if origin is None else _told(origin)
+            self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")
+
+    def _is_known(self, origin: Origin) -> bool:
+        """Letters of a source come in the order of their numbers; each message once under a restoration's name."""
+        if origin.restore:
+            return origin.message_id in self.restored.get(_restoration(origin), ())
+        return origin.sequence <= self.letters.get((origin.vhost, origin.queue, origin.queue_id), 0)
+
+    def refused(self, message_id: int, event: Published) -> None:
+        limits = self.limits
+        if limits.drops_head:
+            self.fail(LIMITS, message_id, "refused, but the queue's overflow is drop-head")
+        elif limits.max_length is None and limits.max_length_bytes is None:
+            self.fail(LIMITS, message_id, "refused, but the queue has no length limit")
+        elif not self.quorum and not self._over(1, event.body_size):
+            self.fail(LIMITS, message_id, f"refused with {self.ready} ready, {self.bytes_ready} bytes: {limits}")
+
+    def delivered(
+        self, message_id: int, consumer: int, redelivered: bool, delivery_count: int, acquired_count: int,
+        final: bool, cause: int, now_ms: int,
+    ) -> None:  # fmt: skip
+        size = self.sizes.get(message_id)
+        if size is None or message_id in self.out or message_id in self.waiting:
+            where = "not in the queue" if size is None else f"with consumer {self.out.get(message_id)} or waiting"
+            self.fail(CONSERVATION, message_id, f"delivered to consumer {consumer}, but it is {where}")
+            return
+        due = self.expires.get(message_id)
+        if due is not None and due <= now_ms and cause != message_id:  # TTL 0 may pass straight through (S-039)
+            self.fail(TTL, message_id, f"delivered at {now_ms}, expired at {due}")
+        returned = self.returned.get(message_id, 0)
+        if redelivered != (returned > 0 or message_id in self.flagged or message_id < self.crashed):
+            self.fail(DELIVERIES, message_id, f"delivered with redelivered={redelivered} after {returned} returns")
+        wrong = self.levels.delivered(message_id)
+        if wrong is not None:
+            self.fail(ORDER, message_id, wrong)
+        if not returned:
+            level = self.levels.level(message_id)
+            last = self.last_first.get(level, -1)
+            if message_id < last:
+                self.fail(ORDER, message_id, f"delivered after message {last}, which came later")
+            self.last_first[level] = max(last, message_id)
+        expected = (self.counted.get(message_id, 0), min(returned, _ACQUIRED_MAX) if self.later else 0)
+        if (delivery_count, acquired_count) != expected:
+            detail = f"delivery_count {delivery_count}, acquired {acquired_count} after {returned} returns"
+            self.fail(DELIVERIES, message_id, detail)
+        if final:
+            self._leaves(message_id)
+            self.count(DELIVERED)
+        else:
+            self.out[message_id] = consumer
+            self.bytes_ready -= size
+            self.bytes_out += size
+
+    def came_back(self, message_id: int, reason: str, now_ms: int) -> None:
+        if reason == DELAYED:
+            self._waited(message_id, now_ms)
+        elif self._given_back(message_id, reason):
+            self.levels.ready_again(message_id)
+            if self._retry(reason) is not None:
+                self.fail(DELIVERIES, message_id, f"{reason}, but it did not wait: {self.limits}")
+
+    def waits(self, message_id: int, reason: str, due_ms: int, now_ms: int) -> None:
+        """It came back, and is ready again only later."""
+        if not self._given_back(message_id, reason):
+            return
+        retry = self._retry(reason)
+        if retry is None:
+            self.fail(DELIVERIES, message_id, f"waits after {reason}: {self.limits}")
+        else:
+            least, most = retry
+            wanted = now_ms + min(least * max(1, self.counted.get(message_id, 0)), most)
+            if due_ms != wanted:
+                self.fail(TTL, message_id, f"waits until {due_ms}, which should be {wanted}")
+        self._waits(message_id, due_ms)
+
+    def _retry(self, reason: str) -> tuple[int, int] | None:
+        """For how long a message waits that came back for this reason: least and most."""
+        if self.limits.retry is None:
+            return None
+        kind, least, most = self.limits.retry
+        return (least, most) if kind in ("all", "failed" if reason in _FAILURES else "returned") else None
+
+    def _given_back(self, message_id: int, reason: str) -> bool:
+        if self.out.pop(message_id, None) is None:
+            self.fail(CONSERVATION, message_id, "came back, but nobody had it")
+            return False
+        size = self.sizes[message_id]
+        self.bytes_out -= size
+        self.bytes_ready += size
+        self.returned[message_id] = self.returned.get(message_id, 0) + 1
+        if not self.quorum:
+            return True
+        count = self.counted.get(message_id, 0)
+        if not self.later or reason in _FAILURES:
+            count = self.counted[message_id] = min(count + 1, self._count_max)
+        limit = self.limits.delivery_limit
+        if limit is not None and 0 <= limit < count:
+            self.fail(DELIVERIES, message_id, f"came back {count} times, the limit is {limit}")
+        return True
+
+    def _waits(self, message_id: int, due_ms: int) -> None:
+        self.waiting[message_id] = due_ms
+        self.bytes_ready -= self.sizes[message_id]
+        self.bytes_waiting += self.sizes[message_id]
+
+    def _waited(self, message_id: int, now_ms: int) -> None:
+        due_ms = self.waiting.pop(message_id, None)
+        if due_ms is None:
+            self.fail(CONSERVATION, message_id, "ready again, but it did not wait")
+            return
+        if due_ms > now_ms:
+            self.fail(TTL, message_id, f"ready again at {now_ms}, due {due_ms}")
+        self.bytes_ready += self.sizes[message_id]
+        self.bytes_waiting -= self.sizes[message_id]
+        self.levels.ready_again(message_id)
+
+    def left(self, message_id: int, reason: str, consumer: int, event: Event, now_ms: int) -> None:
+        if message_id not in self.sizes:
+            self.fail(CONSERVATION, message_id, f"{reason}, but it is not in the queue")
+            return
+        holder = self.out.get(message_id)
+        if reason in _FROM_CONSUMER and holder != consumer:
+            self.fail(SETTLEMENT, message_id, f"{reason} by consumer {consumer}, but consumer {holder} has it")
+        if reason in _FROM_READY and holder is not None:
+            self.fail(SETTLEMENT, message_id, f"{reason}, but consumer {holder} has it")
+        due_ms = self.waiting.get(message_id)
+        if due_ms is not None and (reason not in _FROM_WAITING or (reason == DELAYED and due_ms > now_ms)):
+            self.fail(TTL, message_id, f"{reason} at {now_ms}, but it waits until {due_ms}")
+        causes = _CAUSES.get(reason)
+        if causes is not None and not isinstance(event, causes):
+            self.fail(SETTLEMENT, message_id, f"{reason} because of {type(event).__name__}")
+        if self.stream:
+            self._retained(message_id, reason, now_ms)
+        elif reason == EXPIRED and self.expires.get(message_id, now_ms + 1) > now_ms:
+            self.fail(TTL, message_id, f"expired at {now_ms}, due {self.expires.get(message_id)}")
+        if reason == MAXLEN and not self._over(0, 0):
+            self.fail(LIMITS, message_id, f"dropped with {self.ready} ready, {self.bytes_ready} bytes: {self.limits}")
+        if reason == DELIVERY_LIMIT:
+            count = min(self.counted.get(message_id, 0) + 1, self._count_max)
+            over_all = self.later and count == self._count_max
+            if count <= (self.limits.delivery_limit or 0) and not over_all:
+                self.fail(DELIVERIES, message_id, f"delivery_limit with a delivery count of {count}")
+        self._leaves(message_id)
+        self.count(reason)
+
+    def _retained(self, message_id: int, reason: str, now_ms: int) -> None:
+        """A stream cuts in the order of publishing, and for its age only what is too old."""
+        if message_id < self.last_cut:
+            self.fail(ORDER, message_id, f"{reason} after message {self.last_cut}, which came later")
+        self.last_cut = message_id
+        age = self.limits.max_age_ms
+        if reason == EXPIRED and (age is None or self.published[message_id] + age > now_ms):
+            detail = f"cut at {now_ms}, published at {self.published[message_id]}, max-age {age} ms"
+            self.fail(TTL, message_id, detail)
+
+    def _due(self, message_id: int, shown: int | None) -> int | None:
+        """When a message is due. A stream's max-age is exact to the second that follows: `shown` has to be in it."""
+        if not self.stream:
+            return self.expires.get(message_id)
+        age = self.limits.max_age_ms
+        if age is None:
+            return None
+        least = self.published[message_id] + age
+        return shown if shown is not None and least <= shown <= least + 1000 else least
+
+    def _leaves(self, message_id: int) -> None:
+        size = self.sizes.pop(message_id)
+        if self.out.pop(message_id, None) is not None:
+            self.bytes_out -= size
+        elif self.waiting.pop(message_id, None) is not None:
+            self.bytes_waiting -= size
+        else:
+            self.bytes_ready -= size
+        self.levels.leaves(message_id)
+        self.counted.pop(message_id, None)
+        self.flagged.pop(message_id, None)
+        self.expires.pop(message_id, None)
+        self.returned.pop(message_id, None)
+        self.published.pop(message_id, None)
+
+    def _over(self, more: int, more_bytes: int) -> bool:
+        """Whether what counts is above a limit; what waits counts too, and dead letters that a quorum queue still holds
+        (S-150)."""
+        limits, queue = self.limits, self.queue
+        held = queue.messages_dlx if self.quorum else 0
+        held_bytes = queue.message_bytes_dlx if self.quorum else 0
+        messages = self.ready + len(self.waiting) + held + more
+        size = self.bytes_ready + self.bytes_waiting + held_bytes + more_bytes
+        too_many = limits.max_length is not None and messages > limits.max_length
+        return too_many or (limits.max_length_bytes is not None and size > limits.max_length_bytes)
+
+    # -- held against the machine -----------------------------------------------------------------------------------
+
+    def compare(self, entered: int | None) -> None:
+        """After an event. `entered`: the size of the message, if the event was a publish that the queue took."""
+        queue, limits = self.queue, self.limits
+        mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
+        shown = (
+            queue.messages_ready, queue.messages_unacked, queue.messages_delayed, queue.message_bytes_ready,
+            queue.message_bytes_unacked, queue.message_bytes_delayed,
+        )  # fmt: skip
+        if mine != shown:
+            detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
+            self.fail(CONSERVATION, None, detail)
+        if self.ready <= (1 if self.stream else 0) or not self._over(0, 0):  # a stream keeps its newest message
+            return
+        if limits.drops_head:
+            self.fail(LIMITS, None, f"{self.ready} ready, {self.bytes_ready} bytes: {limits}")
+        elif entered is not None and (not self.quorum or self._over(-1, -entered)):  # quorum: one over is taken (S-026)
+            detail = f"took a publish with {self.ready} ready, {self.bytes_ready} bytes after it: {limits}"
+            self.fail(LIMITS, None, detail)
+
+    def compare_in_full(self, now_ms: int) -> None:
+        """At the end: message by message, and the counters."""
+        views = {view.message_id: view for view in self.queue.messages()}
+        for message_id in self.sizes.keys() ^ views.keys():
+            where = "by the history" if message_id in self.sizes else "by the fold"
+            self.fail(CONSERVATION, message_id, f"in the queue only {where}")
+        for message_id in self.sizes.keys() & views.keys():
+            view = views[message_id]
+            due = self._due(message_id, view.expires_ms)
+            mine = (self.sizes[message_id], self.out.get(message_id, 0), due)
+            if mine != (view.size, view.consumer, view.expires_ms):
+                shown = (view.size, view.consumer, view.expires_ms)
+                self.fail(CONSERVATION, message_id, f"size, holder, expiry {mine} by the history, {shown} by the fold")
+        for name, value in self.counters.items():
+            counted = self.queue.counters.get(name, 0)
+            if counted != value:
+                self.fail(CONSERVATION, None, f"{name}: {value} by the history, {counted} by the fold")
+        head = next(self.queue.ready_ids(), None)
+        due = None if head not in self.sizes else self._due(head, views[head].expires_ms)
+        if due is not None and due <= now_ms:
+            self.fail(TTL, head, f"still at the head at {now_ms}, due {due}")
+
+
+def _restoration(origin: Origin) -> tuple[str, str, str, int]:
+    return origin.restore, origin.vhost, origin.queue, origin.queue_id
+
+
+def _told(origin: Origin) -> str:
+    number = f"restored as {origin.restore!r}" if origin.restore else f"number {origin.sequence}"
+    return f"message {origin.message_id} of {origin.vhost}/{origin.queue}, {number}"

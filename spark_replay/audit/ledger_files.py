@@ -1,0 +1,146 @@
+"""What an audit believes at the snapshots of an auditor's own directory (snapshots/external.py), kept beside them.
+
+    OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
+    OWN/queues-0/00000000000001000000.ledger      what the audit's ledger holds there:  SHA-256 of the rest | pickle
+    OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
+
+Rules
+- A ledger is bound to its snapshot by the digest of the machine, and by its head (clock, what belongs to no queue).
+- A file appears whole or not at all, the ledger last: where it is, its letters are.
+- A ledger is a claim like any other: an audit that comes from the one before has to arrive at it (`differs`).
+"""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.dead_letter_join import Post
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.state_file import FORMAT, unpacked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LEDGER, LETTERS = ".ledger", ".letters"
+
+
+class BadLedger(LogError):
+    """It is damaged, or not of the snapshot beside it."""
+
+
+class Ledgers:
+    """Those of one partition."""
+
+    def __init__(self, own: Snapshots, partition: str) -> None:
+        self.folder = own.directory / partition
+        self.partition = partition
+
+    def offsets(self) -> list[int]:
+        """Ascending."""
+        return sorted(int(path.stem) for path in self.folder.glob(f"{'[0-9]' * 20}{LEDGER}"))
+
+    def has(self, offset: int) -> bool:
+        return self._path(offset, LEDGER).exists()
+
+    def take(self, product: AuditProduct, letters: "Sequence[pa.RecordBatch]") -> None:
+        """`letters`: since the ledger before. OSError."""
+        offset = product.machine.next_offset
+        self._write(self._path(offset, LETTERS), _arrow(letters))
+        packed = pickle.dumps({"format": FORMAT, **_claimed(product)}, protocol=5)
+        self._write(self._path(offset, LEDGER), hashlib.sha256(packed).digest() + packed)
+
+    def begin(self, machine: Machine, post: Post) -> AuditProduct:
+        """The audit as it was at this machine's offset. BadLedger."""
+        found = self._load(machine.next_offset)
+        if (found["digest"], found["head"]) != (machine.digest(), machine.head()):
+            raise BadLedger(f"{self._path(machine.next_offset, LEDGER)}: it is not of the snapshot beside it")
+        product = AuditProduct.believing(machine, found["beliefs"])
+        post.under_way = found["under_way"]
+        product.post = post
+        return product
+
+    def differs(self, product: AuditProduct) -> str | None:
+        """What of the ledger at this offset is other than what the audit came to; None when all is the same."""
+        try:
+            said = self._load(product.machine.next_offset)
+        except BadLedger as error:
+            return str(error)
+        mine = _claimed(product)
+        other = [name for name in mine if _plain(mine[name]) != _plain(said.get(name))]
+        return ", ".join(other) if other else None
+
+    def letters(self, offset: int) -> "list[pa.RecordBatch]":
+        """Rows of LETTERS up to the ledger at `offset`. BadLedger."""
+        import pyarrow as pa
+
+        found: list[pa.RecordBatch] = []
+        for at in [each for each in self.offsets() if each <= offset]:
+            path = self._path(at, LETTERS)
+            try:
+                with pa.memory_map(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                    found += stream
+            except (OSError, pa.ArrowInvalid) as error:
+                raise BadLedger(f"{path}: {error}") from None
+        return found
+
+    def _load(self, offset: int) -> dict[str, Any]:
+        path = self._path(offset, LEDGER)
+        try:
+            found: dict[str, Any] = unpacked(path)
+        except (LogError, OSError, pickle.UnpicklingError, EOFError) as error:
+            raise BadLedger(f"{path}: cannot be used: {error}") from None
+        return found
+
+    def _path(self, offset: int, suffix: str) -> Path:
+        return self.folder / f"{offset:020d}{suffix}"
+
+    def _write(self, path: Path, content: bytes) -> None:
+        beside = path.with_suffix(f"{path.suffix}.{os.getpid()}.part")
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+
+
+def count_kept(own: Snapshots) -> int:
+    """How many ledgers there are, of all partitions."""
+    return sum(1 for _ in own.directory.glob(f"queues-*/*{LEDGER}"))
+
+
+def _claimed(product: AuditProduct) -> dict[str, Any]:
+    assert product.post is not None, "an audit that keeps ledgers notes dead letters"
+    machine = product.machine
+    return {
+        "digest": machine.digest(), "head": machine.head(), "beliefs": product.beliefs,
+        "under_way": product.post.under_way,
+    }  # fmt: skip
+
+
+def _plain(value: Any) -> Any:
+    """With what objects of ours hold in their place, to be compared."""
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    ours = type(value).__module__.startswith(("rewindmq.spark_replay.", "rewindmq.projections."))
+    if ours and hasattr(value, "__dict__"):
+        return _plain(value.__dict__)
+    return value
+
+
+def _arrow(batches: "Sequence[pa.RecordBatch]") -> bytes:
+    import pyarrow as pa
+
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, columns.LETTERS) as stream:
+        for batch in batches:
+            stream.write_batch(batch)
+    return bytes(sink.getvalue())

@@ -1,0 +1,145 @@
+"""The audit of policies: a queue's own partition says which policies held; the metadata log says who set them.
+
+    was set     each policy in force was set at the offset of the metadata log that it names, as it was used
+    is applied  the policies that a queue has at the end are those that the topology would give it (none concerns the
+                broker's own: of delayed messages, of direct replies)
+
+Beside a running broker a policy may be set and not yet applied. The embedded log's broker logs both in one go, so
+whatever a partition logged after the last policy was set, by its clock, stands behind the application: only then is it
+held against the queue. Among nodes that share a log, the application follows when the one whose duty it is has read
+the policy; it is given `APPLIED_WITHIN_MS`.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.events import (  # fmt: skip
+    Bound,
+    OperatorPolicyCleared,
+    OperatorPolicySet,
+    Policy,
+    PolicyCleared,
+    PolicySet,
+)
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.history.events import canonical_json
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import InKafka, Place, groups_in, open_log
+from rewindmq.spark_replay.location.ranges import Range
+
+POLICIES = "policies"
+APPLIED_WITHIN_MS = 60_000
+# Rows that a partition's task leaves for the driver; they are no findings
+WAS_IN_FORCE, IS_IN_FORCE = "policy was in force", "policies in force"
+
+
+def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
+    """What one partition says about policies, as rows of AUDIT with JSON in `detail`."""
+    rows: list[tuple[Any, ...]] = []
+    for (vhost, policy), offset in product.policies.items():
+        told = {"vhost": vhost, "name": policy.name, "definition": policy.definition, "version": policy.version}
+        rows.append((WAS_IN_FORCE, True, product.partition, offset, None, None, canonical_json(told)))
+    for queue in product.machine.queues():
+        account = product.accounts.get((queue.vhost, queue.name))
+        held = {
+            "vhost": queue.vhost,
+            "queue": queue.name,
+            "type": queue.type,
+            "policy": _shown(queue.policy),
+            "operator_policy": _shown(queue.operator_policy),
+            "clock_ms": product.log_ms,
+            "since_ms": product.log_ms if account is None else account.declared_ms,
+        }
+        rows.append((IS_IN_FORCE, True, product.partition, product.offset, None, None, canonical_json(held)))
+    return rows
+
+
+class PolicyBook:
+    """The metadata log so far: which policies were set where, and the topology that they make."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.log = open_log(place).metadata
+        self.partition = self.log.name
+        self.late_ms = APPLIED_WITHIN_MS if isinstance(place, InKafka) else 0
+        self.topology = Topology()
+        self.set_at: dict[int, tuple[str, str, str]] = {}
+        self.bound_ms: dict[Bound, int] = {}  # when each binding was made
+        self.last_change_ms = 0
+        self.read_to = 0
+
+    @property
+    def reach(self) -> Range:
+        return Range(self.partition, 0, self.read_to)
+
+    def read_on(self) -> None:
+        """All there is now: what is in force in a queue was set before."""
+        decode = decoder_for(self.log).decode
+        for offsets, records, times in groups_in(self.log, self.read_to, self.log.next_offset, 10_000, 1 << 23):
+            for index, offset in enumerate(offsets):
+                self.read_to = offset + 1
+                try:
+                    timestamp_ms, actor, event = decode(records[index])
+                except UndecodableRecord:
+                    continue
+                if times is not None:
+                    timestamp_ms = times[index]
+                if isinstance(event, PolicySet | OperatorPolicySet):
+                    self.set_at[offset] = (event.vhost, event.name, event.definition)
+                if isinstance(event, Bound):
+                    self.bound_ms[event] = timestamp_ms
+                if isinstance(event, PolicySet | OperatorPolicySet | PolicyCleared | OperatorPolicyCleared):
+                    self.last_change_ms = timestamp_ms
+                self.topology.apply(offset, timestamp_ms, actor, event)
+
+    def findings(self, rows: Sequence[Any]) -> list[Finding]:
+        """Hold the rows of all partitions against the metadata log as it is now."""
+        self.read_on()
+        lineage.read([self.reach])
+        looked_at = f"{len(rows)} uses of {len(self.set_at)} policies"
+        return self.check(rows) or [Finding(POLICIES, True, self.partition, None, None, None, looked_at)]
+
+    def check(self, rows: Sequence[Any]) -> list[Finding]:
+        """What does not hold of the rows of partitions."""
+        findings = []
+        for row in rows:
+            told = json.loads(row.detail)
+            if row.check == WAS_IN_FORCE:
+                findings += self._was_set(row, told)
+            elif told["clock_ms"] > self.last_change_ms + self.late_ms:
+                findings += self._is_applied(row, told)
+        return findings
+
+    def _was_set(self, row: Any, told: dict[str, Any]) -> list[Finding]:
+        if self.set_at.get(told["version"]) == (told["vhost"], told["name"], told["definition"]):
+            return []
+        where = f"{self.partition} offset {told['version']}"
+        detail = f"policy {told['name']} {told['definition']} was not set at {where}"
+        return [Finding(POLICIES, False, row.partition, row.offset, None, None, detail)]
+
+    def _is_applied(self, row: Any, told: dict[str, Any]) -> list[Finding]:
+        asked = (told["vhost"], told["queue"], told["type"])
+        hidden = is_hidden(told["queue"])
+        wanted = {
+            "policy": None if hidden else _shown(self.topology.effective_policy(*asked)),
+            "operator_policy": None if hidden else _shown(self.topology.effective_operator_policy(*asked)),
+        }
+        name = f"{told['vhost']}/{told['queue']}"
+        wrong = [f"{kind} is {told[kind]}, should be {right}" for kind, right in wanted.items() if told[kind] != right]
+        return [Finding(POLICIES, False, row.partition, row.offset, name, None, detail) for detail in wrong]
+
+
+def queues_since(rows: Iterable[Any]) -> dict[str, int]:
+    """The queues that are there at the end, `vhost/name`, and when they were declared."""
+    held = [json.loads(row.detail) for row in rows if row.check == IS_IN_FORCE]
+    return {f"{each['vhost']}/{each['queue']}": each["since_ms"] for each in held}
+
+
+def _shown(policy: Policy | None) -> list[str] | None:
+    return None if policy is None else [policy.name, policy.definition]

@@ -1,0 +1,73 @@
+"""What consumers may hold, by plain counting: each its own prefetch, and all of a channel together the channel's.
+
+Of `limited` channels only: which consumers share the limit. A channel's limit binds the consumers that are attached
+under it and, when it is set later, those that were there before, except at quorum queues (S-097).
+"""
+
+from rewindmq.schemas.events import EPOCH_SHIFT, ConsumerAttached
+
+Channel = tuple[int, int]  # session, number
+
+
+class Prefetches:
+    def __init__(self) -> None:
+        self.own: dict[int, int] = {}  # of attached consumers with one of their own
+        self.holding: dict[int, int] = {}  # consumer -> how many messages it has
+        self.channels: dict[Channel, dict[int, bool]] = {}  # its consumers, gone ones too -> of a quorum queue
+        self.limits: dict[Channel, int] = {}
+        self.limited: dict[int, Channel] = {}  # consumer -> the channel whose limit it shares
+
+    def attached(self, session: int, event: ConsumerAttached, quorum: bool) -> None:
+        if event.prefetch and not event.no_ack:
+            self.own[event.consumer] = event.prefetch
+        channel = session, event.channel
+        self.channels.setdefault(channel, {})[event.consumer] = quorum
+        if event.global_prefetch:
+            self.limits[channel] = event.global_prefetch
+            self.limited[event.consumer] = channel
+
+    def limit(self, channel: Channel, prefetch: int) -> None:
+        if channel not in self.channels:
+            return
+        for consumer, quorum in self.channels[channel].items():
+            if prefetch and not quorum:
+                self.limited[consumer] = channel
+            elif not prefetch:
+                self.limited.pop(consumer, None)
+        self.limits[channel] = prefetch
+
+    def closed(self, session: int, number: int) -> None:
+        """A connection (`number` 0), or one channel."""
+        self._gone([each for each in self.channels if each[0] == session and number in (0, each[1])])
+
+    def lost(self, epoch: int) -> None:
+        """A node, with all its connections."""
+        self._gone([each for each in self.channels if each[0] >> EPOCH_SHIFT == epoch])
+
+    def _gone(self, channels: list[Channel]) -> None:
+        for channel in channels:
+            for consumer in self.channels.pop(channel):
+                self.own.pop(consumer, None)
+                self.limited.pop(consumer, None)
+            self.limits.pop(channel, None)
+
+    def holds(self, consumer: int) -> str | None:
+        """The consumer got a message. What is wrong with that, if anything is."""
+        held = self.holding[consumer] = self.holding.get(consumer, 0) + 1
+        own = self.own.get(consumer, held)
+        if held > own:
+            return f"consumer {consumer} has {held} messages, its prefetch is {own}"
+        channel = self.limited.get(consumer)
+        if channel is None:
+            return None
+        together = sum(self.holding.get(each, 0) for each in self.channels[channel] if each in self.limited)
+        if together > self.limits[channel]:
+            limit = self.limits[channel]
+            return f"the consumers of channel {channel[1]} have {together} messages, their prefetch is {limit}"
+        return None
+
+    def lets_go(self, consumer: int | None) -> None:
+        if consumer is not None and consumer in self.holding:
+            self.holding[consumer] -= 1
+            if not self.holding[consumer]:
+                del self.holding[consumer]

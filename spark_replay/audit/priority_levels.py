@@ -1,0 +1,73 @@
+"""What an account believes about priorities (S-101 to S-108): of which level each message is, and how many are ready.
+
+classic, x-max-priority    the highest level with a ready message is served
+quorum, rabbitmq-4.3       what came back is served first, in whatever order; then the same
+"""
+
+from rewindmq.schemas.events import QueueDeclared
+
+
+class Levels:
+    """`highest` is None for a queue without priorities: nothing is kept then, and all messages are of level 0."""
+
+    def __init__(self, highest: int | None, default: int, returned_first: bool) -> None:
+        self.highest = highest
+        self.default = default
+        self.returned_first = returned_first
+        self.level_of: dict[int, int] = {}  # every message that is in the queue
+        self.ready: dict[int, None] = {}  # of these, which are ready by their level
+        self.back: dict[int, None] = {}  # and which because they came back
+        self.counts: dict[int, int] = {}  # level -> how many are ready by it
+
+    @classmethod
+    def of(cls, declared: QueueDeclared, version: int, later: bool) -> "Levels":
+        if later:
+            return cls(31, 4, True)
+        asked = next((each.value for each in declared.arguments if each.name == "x-max-priority"), None)
+        if version < 2 or declared.type != "classic" or type(asked) is not int:
+            return cls(None, 0, False)
+        return cls(min(max(asked, 1), 255), 0, False)
+
+    def level(self, message_id: int) -> int:
+        return self.level_of.get(message_id, 0)
+
+    def enters(self, message_id: int, priority: int | None) -> None:
+        if self.highest is not None:
+            self.level_of[message_id] = self.default if priority is None else min(max(priority, 0), self.highest)
+            self._by_level(message_id)
+
+    def ready_again(self, message_id: int) -> None:
+        if self.highest is None:
+            return
+        if self.returned_first:
+            self.back[message_id] = None
+        else:
+            self._by_level(message_id)
+
+    def delivered(self, message_id: int) -> str | None:
+        """It is ready no longer; what is wrong with that it was its turn."""
+        if self.highest is None:
+            return None
+        by_level = message_id in self.ready
+        above = max((level for level, count in self.counts.items() if count), default=0)
+        back = len(self.back)
+        self._not_ready(message_id)
+        if by_level and back:
+            return f"delivered before {back} that came back"
+        level = self.level(message_id)
+        return f"delivered before one of priority {above}, being of {level}" if by_level and level < above else None
+
+    def leaves(self, message_id: int) -> None:
+        if self.highest is not None:
+            self._not_ready(message_id)
+            del self.level_of[message_id]
+
+    def _by_level(self, message_id: int) -> None:
+        self.ready[message_id] = None
+        level = self.level_of[message_id]
+        self.counts[level] = self.counts.get(level, 0) + 1
+
+    def _not_ready(self, message_id: int) -> None:
+        self.back.pop(message_id, message_id)
+        if self.ready.pop(message_id, message_id) is None:
+            self.counts[self.level_of[message_id]] -= 1

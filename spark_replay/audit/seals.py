@@ -1,0 +1,106 @@
+"""The seals of a history, checked in Spark: each stretch of the log against the signed statement about it.
+
+    findings = check_seals(spark, place, keys, copies)
+
+Every seal says with which hash chain its stretch ends, so stretches are examined at the same time, each by itself. What
+the seals say among themselves is checked by the driver. All of it is `rewindmq.engine.log.seals.sealer`; no broker is
+needed.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.seals.in_files import segmented
+from rewindmq.engine.log.seals.in_topic import in_topics
+from rewindmq.engine.log.seals.seal import Keys, Stored
+from rewindmq.engine.log.seals.sealer import Harm, Sealable, Step, astray, examine, plan
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.fold import for_each
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.ranges import Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+SEALS = "seals"
+_TASKS_A_CORE = 4
+
+
+def check_seals(
+    spark: "SparkSession", place: Place, keys: Keys | None = None, copies: Sequence[Stored] = ()
+) -> list[Finding]:
+    """What does not hold, with its place, and a finding for each partition whose seals do. Without `keys` signatures
+    are not checked, and a history that has no seals is none to blame. LogError."""
+    partitions = sealed_partitions(place)
+    bad = [_finding(harm) for harm in astray(partitions, copies)]
+    steps: list[tuple[Sealable, list[Step]]] = []
+    for partition in partitions:
+        if keys is None and not copies and not any(partition.seals()):
+            continue
+        planned, harms = plan(partition, keys, copies)
+        bad += map(_finding, harms)
+        steps.append((partition, planned))
+    work = _shared_out(steps, spark.sparkContext.defaultParallelism * _TASKS_A_CORE)
+    lineage.read(work)
+    rows = for_each(spark, list(work), examine_rows, columns.AUDIT, place=place, work=work).collect()
+    bad += map(of_row, rows)
+    bad.sort(key=lambda finding: (finding.partition, finding.offset or 0))
+    harmed = {finding.partition for finding in bad}
+    findings = bad + [_sound(each, planned, keys) for each, planned in steps if each.name not in harmed]
+    lineage.found(findings)
+    return findings
+
+
+def sealed_partitions(place: Place) -> Sequence[Sealable]:
+    """LogError when there is no log."""
+    if isinstance(place, InKafka):
+        return in_topics(KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings)))
+    return segmented(Path(place))
+
+
+def examine_rows(stretch: Range, place: Place, work: Mapping[Range, Sequence[Step]]) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: rows of AUDIT about what does not hold in some successive stretches."""
+    [partition] = [each for each in sealed_partitions(place) if each.name == stretch.partition]
+    harms = (examine(partition, step) for step in work[stretch])
+    rows = [_finding(harm).row() for harm in harms if harm is not None]
+    if rows:
+        yield batch_of(rows, columns.AUDIT)
+
+
+def _shared_out(steps: Sequence[tuple[Sealable, list[Step]]], tasks: int) -> dict[Range, list[Step]]:
+    """Successive stretches for each task, of about as many records."""
+    records = sum(_records(step) for _, planned in steps for step in planned)
+    work: dict[Range, list[Step]] = {}
+    for partition, planned in steps:
+        some: list[Step] = []
+        for number, step in enumerate(planned, 1):
+            some.append(step)
+            if number == len(planned) or sum(map(_records, some)) * tasks >= records:
+                seals = some[0].stored.seal, some[-1].stored.seal
+                stretch = Range(partition.name, seals[0].base_offset, seals[1].next_offset)
+                work.setdefault(stretch, []).extend(some)  # there may be two seals of one stretch
+                some = []
+    return work
+
+
+def _records(step: Step) -> int:
+    return step.stored.seal.next_offset - step.stored.seal.base_offset
+
+
+def _finding(harm: Harm) -> Finding:
+    return Finding(SEALS, False, harm.partition, harm.offset, None, None, harm.what)
+
+
+def _sound(partition: Sealable, steps: Sequence[Step], keys: Keys | None) -> Finding:
+    reached = max((step.stored.seal.next_offset for step in steps), default=0)
+    signed = ", ".join(sorted({step.stored.key[:16] for step in steps})) or "nobody"
+    unsealed = partition.next_offset - reached
+    detail = f"{len(steps)} seals up to offset {reached}, {unsealed} offsets behind it not sealed"
+    detail += f", signed by {signed}" if keys is not None else ", signatures not checked (--public-key)"
+    return Finding(SEALS, True, partition.name, None, None, None, detail)

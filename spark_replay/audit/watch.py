@@ -1,0 +1,261 @@
+"""`watch`: the audit of a history in Kafka that goes on as the history does (Structured Streaming).
+
+    watch(spark, InKafka("localhost:9092"), Path("WATCH"), once=True).violations
+
+Each micro-batch folds the new records of each partition on top of the audit that the batch before put down
+(state_file.py), with the checks of fold.py at every offset; so a stream finds what an audit of the whole finds.
+Policies are held against the metadata log, which the driver reads on.
+
+    WATCH/spark            Spark's own checkpoint: which offsets belong to which batch
+    WATCH/queues-N         the audit of each partition after the last batches
+    WATCH/reports.jsonl    one line a batch, the same as is reported
+
+A batch that was begun and not finished is done again with the same offsets, and is reported once. `lag_ms` is how long
+the oldest event that is not audited yet has been in Kafka.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.single_object import FramedDecoder
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.fold import AuditProduct
+from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, rows_for_driver
+from rewindmq.spark_replay.audit.state_file import AuditStates
+from rewindmq.spark_replay.fold import fold_events, groups_of
+from rewindmq.spark_replay.history.events import canonical_json
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
+from rewindmq.spark_replay.location.log import Group, InKafka, open_log
+from rewindmq.spark_replay.location.ranges import Range, joined
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+# A row by which a partition's task tells the driver how far it came; it is no finding
+PROGRESS = "progress"
+_LOOK_SECONDS = 0.2
+# How Spark 4.1's Kafka source fails when it has done an unfinished batch again (SPARK-55271). The batch is done then,
+# and the query can be started.
+_DONE_AGAIN = '"scala.Option.get()" is null'
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """`offset`: of the next event. `quarantined`: events that made no sense, since the beginning."""
+
+    offset: int
+    events: int
+    quarantined: int
+    lag_events: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchReport:
+    batch: int
+    time: str
+    events: int
+    partitions: dict[str, PartitionReport]
+    violations: list[Finding]
+
+    def line(self) -> str:
+        """For people."""
+        parts = [f"batch {self.batch}: {self.events} events, {len(self.violations)} violations"]
+        for name, at in self.partitions.items():
+            behind = f"{at.lag_events} events ({at.lag_ms} ms) behind" if at.lag_events else "at the end"
+            quarantined = f", {at.quarantined} quarantined" if at.quarantined else ""
+            parts.append(f"{name} at {at.offset}, {behind}{quarantined}")
+        return "; ".join(parts)
+
+
+class Watch:
+    """A watch while it runs. `stop()` may be called from anywhere: the batch that is being folded is finished first."""
+
+    def __init__(self, place: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = str(directory.resolve())
+        self.partitions: list[PartitionLog] = list(open_log(place).queues)
+        self.book = PolicyBook(place)
+        self.reports = Reports(directory / "reports.jsonl")
+        self.fail_fast = fail_fast
+        self.report = report
+        self.violations = 0
+        self.stretches: dict[str, Range] = {}  # what was audited by this watch
+        self.told: set[Finding] = set()  # of policies, which are looked at anew after each batch
+        self.stopping = threading.Event()
+        self.folding = threading.Lock()
+
+    def stop(self) -> None:
+        self.stopping.set()
+
+    def fold(self, frame: "DataFrame", batch: int) -> None:
+        """A micro-batch."""
+        with self.folding:
+            if self.stopping.is_set():
+                raise Stopped
+            task = partial(fold_batch, self.directory, batch)
+            found = to_records(frame).mapInArrow(task, columns.spark_schema(columns.AUDIT)).collect()
+            report = self._report(batch, found)
+            if not self.reports.add(report):
+                return
+            self.violations += len(report.violations)
+            self.report(report)
+            if report.violations and self.fail_fast:
+                self.stop()
+
+    def _report(self, batch: int, rows: list[Any]) -> BatchReport:
+        self.book.read_on()
+        violations = [of_row(row) for row in rows if row.check not in (WAS_IN_FORCE, IS_IN_FORCE, PROGRESS)]
+        for finding in self.book.check([row for row in rows if row.check in (WAS_IN_FORCE, IS_IN_FORCE)]):
+            at_no_offset = Finding(finding.check, False, finding.partition, None, finding.queue, None, finding.detail)
+            if at_no_offset not in self.told:
+                self.told.add(at_no_offset)
+                violations.append(finding)
+        told = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
+        audited = [Range(name, at.pop("begun"), at["offset"]) for name, at in told.items()]
+        self.stretches = joined([*self.stretches.values(), *audited])
+        partitions = {
+            partition.name: PartitionReport(**told[partition.name], **_lag(partition, told[partition.name]["offset"]))
+            for partition in self.partitions
+            if partition.name in told
+        }
+        events = sum(at.events for at in partitions.values())
+        return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
+
+    def tell(self) -> None:
+        """To the run's lineage."""
+        lineage.read([*self.stretches.values(), self.book.reach])
+        what = f"{self.violations} violations, listed in {self.reports.path.name}"
+        lineage.found([Finding("watch", not self.violations, "all", None, None, None, what)])
+
+    def run(self, query: "StreamingQuery") -> None:
+        """Until it is told to stop or the query ends; raises what ended that. A signal to stop may have gone to the JVM
+        too, and then nothing of it answers any more; a batch that was cut off is done again when the watch goes on."""
+        try:
+            while query.isActive:
+                if self.stopping.wait(_LOOK_SECONDS):
+                    with self.folding:
+                        pass  # a batch that had begun is finished, and no other begins
+                    query.stop()
+            query.awaitTermination()
+        except Exception:
+            if not self.stopping.is_set():
+                raise
+
+
+class Stopped(Exception):
+    """The watch was told to stop before this batch."""
+
+
+def watch(
+    spark: "SparkSession", place: InKafka, directory: Path, interval_s: float = 10.0, batch_events: int = 1_000_000,
+    fail_fast: bool = False, once: bool = False, report: Callable[[BatchReport], None] = lambda report: None,
+    started: Callable[[Watch], None] = lambda watch: None,
+) -> Watch:  # fmt: skip
+    """Audit what was appended since the watch of this directory stopped (all, in a new one), look again every
+    `interval_s`, and go on until it is stopped; `once`: until all that is there now is audited. Batches have about
+    `batch_events`. `started` is given the watch before it begins. LogError when Kafka or a topic is not there."""
+    watching = Watch(place, directory, fail_fast, report)
+    started(watching)
+    reader = kafka_options(spark.readStream.format("kafka"), place, range(len(watching.partitions)))
+    stream = load(reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(batch_events)))
+    writer = stream.writeStream.foreachBatch(watching.fold).option("checkpointLocation", str(directory / "spark"))
+    trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_s} seconds")
+    try:
+        watching.run(trigger.start())
+    except Exception as error:
+        if _DONE_AGAIN not in str(error):
+            raise
+        watching.run(trigger.start())
+    finally:
+        watching.tell()
+    return watching
+
+
+def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: the new records of one partition, on top of what was put down before this batch."""
+    name, groups = groups_of(batches)
+    if name is None:
+        return
+    states = AuditStates(Path(directory), name)
+    product = states.before(batch)
+    events, begun = product.events, product.machine.next_offset
+    for found in fold_events(product, product.machine, _on_top(product, groups), FramedDecoder()):
+        bad = found.filter(_not(found.column("ok")))
+        if bad.num_rows:
+            yield bad
+    states.save(batch, product)
+    told = {
+        "begun": begun,
+        "offset": product.machine.next_offset,
+        "events": product.events - events,
+        "quarantined": product.quarantined,
+    }
+    rows = [row for row in rows_for_driver(product) if row[0] == IS_IN_FORCE or row[3] >= begun]
+    rows.append((PROGRESS, True, name, None, None, None, canonical_json(told)))
+    yield batch_of(rows, columns.AUDIT)
+
+
+def _on_top(product: AuditProduct, groups: Iterator[Group]) -> Iterator[Group]:
+    """The same groups, verified to follow what was folded before. LogError."""
+    at = product.machine.next_offset
+    for group in groups:
+        first = group[0][0]
+        if first < at or (at == 0 and first > 0):
+            what = "its beginning is gone from Kafka, or the audit's state from the directory of the watch"
+            raise LogError(f"{product.partition}: the audit stands at offset {at} and was given offset {first}: {what}")
+        yield group
+        at = group[0][-1] + 1
+
+
+def _not(column: Any) -> Any:
+    import pyarrow.compute
+
+    return pyarrow.compute.invert(column)
+
+
+def _lag(partition: PartitionLog, offset: int) -> dict[str, int]:
+    """What is behind `offset`. At the end there may be offsets that are no records (ends of transactions)."""
+    for block in partition.read(offset):
+        assert block.timestamps_ms is not None, "Kafka says times"
+        waiting = int(time.time() * 1000) - block.timestamps_ms[0]
+        return {"lag_events": partition.next_offset - block.first_offset, "lag_ms": max(0, waiting)}
+    return {"lag_events": 0, "lag_ms": 0}
+
+
+class Reports:
+    """The file of reports, a line each. A batch that is done again is not reported again."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.last = -1
+        if path.exists():
+            content = path.read_bytes()
+            whole = content[: content.rfind(b"\n") + 1]
+            if whole != content:  # it ended while it wrote
+                path.write_bytes(whole)
+            if whole:
+                self.last = json.loads(whole.splitlines()[-1])["batch"]
+
+    def add(self, report: BatchReport) -> bool:
+        """Whether it was new."""
+        if report.batch <= self.last:
+            return False
+        with self.path.open("ab") as file:
+            file.write(json.dumps(asdict(report), ensure_ascii=False).encode() + b"\n")
+        self.last = report.batch
+        return True

@@ -1,0 +1,136 @@
+"""Commands that say whether a history holds, with status 1 when it does not: audit, verify, cut, watch."""
+
+import functools
+import signal
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rewindmq.spark_replay.commands.exit_status import EX_DATAERR
+from rewindmq.spark_replay.commands.location_options import with_place, with_topics
+from rewindmq.spark_replay.commands.options import require_makeable, require_writable, snapshots_option, start_spark
+from rewindmq.spark_replay.location.log import InKafka, Place
+
+
+@click.command()
+@with_place
+@click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
+@click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
+@click.option(
+    "--public-key",
+    "public_keys",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Of who seals the log, PEM: its seals must be there, and signed with it. May be given again.",
+)
+@click.option(
+    "--copies",
+    type=click.Path(path_type=Path),
+    help="Seals that are kept elsewhere, a file or a directory: all must still be there.",
+)
+@snapshots_option
+@click.option("--since-last", is_flag=True, help="Only what came since the last ledger in --snapshots.")
+@click.option(
+    "--progress/--no-progress",
+    "shown",
+    default=None,
+    help="Say on stderr how far it is; at a terminal, if neither is given.",
+)
+def audit(
+    place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None,
+    snapshots: Path | None, since_last: bool, shown: bool | None,
+) -> int:  # fmt: skip
+    """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
+    from rewindmq.engine.log.seals.seal import public_keys as read_keys
+    from rewindmq.engine.log.seals.seal import read_copies
+    from rewindmq.spark_replay.audit.audit import audit as audit_of
+    from rewindmq.spark_replay.audit.audit import ledgers_beside
+    from rewindmq.spark_replay.audit.ledger_files import count_kept
+    from rewindmq.spark_replay.audit.seals import check_seals
+    from rewindmq.spark_replay.commands.progress import progress
+    from rewindmq.spark_replay.commands.report import print_report
+    from rewindmq.spark_replay.commands.report_html import report_html
+
+    if page is not None:
+        require_writable("--html", page)
+    keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
+    own = ledgers_beside(place, snapshots, since_last)
+    spark = start_spark(place)
+    with progress(spark, "audit", shown, lambda: "" if own is None else f"{count_kept(own)} ledgers kept"):
+        findings = check_seals(spark, place, keys or None, kept) + audit_of(spark, place, snapshots, since_last)
+    print_report(findings, form)
+    if page is not None:
+        page.write_text(report_html(findings, str(place)), encoding="utf-8")
+    if any(finding.corrupt for finding in findings):
+        return EX_DATAERR
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+@click.command()
+@with_place
+@snapshots_option
+@click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
+def verify(place: Place, snapshots: Path | None, form: str) -> int:
+    """Fold the chunks between snapshots all at once: does each give the next snapshot, and the last one RocksDB?"""
+    from rewindmq.spark_replay.commands.report import print_report
+    from rewindmq.spark_replay.snapshots.external import own_snapshots
+    from rewindmq.spark_replay.snapshots.verify import verify as verify_chunks
+
+    own_snapshots(place, snapshots)
+    findings = verify_chunks(start_spark(place), place, snapshots)
+    print_report(findings, form, "verify")
+    return 0 if all(finding.ok for finding in findings) else 1
+
+
+@click.command()
+@with_place
+@click.option("--every", default=1_000_000, type=click.IntRange(1), show_default=True, help="Events.")
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
+def cut(place: Place, every: int, out: Path) -> None:
+    """Make snapshots of a history that has few or none, or of what came since the last time."""
+    from dataclasses import asdict
+
+    from rewindmq.spark_replay.snapshots.build import cut as cut_log
+    from rewindmq.spark_replay.snapshots.build import prepare
+
+    require_makeable("--out", out)
+    prepare(place, every, out)
+    click.echo(dumps(asdict(cut_log(start_spark(place), place, every, out))))
+
+
+@click.command("watch")
+@with_topics
+@click.option(
+    "--checkpoint", required=True, type=click.Path(file_okay=False, path_type=Path),
+    help="A directory of this watch's own: it goes on from there.",
+)  # fmt: skip
+@click.option("--interval", default=10.0, type=click.FloatRange(0.1), show_default=True, help="Seconds.")
+@click.option("--batch-events", default=1_000_000, type=click.IntRange(1), show_default=True, help="About so many.")
+@click.option("--fail-fast", is_flag=True, help="End with status 1 when something is found.")
+@click.option("--once", is_flag=True, help="End when all there is now is audited; status 1 if something was found.")
+@click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
+def watch_command(
+    place: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
+) -> int:  # fmt: skip
+    """Audit a history in Kafka as it goes on, until SIGTERM or SIGINT; a line for each batch with events."""
+    from rewindmq.spark_replay.audit.watch import Watch, watch
+    from rewindmq.spark_replay.commands.report import print_batch
+
+    require_makeable("--checkpoint", checkpoint)
+    before: dict[int, Any] = {}
+
+    def stop_on_signals(watching: Watch) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, lambda *_: watching.stop())
+
+    try:
+        done = watch(
+            start_spark(place), place, checkpoint, interval, batch_events, fail_fast, once,
+            functools.partial(print_batch, form=form), stop_on_signals,
+        )  # fmt: skip
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return 1 if done.violations and (fail_fast or once) else 0

@@ -1,0 +1,45 @@
+"""Exit status of the commands, and the one line that goes with it: 0 done; 1 an audit found something; 64 a wrong
+argument; 65 the data cannot be used (a corrupt log, a newer version's, a time outside the history); 69 Spark does not
+start, or Kafka or a broker is not there; 70 a defect of ours."""
+
+import click
+
+from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
+from rewindmq.projections.machine.machine import NewerHistory
+from rewindmq.projections.rewind import OutsideHistory, RewindError, UnreadableTime
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+EX_USAGE, EX_DATAERR, EX_UNAVAILABLE, EX_SOFTWARE = 64, 65, 69, 70
+INTERRUPTED = 130
+
+
+def status_of(error: Exception) -> int:
+    """Says on stderr what went wrong."""
+    if isinstance(error, click.Abort):
+        return INTERRUPTED
+    if isinstance(error, click.ClickException):
+        return _complain(EX_USAGE, error.format_message())
+    if isinstance(error, NoAnswer):
+        return _complain(EX_UNAVAILABLE, str(error))
+    if isinstance(error, OutsideHistory | CorruptLog | LogError | NewerHistory):
+        return _complain(EX_DATAERR, str(error))
+    if isinstance(error, RewindError):
+        return _complain(EX_USAGE, str(error))
+    return _spark_failure(error)
+
+
+def _spark_failure(error: Exception) -> int:
+    """An error in a worker arrives as text: find ours in it."""
+    name, line = cause_of(error)
+    if name in ("NoSpark", "Refused", NoAnswer.__name__):
+        return _complain(EX_UNAVAILABLE, line)
+    data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
+    if name in (BadRequest.__name__, UnreadableTime.__name__):
+        return _complain(EX_USAGE, line)
+    return _complain(EX_DATAERR if name in data_errors else EX_SOFTWARE, line)
+
+
+def _complain(status: int, line: str) -> int:
+    click.echo(f"spark_replay: {line}", err=True)
+    return status

@@ -1,0 +1,91 @@
+"""The options that say where the history is, for every command."""
+
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rewindmq.engine.log.kafka.clients import KafkaClients
+from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
+from rewindmq.spark_replay.commands.output import nobody_reads
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.kafka_settings import read_settings
+from rewindmq.spark_replay.location.log import InKafka, Place, open_log
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+_DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
+_TOPICS = (
+    click.option("--prefix", "--kafka-prefix", "prefix", default="rewindmq", show_default=True,
+                 help="Of the names of its topics."),
+    click.option("--kafka-setting", "settings", metavar="KEY=VALUE", multiple=True,
+                 help="One more setting of the Kafka clients (librdkafka's names), as for security."),
+    click.option("--kafka-config", "settings_file", type=click.Path(dir_okay=False, path_type=Path),
+                 help="A file of such settings, a line each: for those that are secret."),
+)  # fmt: skip
+_KAFKA = click.option("--kafka", help="Instead of it: the log is in this Kafka, host:port (more are comma separated).")
+_KAFKA_ONLY = click.option(
+    "--kafka", required=True, help="The Kafka that the log is in, host:port (more are comma separated)."
+)
+
+
+def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
+    """A data directory or topics of a Kafka; the command gets it as `place`."""
+
+    @functools.wraps(command)
+    def found(data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...],
+              settings_file: Path | None, **others: Any) -> Any:  # fmt: skip
+        return _as_run(command, _existing(data, kafka, prefix, settings, settings_file), others)
+
+    return _wrapped(found, (_DATA, _KAFKA, *_TOPICS))
+
+
+def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Topics of a Kafka, as `place`."""
+
+    @functools.wraps(command)
+    def found(kafka: str, prefix: str, settings: tuple[str, ...], settings_file: Path | None, **others: Any) -> Any:
+        return _as_run(command, _existing(None, kafka, prefix, settings, settings_file), others)
+
+    return _wrapped(found, (_KAFKA_ONLY, *_TOPICS))
+
+
+def _as_run(command: Callable[..., Any], place: Place, others: dict[str, Any]) -> Any:
+    """The command, with its lineage: where there is any, it begins when Spark is there."""
+    name = click.get_current_context().info_name or ""
+    files = [others.get("out"), others.get("page"), others.get("checkpoint")]
+    with lineage.run(name, place, queue=others.get("queue"), files=files):
+        status = 0
+        try:
+            status = command(place=place, **others)
+            sys.stdout.flush()
+        except BrokenPipeError:  # which click would make status 1, as if an audit had found something
+            nobody_reads()
+        return status
+
+
+def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], ...]) -> Callable[..., Any]:
+    return functools.reduce(lambda wrapped, option: option(wrapped), reversed(options), command)
+
+
+def _existing(
+    data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
+) -> Place:
+    """A directory as an absolute path, which workers may be given, or topics. BadRequest; LogError when there is no
+    log, NoAnswer when nobody says so."""
+    if (data is None) == (kafka is None):
+        raise BadRequest("where is the history: --data, or --kafka?")
+    if data is not None and not data.is_dir():
+        raise BadRequest(f"{data}: no such directory")
+    if data is not None and (settings or settings_file is not None):
+        raise BadRequest("--kafka-setting and --kafka-config are about a --kafka")
+    place: Place
+    if data is not None:
+        place = str(data.resolve())
+    else:
+        place = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
+        KafkaClients(place.bootstrap, dict(place.settings)).require_answer(FIRST_ANSWER_SECONDS)
+    open_log(place)
+    return place

@@ -1,0 +1,65 @@
+"""What the commands have in common: options, where a table goes, the Spark session of a command."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+queue_option = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
+format_option = click.option(
+    "--format", "form", default="table", show_default=True,
+    type=click.Choice(["table", "json", "csv", "parquet", "delta"]),
+)  # fmt: skip
+out_option = click.option(
+    "--out", type=click.Path(path_type=Path), help="A directory to write to (parquet and delta need one)."
+)
+without_option = click.option(
+    "--without", "left_out", multiple=True,
+    help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME (or mark:NAME); with"
+    " commas: all of them at once. May be given again.",
+)  # fmt: skip
+snapshots_option = click.option(
+    "--snapshots", type=click.Path(path_type=Path),
+    help="Snapshots to begin from (of `cut`, or a node's), and not those beside the log.",
+)  # fmt: skip
+
+
+def require_out(form: str, out: Path | None) -> None:
+    if form in ("parquet", "delta") and out is None:
+        raise BadRequest(f"--format {form}: say where with --out")
+    if out is not None and out.exists():
+        raise BadRequest(f"--out: {out} exists already")
+    if out is not None:
+        require_makeable("--out", out)
+
+
+def require_makeable(option: str, directory: Path) -> None:
+    """BadRequest unless there is such a directory, or it can be made."""
+    there = next(each for each in (directory, *directory.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise BadRequest(f"{option}: {directory} cannot be written: {there} is no directory that can be written to")
+
+
+def require_writable(option: str, file: Path) -> None:
+    """BadRequest unless such a file can be written, into a directory that is there."""
+    if not file.absolute().parent.is_dir():
+        raise BadRequest(f"{option}: {file} cannot be written: there is no directory {file.parent}")
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        raise BadRequest(f"{option}: {file} cannot be written")
+
+
+def start_spark(place: Place) -> Any:
+    from pyspark.logger import PySparkLogger
+
+    from rewindmq.spark_replay.session import session
+
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
+    spark = session(records_in_java=isinstance(place, InKafka))
+    lineage.begin(spark)
+    return spark

@@ -1,0 +1,189 @@
+"""Tables on stdout or in files: JSON as an array of objects, CSV and aligned text for people, Parquet by Spark.
+
+Times are ISO 8601 in UTC with milliseconds. Bodies are text when they are UTF-8, else base64 and `body_encoding` says
+so. Properties are shown decoded, under AMQP's names; what cannot be decoded is shown as base64.
+"""
+
+import base64
+import csv
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from rewindmq.spark_replay.commands.failures import NoSpark
+from rewindmq.spark_replay.history.properties import plain, properties_object
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameWriter
+
+    from rewindmq.spark_replay.history.state import State
+
+# Formats that are directories, written by Spark; the second needs a connector
+TABLES = ("parquet", "delta")
+DELTA = (
+    "--packages io.delta:delta-spark_4.1_2.13:4.1.0 "
+    "--conf spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension "
+    "--conf spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog"
+)
+# No such format; a class of it is missing; not set up for it
+_NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "CONFIGURE_SPARK_SESSION_WITH_EXTENSION_AND_CATALOG")
+_JSON_COLUMNS = ("arguments", "effective_policy_definition")
+
+
+def nobody_reads() -> None:
+    """Who read our stdout closed it (`| head`): what is still written goes nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_states(states: "Sequence[tuple[str | None, State]]", messages: bool, form: str) -> None:
+    """States as `state-at` prints them, each with its moment (None: there is only one): one object a queue, ordered by
+    vhost and name within a moment."""
+    queues: list[dict[str, Any]] = []
+    for moment, state in states:
+        found: list[dict[str, Any]] = []
+        for row in state.rows.toLocalIterator():
+            if row.queue is not None:
+                said = {} if moment is None else {"moment": moment}
+                found.append(said | queue_object(row.queue.asDict(recursive=True), messages))
+            else:
+                found[-1]["messages_list"].append(message_object(row.message.asDict(recursive=True)))
+        queues += sorted(found, key=lambda queue: (queue["vhost"], queue["queue"]))
+    if form == "table":
+        _print_queue_tables(queues, messages)
+        return
+    for queue in queues:
+        if messages:
+            queue["messages"] = queue.pop("messages_list")
+    print_json(queues, sys.stdout)
+
+
+def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
+    """A row of QUEUES as JSON: `name` as rabbitmqctl calls it, too."""
+    found = {name: plain(value) for name, value in row.items()}
+    for name in _JSON_COLUMNS:
+        found[name] = json.loads(found[name])
+    found["counters"] = dict(sorted(found["counters"].items()))
+    found["name"] = found["queue"]
+    if messages:
+        found["messages_total"] = found["messages"]
+        found["messages_list"] = []
+    return found
+
+
+def message_object(row: dict[str, Any]) -> dict[str, Any]:
+    found = {name: plain(value) for name, value in row.items() if name not in ("properties", "body")}
+    found["properties"] = properties_object(bytes(row["properties"] or b""))
+    try:
+        found["body"] = bytes(row["body"] or b"").decode()
+        found["body_encoding"] = "utf-8"
+    except UnicodeDecodeError:
+        found["body"] = base64.b64encode(row["body"]).decode()
+        found["body_encoding"] = "base64"
+    return found
+
+
+def write_frame(frame: "DataFrame", form: str, out: Path | None) -> None:
+    """All rows, in the frame's order, to stdout or as files below `out`."""
+    if form in TABLES:
+        assert out is not None, "the command asked for it"
+        save(frame.write, form, out)
+        return
+    if out is None:
+        _write_rows(frame, form, sys.stdout)
+        return
+    out.mkdir(parents=True)
+    suffix = "txt" if form == "table" else form
+    with (out / f"part-0.{suffix}").open("w") as target:
+        _write_rows(frame, form, target)
+
+
+def save(writer: "DataFrameWriter", form: str, out: Path) -> None:
+    """As one of TABLES. NoSpark when Spark has no such format, or is not set up for it."""
+    try:
+        writer.format(form).save(str(out))
+    except Exception as error:  # Delta has several, and none that pyspark knows
+        if form == "delta" and any(name in str(error) for name in _NO_DELTA):
+            raise NoSpark(f"Spark has no Delta format: PYSPARK_SUBMIT_ARGS='{DELTA} pyspark-shell'") from error
+        raise
+
+
+def _write_rows(frame: "DataFrame", form: str, target: TextIO) -> None:
+    names = frame.columns
+    rows = (row.asDict(recursive=True) for row in frame.toLocalIterator())
+    if form == "json":
+        print_json(({name: plain(value) for name, value in row.items()} for row in rows), target)
+    elif form == "csv":
+        writer = csv.writer(target)
+        writer.writerow(names)
+        writer.writerows([_cell(value) for value in row.values()] for row in rows)
+    else:
+        print_table(names, ([_cell(value) for value in row.values()] for row in rows), target)
+
+
+def print_json(objects: Iterable[Any], target: TextIO) -> None:
+    """A JSON array, one object a line, written as they come: nothing before the first is there."""
+    separator = "[\n"
+    for item in objects:
+        target.write(separator + json.dumps(item, ensure_ascii=False))
+        separator = ",\n"
+    target.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def print_table(names: list[str], rows: Iterable[list[str]], target: TextIO, page: int = 10_000) -> None:
+    """Aligned columns without the empty ones; widths are set per page, so that any length can be printed. Without any
+    rows all names, so that nothing found does not look like nothing done."""
+    pages = _pages(([printable(cell) for cell in row] for row in rows), page)
+    first = next(pages, None)
+    if first is None:
+        target.write("  ".join(names) + "\n")
+        return
+    for lines in chain((first,), pages):
+        used = [i for i in range(len(names)) if any(line[i] for line in lines)]
+        widths = {i: max(len(names[i]), *(len(line[i]) for line in lines)) for i in used}
+        for line in [names, *lines]:
+            target.write("  ".join(line[i].ljust(widths[i]) for i in used).rstrip() + "\n")
+
+
+def printable(text: str) -> str:
+    """For people: what clients wrote must not speak to a terminal, nor look like lines of ours."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _pages(rows: Iterable[list[str]], page: int) -> Iterator[list[list[str]]]:
+    lines: list[list[str]] = []
+    for row in rows:
+        lines.append(row)
+        if len(lines) == page:
+            yield lines
+            lines = []
+    if lines:
+        yield lines
+
+
+_QUEUE_TABLE = (
+    "vhost", "queue", "type", "policy", "messages_ready", "messages_unacknowledged", "message_bytes_ready", "consumers",
+)  # fmt: skip
+_MESSAGE_TABLE = (
+    "queue", "message_id", "state", "position", "size", "redelivered", "delivery_count", "expires", "routing_key",
+    "body",
+)  # fmt: skip
+
+
+def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:
+    of_queue, of_message = ["moment", *_QUEUE_TABLE], ["moment", *_MESSAGE_TABLE]  # an empty column is not shown
+    print_table(of_queue, [[_cell(queue.get(name)) for name in of_queue] for queue in queues], sys.stdout)
+    if messages:
+        found = [{"moment": queue.get("moment"), **each} for queue in queues for each in queue["messages_list"]]
+        sys.stdout.write("\n")
+        print_table(of_message, [[_cell(m[name])[:60] for name in of_message] for m in found], sys.stdout)
+
+
+def _cell(value: Any) -> str:
+    value = plain(value)
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,159 @@
+"""Commands that show the history and the queues as they were: state-at, history, keep-history, biography, diff, slo."""
+
+from json import dumps
+from pathlib import Path
+
+import click
+
+from rewindmq.spark_replay.commands.location_options import with_place
+from rewindmq.spark_replay.commands.options import (
+    format_option,
+    out_option,
+    queue_option,
+    require_makeable,
+    require_out,
+    snapshots_option,
+    start_spark,
+)
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+
+@click.command("state-at")
+@with_place
+@click.option(
+    "--time",
+    "times",
+    multiple=True,
+    help="ISO 8601 or epoch milliseconds; everything logged up to it has happened. May be given again.",
+)
+@click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
+@click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
+@queue_option
+@snapshots_option
+@click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
+@click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
+def state_at(
+    place: Place, times: tuple[str, ...], offsets: str | None, mark: str | None, queue: str | None,
+    snapshots: Path | None, messages: bool, form: str,
+) -> None:  # fmt: skip
+    """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
+    from rewindmq.spark_replay.commands.output import print_states
+    from rewindmq.spark_replay.history.state import plan_state, state_frame
+
+    if mark is not None and (times or offsets is not None):
+        raise BadRequest("give one of --time, --offsets and --mark")
+    asked: list[str | None] = [f"mark:{mark}"] if mark is not None else list(dict.fromkeys(times)) or [None]
+    plans = [plan_state(place, time, offsets, snapshots) for time in asked]
+    spark = start_spark(place)
+    states = [state_frame(spark, plan, queue, messages) for plan in plans]
+    named = asked if len(asked) > 1 else [None]
+    print_states(list(zip(named, states, strict=True)), messages, form)
+
+
+@click.command()
+@with_place
+@click.option("--from", "start", help="From this time, or mark:NAME, on.")
+@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@queue_option
+@snapshots_option
+@format_option
+@out_option
+def history(
+    place: Place, start: str | None, end: str | None, queue: str | None, snapshots: Path | None, form: str,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """What came of every event: one row an outcome."""
+    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.history.history import history_frame, plan_history
+
+    require_out(form, out)
+    options = {"startingTimestamp": start, "endingTimestamp": end}
+    stretches = plan_history(place, {name: value for name, value in options.items() if value is not None}, snapshots)
+    write_frame(history_frame(start_spark(place), place, stretches, queue, snapshots), form, out)
+
+
+@click.command("keep-history")
+@with_place
+@queue_option
+@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
+@click.option("--format", "form", default="parquet", type=click.Choice(["parquet", "delta"]), show_default=True)
+def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
+    """Add what is new since the last run to a history that is kept in files, or as a Delta table."""
+    from dataclasses import asdict
+
+    from rewindmq.spark_replay.history.incremental import keep_history as keep
+    from rewindmq.spark_replay.history.incremental import read_progress
+
+    require_makeable("--out", out)
+    read_progress(out, queue, form)
+    click.echo(dumps(asdict(keep(start_spark(place), place, out, queue, form))))
+
+
+@click.command()
+@with_place
+@click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
+@queue_option
+@format_option
+@out_option
+def biography(place: Place, message: str, queue: str | None, form: str, out: Path | None) -> None:
+    """What happened to one message, and to the dead letters that came of it."""
+    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.history.history import biography as biography_of
+    from rewindmq.spark_replay.history.history import require_message
+
+    require_out(form, out)
+    require_message(place, message)
+    write_frame(biography_of(start_spark(place), place, message, queue), form, out)
+
+
+@click.command()
+@with_place
+@click.option(
+    "--from", "start", required=True, help='The first moment: a time, mark:NAME, or offsets such as {"queues-0": 12}.'
+)
+@click.option("--to", "end", help="The second one; now, if it is not given.")
+@click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
+@queue_option
+@format_option
+@out_option
+def diff(
+    place: Place, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
+) -> None:
+    """What came into the queues and what left them between two moments, and why."""
+    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
+
+    require_out(form, out)
+    moments = plan_moments(place, start, end)
+    frame = diff_frame(start_spark(place), *moments, queue)
+    if summary:
+        from pyspark.sql import functions as f
+
+        keys = ("vhost", "queue", "outcome", "rule", "user")
+        frame = frame.groupBy(*keys).agg(f.sum("change").alias("change")).orderBy(*keys)
+    write_frame(frame, form, out)
+
+
+@click.command()
+@with_place
+@click.option("--from", "start", help="From this time, or mark:NAME, on.")
+@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
+@click.option("--every", help="A row for each stretch of this length: 5 minutes, 1 hour.")
+@queue_option
+@format_option
+@out_option
+def slo(
+    place: Place, start: str | None, end: str | None, by: str, every: str | None, queue: str | None, form: str,
+    out: Path | None,
+) -> None:  # fmt: skip
+    """How long messages waited for their first delivery and stayed in their queue, and how many came back."""
+    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.history.slo import check, plan_slo
+    from rewindmq.spark_replay.history.slo import slo as slo_of
+
+    require_out(form, out)
+    check(by, every)
+    plan_slo(place, start, end)
+    write_frame(slo_of(start_spark(place), place, start, end, queue, by, every), form, out)

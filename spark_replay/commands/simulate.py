@@ -1,0 +1,100 @@
+"""Commands about what would have been, and what comes back: what-if, restore."""
+
+import sys
+from pathlib import Path
+
+import click
+
+from rewindmq.spark_replay.commands.location_options import with_place
+from rewindmq.spark_replay.commands.options import (
+    format_option,
+    out_option,
+    queue_option,
+    require_out,
+    start_spark,
+    without_option,
+)
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+
+@click.command("what-if")
+@with_place
+@click.option(
+    "--candidate", "texts", multiple=True,
+    help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
+)  # fmt: skip
+@without_option
+@click.option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
+@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@click.option(
+    "--show", default="summary", type=click.Choice(["summary", "fates", "depth", "assumptions"]), show_default=True
+)
+@click.option("--every", default=60.0, type=click.FloatRange(0.001), show_default=True, help="Seconds between depths.")
+@format_option
+@out_option
+def what_if(
+    place: Place, texts: tuple[str, ...], left_out: tuple[str, ...], start: str | None, end: str | None, show: str,
+    every: float, form: str, out: Path | None,
+) -> None:  # fmt: skip
+    """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
+    from rewindmq.spark_replay.commands.output import write_frame
+    from rewindmq.spark_replay.location.marks import plan_stretches
+    from rewindmq.spark_replay.what_if.candidates import candidate_without, check, parse_candidate
+    from rewindmq.spark_replay.what_if.exclusion import resolved
+    from rewindmq.spark_replay.what_if.what_if import what_if as what_if_of
+
+    require_out(form, out)
+    candidates = [parse_candidate(text) for text in texts] + ([candidate_without(left_out)] if left_out else [])
+    every_ms = max(1, round(every * 1000))
+    check(candidates, start, every_ms)
+    resolved(place, [rule for each in candidates if each.without for rule in each.without.rules])
+    plan_stretches(place, start, end)
+    tried = what_if_of(start_spark(place), place, candidates, start, end, every_ms)
+    write_frame(getattr(tried, show), form, out)
+
+
+@click.command()
+@with_place
+@queue_option
+@without_option
+@click.option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
+@click.option("--where", "condition", help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
+@click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
+@click.option("--user", default="guest", show_default=True)
+@click.option("--password", default="guest", envvar="REWINDMQ_PASSWORD", help="Or in REWINDMQ_PASSWORD.")
+@click.option("--to", help="Into this queue of the same vhost, instead of back into their own.")
+@click.option("--name", help="Each message comes back once under a name.")
+@click.option("--dry-run", is_flag=True, help="Only say what would come back.")
+def restore(
+    place: Place, queue: str | None, left_out: tuple[str, ...], time: str | None, condition: str | None, url: str,
+    user: str, password: str, to: str | None, name: str | None, dry_run: bool,
+) -> None:  # fmt: skip
+    """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
+    --without something into another one."""
+    from rewindmq.spark_replay.commands.output import nobody_reads, print_json
+    from rewindmq.spark_replay.location.marks import plan_stretches
+    from rewindmq.spark_replay.restore import Broker, bring_back, check_broker, find, without
+    from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved
+
+    if (condition is None) == (not left_out) or (time is not None and not left_out):
+        raise BadRequest("give --where, or --without (and --time, if you like)")
+    rules = [parse_rule(text) for text in left_out]
+    if rules and (queue is None or to is None or to == queue):
+        raise BadRequest("--without: say of which --queue, and into which other queue with --to")
+    resolved(place, rules)
+    plan_stretches(place, None, time)
+    broker = Broker(url, user, password)
+    check_broker(broker)
+    if condition is not None:
+        found = find(start_spark(place), place, condition, queue)
+    else:
+        assert queue is not None
+        found = without(start_spark(place), place, left_out, queue, time)
+        name = name or f"{queue} without {', '.join(left_out)}"
+    done = bring_back(found, broker, to, name, dry_run)
+    try:
+        print_json(done, sys.stdout)
+    except BrokenPipeError:  # what was asked for is done all the same
+        nobody_reads()
+        list(done)

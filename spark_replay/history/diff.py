@@ -1,0 +1,89 @@
+"""`diff`: what changed in the queues between two moments, by message and cause.
+
+    diff(spark, "DATA", "2026-11-21T09:00:00Z", "2026-11-21T10:00:00Z").groupBy("queue", "outcome").sum("change").show()
+
+A row is a row of HISTORY by which a message came into a queue (`change` 1) or left it (-1), so that for each queue
+
+    length at the end - length at the beginning = sum(change)
+
+and each row names the event that did it. A moment means what it means for `state_at`: everything logged up to it has
+happened, and what was due by then has expired; what time alone did at the end has no event (`event` is null).
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.fold import Feed, fold_events, fold_log, fold_quietly
+from rewindmq.spark_replay.history.outcomes import PUBLISHED, HistoryProduct
+from rewindmq.spark_replay.history.state import StatePlan, plan_state
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, Range, ending_time_ms, require_order
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def diff(
+    spark: "SparkSession", place: Place, start: str, end: str | None = None, queue: str | None = None
+) -> "DataFrame":
+    """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now), each an ISO 8601 time, epoch
+    milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a name in "/"): only that one.
+    BadRequest, OutsideHistory, CorruptLog."""
+    return diff_frame(spark, *plan_moments(place, start, end), queue)
+
+
+def plan_moments(place: Place, start: str, end: str | None) -> tuple[StatePlan, StatePlan]:
+    """Needs no Spark. BadRequest, OutsideHistory."""
+    require_order(start, end)
+    moments = plan_moment(place, start, future=False), plan_moment(place, end)
+    stretches_between(*moments)
+    return moments
+
+
+def plan_moment(place: Place, moment: str | None, future: bool = True) -> StatePlan:
+    """`future`: it may lie after now, when what is due by then has expired. Needs no Spark."""
+    if moment is not None and moment.lstrip().startswith("{"):
+        return plan_state(place, offsets=moment)
+    plan = plan_state(place, time=moment)
+    if not future and plan.clock_ms is not None:
+        ending_time_ms(str(plan.clock_ms), plan.clock_ms)
+    return plan
+
+
+def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: str | None) -> "DataFrame":
+    from pyspark.sql import functions as f
+
+    frame = fold_log(
+        spark, start.place, stretches_between(start, end), fold_diff, columns.HISTORY, start_ms=start.clock_ms,
+        end_ms=end.clock_ms, queue=queue,
+    )  # fmt: skip
+    came = f.col("outcome") == PUBLISHED
+    changes = frame.where(came | f.col("final"))
+    return changes.select(f.when(came, 1).otherwise(-1).cast("int").alias("change"), *columns.HISTORY.names)
+
+
+def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
+    """What each partition logged in between. BadRequest. Needs no Spark."""
+    begins = {at.partition: at.end for at in start.ends}
+    ends = {at.partition: at.end for at in end.ends}
+    if begins.keys() != ends.keys():
+        raise BadRequest(f"the moments are of different partitions: {', '.join(begins)}; {', '.join(ends)}")
+    backwards = [name for name, at in begins.items() if at > ends[name]]
+    if (start.clock_ms is not None and end.clock_ms is not None and start.clock_ms > end.clock_ms) or backwards:
+        raise BadRequest(BACKWARDS)
+    return [Range(name, at, ends[name]) for name, at in begins.items()]
+
+
+def fold_diff(feed: Feed, start_ms: int | None, end_ms: int | None, queue: str | None) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    machine, stretch = feed.machine, feed.stretch
+    groups = fold_quietly(machine, feed.groups, feed.decoder, stretch.start)
+    if start_ms is not None:
+        machine.advance(start_ms, [])
+    product = HistoryProduct(stretch.partition, queue)
+    yield from fold_events(product, machine, groups, feed.decoder)
+    if end_ms is not None:
+        product.time_passes(stretch.end, end_ms)
+        yield from product.take(True)

@@ -1,0 +1,136 @@
+"""`history`: one row an outcome, and `biography`: the rows that concern one message.
+
+    history(spark, "DATA").where("outcome = 'expired'").groupBy("queue", "rule").count()
+
+Rows come in log order within a partition; (partition, offset, ordinal) orders and identifies them.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.fold import Feed, beside, cut_at_snapshots, fold_feed, fold_frame, fold_log
+from rewindmq.spark_replay.history.outcomes import HistoryProduct, is_queue
+from rewindmq.spark_replay.location.log import Place, first_event_ms, open_log, selected
+from rewindmq.spark_replay.location.marks import by_offsets
+from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range, resolve
+from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
+from rewindmq.spark_replay.snapshots.external import own_snapshots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def history(
+    spark: "SparkSession", place: Place, options: Mapping[str, str] | None = None, queue: str | None = None,
+    snapshots: Path | None = None,
+) -> "DataFrame":  # fmt: skip
+    """The table HISTORY (columns.py) of the queue log at a place. `options` choose the stretch (location/ranges.py);
+    `queue` ("vhost/name", or a name in "/") only that queue; `snapshots`: a directory of an auditor's own
+    (snapshots/build.py). Raises BadRequest, OutsideHistory, CorruptLog."""
+    return history_frame(spark, place, plan_history(place, options or {}, snapshots), queue, snapshots)
+
+
+def plan_history(place: Place, options: Mapping[str, str], snapshots: Path | None = None) -> list[Range]:
+    """The stretches to fold, in order. One that `options` give a checkpoint (snapshots/checkpoints.py) begins there,
+    and is not cut. Needs no Spark."""
+    log = open_log(place)
+    own = own_snapshots(place, snapshots)
+    partitions = selected(log, "queues", options.get("partitions"))
+    wanted = resolve(partitions, by_offsets(log, options), first_event_ms(log))
+    forced = parse_checkpoints(options.get("fromCheckpoint"), wanted, own or beside(place))
+    stretches: list[Range] = []
+    for partition, stretch in zip(partitions, wanted, strict=True):
+        at = forced.get(stretch.partition)
+        if at is None:
+            stretches += cut_at_snapshots(place, [stretch], own)
+            continue
+        if partition.start_offset < stretch.start < at:
+            begins = f"the stretch asked for, which begins at {stretch.start}"
+            raise BadRequest(f"fromCheckpoint: {stretch.partition} at {at} lies beyond the beginning of {begins}")
+        stretches.append(FromCheckpoint(stretch.partition, max(at, stretch.start), stretch.end, at))
+    return stretches
+
+
+def history_frame(
+    spark: "SparkSession", place: Place, stretches: list[Range], queue: str | None = None,
+    snapshots: Path | None = None,
+) -> "DataFrame":  # fmt: skip
+    own = own_snapshots(place, snapshots)
+    return fold_log(spark, place, stretches, fold_history, columns.HISTORY, snapshots=own, queue=queue)
+
+
+def history_of(records: "DataFrame") -> "DataFrame":
+    """The table HISTORY of records that are in a DataFrame already (see `fold.fold_frame`)."""
+    return fold_frame(records, HistoryProduct, columns.HISTORY)
+
+
+def fold_history(feed: Feed, queue: str | None) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    return fold_feed(HistoryProduct(feed.stretch.partition, queue), feed)
+
+
+def biography(spark: "SparkSession", place: Place, message: str, queue: str | None = None) -> "DataFrame":
+    """Every row about one message, in order: from its publish to its end, and on through the queues that its dead
+    letters went to. `message` is "queues-0:123" (partition and offset of its publish), or the number alone when
+    `queue` or a single partition makes clear which is meant. BadRequest when there is no such message."""
+    require_message(place, message)
+    partition, message_id = parse_message(message)
+    rows = history(spark, place).where(f"message_id = {message_id} or origin is not null").collect()
+    found = {
+        _key(row)
+        for row in rows
+        if row.message_id == message_id
+        and partition in (None, row.partition)
+        and (queue is None or is_queue(queue, row.vhost, row.queue))
+    }
+    if not found:
+        raise BadRequest(f"no message {message}{f' in queue {queue}' if queue else ''} in the history")
+    if len({key[0] for key in found}) > 1:
+        which = ", ".join(sorted({f"{key[0]}:{message_id}" for key in found}))
+        raise BadRequest(f"message {message}: which partition? {which}")
+    reached = _with_dead_letters(found, [row for row in rows if row.origin is not None])
+    ids = ", ".join(sorted({str(key[3]) for key in reached}))
+    rows = [row for row in history(spark, place).where(f"message_id in ({ids})").collect() if _key(row) in reached]
+    rows.sort(key=lambda row: (row.timestamp, row.partition, row.offset, row.ordinal))
+    return spark.createDataFrame(rows, columns.spark_schema(columns.HISTORY))
+
+
+_Key = tuple[str, str, str, int]  # partition, vhost, queue, message id
+
+
+def _with_dead_letters(found: set[_Key], letters: list[Any]) -> set[_Key]:
+    """These messages and all that came of them by dead-lettering, hop by hop."""
+    reached = set(found)
+    while True:
+        dead = {(vhost, queue, message_id) for _, vhost, queue, message_id in reached}
+        came = {_key(row) for row in letters if (row.origin.vhost, row.origin.queue, row.origin.message_id) in dead}
+        if came <= reached:
+            return reached
+        reached |= came
+
+
+def _key(row: Any) -> _Key:
+    return row.partition, row.vhost, row.queue, row.message_id
+
+
+def require_message(place: Place, message: str) -> None:
+    """BadRequest when no partition reaches so far: the whole history need not be folded to say so. Needs no Spark."""
+    partition, message_id = parse_message(message)
+    log = open_log(place)
+    named = [each for each in log.queues if partition in (None, each.name)]
+    if not named:
+        raise BadRequest(f"no message {message} in the history: there is no partition {partition}")
+    if not any(each.start_offset <= message_id < each.next_offset for each in named):
+        there = ", ".join(f"{each.name} has offsets {each.start_offset} to {each.next_offset - 1}" for each in named)
+        raise BadRequest(f"no message {message} in the history: {there}")
+
+
+def parse_message(text: str) -> tuple[str | None, int]:
+    partition, _, offset = text.rpartition(":")
+    try:
+        return partition or None, int(offset)
+    except ValueError:
+        raise BadRequest(f"{text!r} is not a message: write partition:offset, such as queues-0:123") from None

@@ -1,0 +1,99 @@
+"""The table HISTORY kept in files that grow, as Parquet or as a Delta table: each run adds what is new since the last.
+
+    OUT/run=000000/part-*.parquet    the rows of a stretch of each partition
+    OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`
+    OUT/_delta_log/                  (delta) which files count
+    OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, ...}
+
+A run's rows are written whole before the progress is (by a rename), so a run that was cut short is done again under the
+same number, in place of what it left: no row is missing and none is there twice. A Delta table shows a run as a whole
+or not at all, also to those who read meanwhile.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.spark_replay.commands.output import save
+from rewindmq.spark_replay.history.history import history_frame, plan_history
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.ranges import BadRequest, Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_PROGRESS = "_progress.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a run added: `stretches` of the log, and so many `rows`."""
+
+    run: int
+    stretches: tuple[Range, ...]
+    rows: int
+
+
+def keep_history(
+    spark: "SparkSession", place: Place, out: Path, queue: str | None = None, form: str = "parquet"
+) -> Kept:
+    """Add what is new. BadRequest when `out` is no directory of ours, or was kept of another queue, in another format
+    or of a longer log; NoSpark when Spark has no such format."""
+    runs, offsets = read_progress(out, queue, form)
+    ends = {each.partition: each.end for each in plan_history(place, {})}
+    for partition, offset in offsets.items():
+        if offset > ends.get(partition, 0):
+            raise BadRequest(f"{out} has {partition} up to offset {offset}, the log ends at {ends.get(partition, 0)}")
+    options = {"startingOffsets": json.dumps(offsets), "endingOffsets": json.dumps(ends)}
+    stretches = [each for each in plan_history(place, options) if each.start < each.end]
+    if not stretches:
+        return Kept(runs, (), 0)
+    progress = {"runs": runs, "offsets": offsets, "queue": queue, "format": form}
+    _write_progress(out, progress)  # the directory is ours from now on
+    rows = save_run(history_frame(spark, place, stretches, queue), out, form, runs)
+    _write_progress(out, progress | {"runs": runs + 1, "offsets": ends})
+    return Kept(runs, tuple(stretches), rows)
+
+
+def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:
+    """In place of what there may be of this run. How many rows it has."""
+    from pyspark.sql import functions as f
+
+    spark = frame.sparkSession
+    if form == "parquet":
+        path = str(out / f"run={run:06d}")
+        frame.write.mode("overwrite").parquet(path)
+        return spark.read.parquet(path).count()
+    of_run = f"run = {run}"
+    writer = frame.withColumn("run", f.lit(run)).write.partitionBy("run").mode("overwrite")
+    save(writer.option("replaceWhere", of_run), form, out)
+    return spark.read.format(form).load(str(out)).where(of_run).count()
+
+
+def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[int, dict[str, int]]:
+    """How many runs there were, and up to which offsets. BadRequest."""
+    try:
+        found: Any = json.loads((out / _PROGRESS).read_text())
+    except FileNotFoundError:
+        if out.exists() and any(out.iterdir()):
+            raise BadRequest(f"{out} is no kept history: it has no {_PROGRESS}") from None
+        return 0, {}
+    except ValueError:
+        raise BadRequest(f"{out / _PROGRESS}: not JSON") from None
+    if found["queue"] != queue:
+        raise BadRequest(f"{out} was kept of {found['queue'] or 'all queues'}")
+    if found.get("format", "parquet") != form:
+        raise BadRequest(f"{out} is kept as {found.get('format', 'parquet')}, not as {form}")
+    return found["runs"], found["offsets"]
+
+
+def _write_progress(out: Path, progress: dict[str, Any]) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    new = out / f"{_PROGRESS}.new"
+    with new.open("w") as file:
+        file.write(json.dumps(progress) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(new, out / _PROGRESS)

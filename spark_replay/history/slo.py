@@ -1,0 +1,107 @@
+"""`slo`: how long messages waited and stayed, and how often they came back, exactly, for any stretch of time (B-14).
+
+    slo(spark, "DATA", "2026-11-21T09:00:00Z", "2026-11-21T10:00:00Z", every="5 minutes").show()
+
+Each figure counts in the moment in which it is known: a wait at the first delivery, a stay at the end (acked, expired,
+dropped ...), so that a stretch says what its consumers lived through, also with messages published long before. Times
+are of the log, in whole milliseconds; percentiles are exact (interpolated between neighbours, as numpy does).
+"""
+
+import re
+from typing import TYPE_CHECKING
+
+from rewindmq.projections.rewind import parse_time
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.history.history import history_frame, plan_history
+from rewindmq.spark_replay.history.outcomes import DELIVERED, PUBLISHED
+from rewindmq.spark_replay.location.log import Place, open_log
+from rewindmq.spark_replay.location.marks import plan_stretches, time_of
+from rewindmq.spark_replay.location.ranges import BadRequest, Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+BY = ("queue", "consumer")
+PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+_EVERY = re.compile(r"([1-9][0-9]{0,11}) (second|minute|hour|day)s?")
+_SECONDS = {"second": 1, "minute": 60, "hour": 3_600, "day": 86_400}
+_MOST_DAYS = 36_500
+
+
+def slo(
+    spark: "SparkSession", place: Place, start: str | None = None, end: str | None = None, queue: str | None = None,
+    by: str = "queue", every: str | None = None,
+) -> "DataFrame":  # fmt: skip
+    """The table SLO (columns.py), a row a queue, or (`by` consumer) a queue and consumer, and each stretch of `every`
+    ("5 minutes", aligned to UTC; None: one row for all). Times as in `history`, the end inclusive. BadRequest,
+    OutsideHistory, CorruptLog."""
+    check(by, every)
+    stretches, start_ms = plan_slo(place, start, end)
+    return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
+
+
+def plan_slo(place: Place, start: str | None, end: str | None) -> tuple[list[Range], int | None]:
+    """What to fold, which is all up to the end, since messages may be older than the start; and the start. Needs no
+    Spark. BadRequest, OutsideHistory."""
+    plan_stretches(place, start, end)
+    stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
+    return stretches, None if start is None else parse_time(time_of(open_log(place), start))
+
+
+def check(by: str, every: str | None) -> None:
+    """BadRequest when they make no sense. Needs no Spark."""
+    if by not in BY:
+        raise BadRequest(f"by {by!r}: it is one of {', '.join(BY)}")
+    if every is None:
+        return
+    given = _EVERY.fullmatch(every)
+    if given is None or int(given[1]) * _SECONDS[given[2]] > _MOST_DAYS * _SECONDS["day"]:
+        such = f"5 minutes, 1 hour; at most {_MOST_DAYS} days"
+        raise BadRequest(f"every {every!r}: it is a number and a unit, such as {such}")
+
+
+def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | None) -> "DataFrame":
+    """The table SLO of rows of HISTORY, which have to begin where the messages do; of what was before `start_ms` only
+    the publishing matters."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    of_message = Window.partitionBy("partition", "queue_id", "message_id")
+    told = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
+    delivered = f.col("outcome") == DELIVERED
+    place = f.struct("offset", "ordinal")
+    told = told.select(
+        "vhost", "queue", "consumer", "timestamp", "outcome", "final",
+        f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
+        (delivered & (place == f.min(f.when(delivered, place)).over(of_message))).alias("first"),
+    )  # fmt: skip
+    if start_ms is not None:
+        told = told.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
+    since_ms = f.unix_millis("timestamp") - f.unix_millis("began")
+    keys: list[Column] = [f.col("vhost"), f.col("queue")]
+    keys.append(f.col("consumer") if by == "consumer" else f.lit(None).cast("long").alias("consumer"))
+    keys.append(f.lit(None).cast("timestamp").alias("since") if every is None
+                else f.window("timestamp", every).start.alias("since"))  # fmt: skip
+    if by == "consumer":
+        told = told.where(f.col("consumer").isNotNull())
+    rows = told.groupBy(*keys).agg(
+        f.count_if(f.col("outcome") == PUBLISHED).alias("published"),
+        f.count_if(delivered).alias("delivered"),
+        f.count_if(delivered & ~f.col("first")).alias("redelivered"),
+        f.count_if("final").alias("ended"),
+        *_spread("wait", f.when(f.col("first"), since_ms)),
+        *_spread("stay", f.when(f.col("final"), since_ms)),
+    )
+    rate = f.when(f.col("delivered") > 0, f.col("redelivered") / f.col("delivered"))
+    return (
+        rows.withColumn("redelivery_rate", rate)
+        .select(*columns.SLO.names)
+        .orderBy("vhost", "queue", "consumer", "since")
+    )
+
+
+def _spread(name: str, value: "Column") -> "list[Column]":
+    from pyspark.sql import functions as f
+
+    found = [f.percentile(value, at).alias(f"{name}_{label}_ms") for label, at in PERCENTILES.items()]
+    return [*found, f.max(value).alias(f"{name}_max_ms")]

@@ -1,0 +1,236 @@
+"""`state_at`: every queue, and every message in it, as it stood at a moment of the history.
+
+    state = state_at(spark, "DATA", time="2026-11-21T03:04:05.678+00:00")
+    state.queues.show();  state.messages.where("queue = 'orders'").show()
+
+State at T means: everything logged up to and including T has happened, and the clock stands at T: what was due by then
+has expired, also if nothing else happened any more. State at offsets means: the events below them have happened (as
+Kafka's ending offsets, exclusive), and the clock stands where the last of them left it; partitions that are not named
+are left out. With neither: all that is in the log now.
+
+One fold makes both tables: a queue's row, then its messages, come out of the same pass.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.machine.data.queue import MessageView, Queue
+from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import Argument
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.fold import Feed, beside, fold_log, fold_quietly
+from rewindmq.spark_replay.history.events import canonical_json
+from rewindmq.spark_replay.history.outcomes import is_queue
+from rewindmq.spark_replay.location.log import Place, first_event_ms, open_log, read_messages, selected
+from rewindmq.spark_replay.location.marks import offsets_of
+from rewindmq.spark_replay.location.ranges import (
+    BadRequest,
+    FromCheckpoint,
+    Range,
+    ending_time_ms,
+    parse_offsets,
+    resolve,
+)
+from rewindmq.spark_replay.snapshots.checkpoints import parse_checkpoints
+from rewindmq.spark_replay.snapshots.external import own_snapshots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_PAGE = 1_000  # messages read and handed over at a time
+_PAGE_BYTES = 16 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Tables QUEUES and MESSAGES (columns.py). `rows` holds both, ordered within a partition; cache it to use both."""
+
+    rows: "DataFrame"
+
+    @property
+    def queues(self) -> "DataFrame":
+        return self.rows.where("queue is not null").select("queue.*")
+
+    @property
+    def messages(self) -> "DataFrame":
+        return self.rows.where("message is not null").select("message.*")
+
+
+def state_at(
+    spark: "SparkSession",
+    place: Place,
+    time: str | None = None,
+    offsets: str | None = None,
+    queue: str | None = None,
+    messages: bool = True,
+    snapshots: Path | None = None,
+) -> State:
+    """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets). `queue`: only that
+    one ("vhost/name", or a name in "/"). `snapshots`: a directory of an auditor's own (snapshots/build.py). Raises
+    BadRequest, CorruptLog."""
+    return state_frame(spark, plan_state(place, time, offsets, snapshots), queue, messages)
+
+
+@dataclass(frozen=True, slots=True)
+class StatePlan:
+    """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None;
+    `snapshots`: others than those beside the log; `checkpoints`: where the fold of a partition has to begin."""
+
+    place: Place
+    ends: tuple[Range, ...]
+    clock_ms: int | None
+    snapshots: Snapshots | None = None
+    checkpoints: tuple[tuple[str, int], ...] = ()
+
+    def stretches(self) -> list[Range]:
+        """Nothing is shown, all is folded."""
+        forced = dict(self.checkpoints)
+        return [
+            FromCheckpoint(name, end, end, forced[name]) if name in forced else Range(name, end, end)
+            for name, end in ((each.partition, each.end) for each in self.ends)
+        ]
+
+
+def plan_state(
+    place: Place, time: str | None = None, offsets: str | None = None, snapshots: Path | None = None,
+    checkpoint: str | None = None,
+) -> StatePlan:  # fmt: skip
+    """How far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark."""
+    own = own_snapshots(place, snapshots)
+    if time is not None and offsets is not None:
+        raise BadRequest("state at a time or at offsets, not both")
+    log = open_log(place)
+    marked = offsets_of(log, time)
+    if marked is not None:
+        time, offsets = None, marked
+    partitions = selected(log, "queues", None)
+    first_ms = first_event_ms(log)
+    clock_ms = None if time is None else ending_time_ms(time, first_ms, future=True)
+    if clock_ms is not None:
+        ends = [Range(p.name, p.start_offset, p.offset_at(clock_ms)) for p in partitions]
+    elif offsets is not None:
+        named = parse_offsets(offsets, [p.name for p in partitions], "--offsets")
+        ends = resolve([p for p in partitions if p.name in named], {"endingOffsets": canonical_json(named)}, first_ms)
+    else:
+        ends = resolve(partitions, {}, first_ms)
+    forced = parse_checkpoints(checkpoint, ends, own or beside(place))
+    return StatePlan(place, tuple(ends), clock_ms, own, tuple(forced.items()))
+
+
+def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
+    return State(fold_log(
+        spark, plan.place, plan.stretches(), fold_state, columns.STATE, snapshots=plan.snapshots, plan=plan,
+        queue=queue, messages=messages,
+    ))  # fmt: skip
+
+
+def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    machine, end = feed.machine, feed.stretch
+    fold_quietly(machine, feed.groups, feed.decoder)
+    if plan.clock_ms is not None:
+        machine.advance(plan.clock_ms, [])
+    for found in list(machine.queues()):
+        if queue is None or is_queue(queue, found.vhost, found.name):
+            row = queue_row(found, end, machine.log_ms)
+            yield _batch([{"queue": row, "message": None}])
+            if messages:
+                yield from _message_batches(plan.place, end.partition, found, machine.ahead_ms)
+
+
+def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
+    """A row of QUEUES."""
+    policy, operator_policy = queue.policy, queue.operator_policy
+    return {
+        "partition": end.partition,
+        "offset": end.end,
+        "clock": clock_ms * 1000,
+        "vhost": queue.vhost,
+        "queue": queue.name,
+        "queue_id": queue.queue_id,
+        "type": queue.type,
+        "durable": queue.durable,
+        "exclusive": queue.exclusive,
+        "auto_delete": queue.auto_delete,
+        "hidden": is_hidden(queue.name),
+        "arguments": arguments_json(queue.arguments),
+        "policy": policy.name if policy else None,
+        "policy_version": policy.version if policy else None,
+        "operator_policy": operator_policy.name if operator_policy else None,
+        "operator_policy_version": operator_policy.version if operator_policy else None,
+        "effective_policy_definition": canonical_json(queue.effective_definition()),
+        "messages": queue.messages_ready + queue.messages_unacked,
+        "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked,
+        "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
+        "message_bytes_ready": queue.message_bytes_ready,
+        "message_bytes_unacknowledged": queue.message_bytes_unacked,
+        "messages_dlx": queue.messages_dlx,
+        "message_bytes_dlx": queue.message_bytes_dlx,
+        "consumers": queue.consumer_count(),
+        "counters": list(queue.counters.items()),
+        "digest": queue_digest(queue),
+    }
+
+
+def arguments_json(arguments: tuple[Argument, ...]) -> str:
+    """Arguments as rabbitmqctl shows them: {"x-max-length":10}."""
+    return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
+
+
+def _message_batches(place: Place, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":
+    """The messages of a queue in order, with properties and bodies read back from the log, a page at a time.
+    `ahead_ms`: of the clock of expiries before timestamps."""
+    page: list[MessageView] = []
+    weight = 0
+    for view in queue.messages():
+        page.append(view)
+        weight += view.size
+        if len(page) >= _PAGE or weight >= _PAGE_BYTES:
+            yield _batch(_message_rows(place, partition, queue, page, ahead_ms))
+            page, weight = [], 0
+    if page:
+        yield _batch(_message_rows(place, partition, queue, page, ahead_ms))
+
+
+def _message_rows(
+    place: Place, partition: str, queue: Queue, page: list[MessageView], ahead_ms: int
+) -> list[dict[str, Any]]:
+    published = read_messages(place, partition, [view.message_id for view in page])
+    rows = []
+    for view in page:
+        timestamp_ms, actor, event = published[view.message_id]
+        row = {
+            "partition": partition,
+            "vhost": queue.vhost,
+            "queue": queue.name,
+            "queue_id": queue.queue_id,
+            "message_id": view.message_id,
+            "position": view.position,
+            "state": view.state,
+            "size": view.size,
+            "redelivered": view.redelivered,
+            "delivery_count": view.delivery_count,
+            "expires": None if view.expires_ms is None else (view.expires_ms - ahead_ms) * 1000,
+            "consumer": view.consumer or None,
+            "published": timestamp_ms * 1000,
+            "user": actor.user,
+            "exchange": event.route.exchange,
+            "routing_key": event.route.routing_key,
+            "properties": event.properties,
+            "body": event.body,
+        }
+        rows.append({"queue": None, "message": row})
+    return rows
+
+
+def _batch(rows: list[dict[str, Any]]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    arrays = [pa.array([row[field.name] for row in rows], field.type) for field in columns.STATE]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.STATE)

@@ -1,0 +1,220 @@
+"""Lineage: a job says by itself what it reads and writes, since plan-based lineage cannot look into Python (BEHAVIOURS
+section 17).
+
+    with lineage.run("audit", "DATA", spark):        START here; COMPLETE, FAIL or (interrupted) ABORT at the end
+        audit(spark, "DATA")
+
+Each command is such a run, which begins when Spark is there; what was refused before has not run. Where a history is
+folded the run of the caller, if there is one, is told: `read`, `found`, `wrote`. At the end it knows what was really
+read, and adds the hash chain there. Off unless OpenLineage is configured (settings.py). Events that cannot be
+sent fail no job: the first such error is a line on stderr.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.commands.failures import cause_of
+from rewindmq.spark_replay.lineage.settings import PREFIX, Settings, heard, read_settings
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.ranges import Range, joined
+
+if TYPE_CHECKING:
+    from openlineage.client.event_v2 import RunState
+    from pyspark.sql import SparkSession
+
+CLOSE_SECONDS = 30.0  # for transports that send behind a job's back
+
+_current: ContextVar["LineageRun | None"] = ContextVar("lineage", default=None)
+
+
+@contextmanager
+def run(
+    command: str, place: Place, spark: "SparkSession | None" = None, queue: str | None = None,
+    files: Iterable[Path | None] = (),
+) -> Iterator["LineageRun"]:  # fmt: skip
+    """A run of `command` around what is done inside; without `spark` it begins at `begin`. `files`: directories and
+    files that it writes. BadRequest when what configures it makes no sense."""
+    outputs = [("file", str(path.resolve())) for path in files if path is not None]
+    this = LineageRun(command, place, queue, outputs, read_settings({}))
+    before = _current.set(this)
+    try:
+        if spark is not None:
+            this.begin(spark)
+        yield this
+    except BaseException as error:
+        this.end(error)
+        raise
+    else:
+        this.end(None)
+    finally:
+        _current.reset(before)
+
+
+def begin(spark: "SparkSession") -> None:
+    """The caller's run, if there is one, begins: Spark is there. BadRequest."""
+    if (this := _current.get()) is not None:
+        this.begin(spark)
+
+
+def read(stretches: Iterable[Range]) -> None:
+    """These are read; looked at only if somebody wants to know."""
+    if (this := _begun()) is not None:
+        this.read(stretches)
+
+
+def found(findings: Sequence[Finding]) -> None:
+    if (this := _begun()) is not None:
+        this.findings += findings
+
+
+def wrote_queue(url: str, vhost: str, queue: str) -> None:
+    """Of the broker whose management API is at `url`."""
+    if (this := _begun()) is not None:
+        from rewindmq.spark_replay.lineage.events import queue_at
+
+        this.outputs.append(queue_at(url, vhost, queue))
+
+
+def _begun() -> "LineageRun | None":
+    this = _current.get()
+    return this if this is not None and this.id is not None else None
+
+
+class LineageRun:
+    """`id` is None, and nothing is kept or sent, as long as it has not begun or where there is no lineage. `settings`:
+    as the environment has them."""
+
+    def __init__(
+        self, command: str, place: Place, queue: str | None, outputs: list[tuple[str, str]], settings: Settings | None
+    ) -> None:
+        self.command = command
+        self.place = place
+        self.queue = queue
+        self.outputs = outputs
+        self.stretches: dict[str, Range] = {}
+        self.findings: list[Finding] = []
+        self.settings = settings
+        self.id: str | None = None
+        self._spark = ""
+        self._say: Callable[[str], None] = _on_stderr
+        self._warned = False
+
+    def begin(self, spark: "SparkSession") -> None:
+        """START. BadRequest."""
+        conf = dict(spark.sparkContext.getConf().getAll())
+        if any(name.startswith(PREFIX) for name in conf):
+            self._close()
+            self.settings = read_settings(conf)
+        if self.settings is not None:
+            from openlineage.client.event_v2 import RunState
+            from openlineage.client.uuid import generate_new_uuid
+
+            self.id, self._spark = str(generate_new_uuid()), spark.version
+            if "SPARK_ENV_LOADED" in os.environ:
+                self._say = partial(_on_stderr_of_jvm, spark)
+            self._emit(RunState.START, None)
+
+    def read(self, stretches: Iterable[Range]) -> None:
+        """Stretches of one partition are joined into one."""
+        self.stretches = joined([*self.stretches.values(), *stretches])
+
+    def end(self, error: BaseException | None) -> None:
+        if self.id is None:
+            self._close()
+            return
+        from openlineage.client.event_v2 import RunState
+
+        if error is None:
+            self._emit(RunState.COMPLETE, None)
+        elif isinstance(error, Exception) and type(error).__name__ != "Abort":  # click's word for Ctrl-C
+            self._emit(RunState.FAIL, cause_of(error)[1])
+        else:
+            self._emit(RunState.ABORT, None)
+        self._close()
+
+    def _close(self) -> None:
+        if self.settings is None:
+            return
+        settings, self.settings = self.settings, None
+        with heard(self._warn, self._say):
+            try:
+                if not settings.client.close(CLOSE_SECONDS):
+                    self._warn(f"not all events were sent within {CLOSE_SECONDS:.0f} seconds")
+            except Exception as unsent:
+                self._warn(str(unsent))
+
+    def _emit(self, state: "RunState", error: str | None) -> None:
+        from rewindmq.spark_replay.lineage.events import Told, run_event
+
+        assert self.settings is not None
+        assert self.id is not None
+        with heard(self._warn, self._say):
+            try:
+                told = Told(
+                    self.id, self.command, self.place, self.queue, self._spark, self._partitions(), self.findings,
+                    list(dict.fromkeys(self.outputs)), error,
+                )  # fmt: skip
+                self.settings.client.emit(run_event(self.settings, state, told))
+            except Exception as unsent:
+                self._warn(str(unsent))
+
+    def _warn(self, said: str) -> None:
+        """Once: what fails at the start will mostly fail at the end."""
+        if not self._warned:
+            self._warned = True
+            line = " ".join(said.split())
+            self._say(f"spark_replay: lineage is not sent: {line}")
+
+    def _partitions(self) -> dict[str, dict[str, Any]]:
+        """As the facet `rewindmq_offsets` has them."""
+        return {
+            name: {"start": stretch.start, "end": stretch.end, **chain_at(self.place, name, stretch.end)}
+            for name, stretch in self.stretches.items()
+        }
+
+
+def _on_stderr(line: str) -> None:
+    """Events of the console transport, too: stdout is for results."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _on_stderr_of_jvm(spark: "SparkSession", line: str) -> None:
+    """Under spark-submit, which lets a program's stderr run into stdout."""
+    try:
+        spark._jvm.System.err.println(line)  # type: ignore[union-attr]
+    except Exception:  # the JVM is gone
+        _on_stderr(line)
+
+
+def chain_at(place: Place, partition: str, end: int) -> dict[str, Any]:
+    """The partition's hash chain behind the last block that ends at or before offset `end`. Empty where there is none:
+    in Kafka, before the end of the first block, and where damage hides it."""
+    if not isinstance(place, str):
+        return {}
+    try:
+        logs = {log.name: log for log in EmbeddedLogReader(Path(place)).partitions}
+        return _chain_behind(logs[partition], end)
+    except LogError:
+        return {}
+
+
+def _chain_behind(log: PartitionReader, end: int) -> dict[str, Any]:
+    """A block that goes on beyond `end` is not meant, but the one before it."""
+    while end > 0:
+        block = next(iter(log.read(end - 1, end)), None)
+        if block is None:
+            return {}
+        behind = block.first_offset + len(block.records)
+        if behind <= end:
+            return {"chain": block.chain.hex(), "chain_offset": behind}
+        end = block.first_offset
+    return {}

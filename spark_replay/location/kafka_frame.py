@@ -1,0 +1,75 @@
+"""The queue topic of a Kafka as a DataFrame that can be folded, by Spark's own Kafka source.
+
+A Kafka partition is one Spark partition, in the order of its offsets, because `minPartitions` is not set and nothing
+shuffles: the fold checks it. Read is what the brokers read: everything that was appended (read_uncommitted, the
+default). Offsets are given, always: Spark's own way from times to offsets takes a time without a match for the end.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.spark_replay.commands.failures import NoSpark
+from rewindmq.spark_replay.location.kafka_settings import for_java
+from rewindmq.spark_replay.location.log import InKafka
+from rewindmq.spark_replay.location.ranges import Range
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_POLL_RECORDS = "5000"  # ten times the default: half as much again is read in a second
+
+
+def records_frame(spark: "SparkSession", topics: InKafka, stretches: Sequence[Range]) -> "DataFrame":
+    """The records of these stretches, none of which is empty. NoSpark when Spark has no Kafka source."""
+    numbers = {_number(stretch.partition): stretch for stretch in stretches}
+    reader = kafka_options(spark.read.format("kafka"), topics, sorted(numbers))
+    reader.option("startingOffsets", _offsets(topics, {n: stretch.start for n, stretch in numbers.items()}))
+    reader.option("endingOffsets", _offsets(topics, {n: stretch.end for n, stretch in numbers.items()}))
+    return to_records(load(reader))
+
+
+def kafka_options(reader: Any, topics: InKafka, numbers: Sequence[int]) -> Any:
+    """What a batch and a stream have in common. Losing records in silence is no option."""
+    for name, value in for_java(dict(topics.settings)).items():
+        reader = reader.option(f"kafka.{name}", value)
+    return (
+        reader.option("kafka.bootstrap.servers", topics.bootstrap)
+        .option("assign", json.dumps({topics.queues: list(numbers)}))
+        .option("kafka.max.poll.records", _POLL_RECORDS)
+        .option("failOnDataLoss", "true")
+    )
+
+
+def load(reader: Any) -> "DataFrame":
+    """`reader.load()` of a batch or a stream."""
+    from pyspark import __version__
+    from pyspark.errors import AnalysisException
+
+    try:
+        frame: DataFrame = reader.load()
+        return frame
+    except AnalysisException as error:
+        if "kafka" not in str(error).lower():
+            raise
+        package = f"org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__}"
+        raise NoSpark(f"Spark has no Kafka source: PYSPARK_SUBMIT_ARGS='--packages {package} pyspark-shell'") from error
+
+
+def to_records(frame: "DataFrame") -> "DataFrame":
+    """The columns RECORDS, and Kafka's times; the partition by its number, because a name a row would cost a quarter of
+    the reading. A record without a value is one that cannot be decoded."""
+    return frame.selectExpr(
+        "partition",
+        "offset",
+        "unix_millis(timestamp) as timestamp_ms",
+        "coalesce(value, cast('' as binary)) as record",
+    )
+
+
+def _number(partition: str) -> int:
+    return int(partition.rpartition("-")[2])
+
+
+def _offsets(topics: InKafka, offsets: dict[int, int]) -> str:
+    return json.dumps({topics.queues: {str(number): offset for number, offset in offsets.items()}})

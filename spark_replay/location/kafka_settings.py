@@ -1,0 +1,112 @@
+"""Settings of Kafka's clients, said once, under librdkafka's names as for the broker (`--kafka-setting`).
+
+The functions and commands read the history by two clients: ours (librdkafka) for offsets, bodies and the metadata log,
+and Spark's source, which is Java's. What Java calls otherwise is translated. What has no counterpart there is refused,
+and not left out: half of a job would do without it. `format("rewindmq")` reads by ours alone (`for_librdkafka`).
+
+    security.protocol, sasl.mechanism                     the same
+    sasl.username, sasl.password                          sasl.jaas.config (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)
+    ssl.ca.location, ssl.ca.pem                           ssl.truststore.certificates
+    ssl.certificate.location, .pem; ssl.key.location, .pem   ssl.keystore.certificate.chain, ssl.keystore.key (PKCS #8)
+    ssl.key.password                                      the same
+    ssl.endpoint.identification.algorithm                 the same, `none` is empty there
+"""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+# librdkafka's name without .location or .pem, and Java's two
+_PEM = {
+    "ssl.ca": ("ssl.truststore.certificates", "ssl.truststore.type"),
+    "ssl.certificate": ("ssl.keystore.certificate.chain", "ssl.keystore.type"),
+    "ssl.key": ("ssl.keystore.key", "ssl.keystore.type"),
+}
+_SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
+
+
+def read_settings(given: Iterable[str], file: Path | None = None) -> tuple[tuple[str, str], ...]:
+    """KEY=VALUE of the command line over those of a file, a line each (# begins a comment). BadRequest also when
+    Spark's client cannot be told the same."""
+    lines: list[str] = []
+    if file is not None:
+        try:
+            lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            raise BadRequest(f"--kafka-config: {file}: {error}") from None
+    settings = dict(_pair(line, "--kafka-config") for line in lines if line and not line.startswith("#"))
+    settings |= dict(_pair(text, "--kafka-setting") for text in given)
+    for_java(settings)
+    return tuple(settings.items())
+
+
+def _pair(text: str, option: str) -> tuple[str, str]:
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise BadRequest(f"{option}: {key!r} is not KEY=VALUE")
+    return key.strip(), value.strip()
+
+
+def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Options of the data source, `kafka.` and librdkafka's name, without that prefix. Unlike on the command line, what
+    Java has nothing like may be said: the data source reads by our client alone, in the planning and in the tasks.
+    BadRequest, which never shows a value, of what the reader decides itself: it would change nothing. What librdkafka
+    does not know is a LogError when its client is set up."""
+    from rewindmq.engine.log.kafka.clients import CONSUMERS_OWN
+
+    settings = {option.removeprefix("kafka."): value for option, value in options.items()}
+    own = sorted(settings.keys() & CONSUMERS_OWN)
+    if own:
+        raise BadRequest(f"kafka.{own[0]}: no setting, as a history is read in one way only")
+    return tuple(sorted(settings.items()))
+
+
+def for_java(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same for Java's client. BadRequest, which never shows a value: it may be a secret."""
+    found: dict[str, str] = {}
+    for key, value in settings.items():
+        name, _, kind = key.rpartition(".")
+        if key == "security.protocol":
+            found[key] = value.upper()
+        elif key == "ssl.key.password":
+            found[key] = value
+        elif key == "ssl.endpoint.identification.algorithm":
+            found[key] = "" if value == "none" else value
+        elif name in _PEM and kind in ("location", "pem"):
+            pem, of_type = _PEM[name]
+            found[pem], found[of_type] = (_content(key, value) if kind == "location" else value), "PEM"
+        elif key not in _SASL:
+            raise BadRequest(f"Kafka's setting {key}: Spark's Kafka client has nothing like it that is known here")
+    return found | _login(settings)
+
+
+def _login(settings: Mapping[str, str]) -> dict[str, str]:
+    if not any(key in settings for key in _SASL):
+        return {}
+    mechanism = settings.get("sasl.mechanism", settings.get("sasl.mechanisms", "GSSAPI")).upper()
+    module = _LOGIN_MODULES.get(mechanism)
+    if module is None:
+        raise BadRequest(f"Kafka's setting sasl.mechanism: {mechanism} is none of {', '.join(_LOGIN_MODULES)}")
+    missing = {"sasl.username", "sasl.password"} - settings.keys()
+    if missing:
+        raise BadRequest(f"Kafka's setting {min(missing)} is missing, which {mechanism} needs")
+    user, password = (_quoted(settings[key]) for key in ("sasl.username", "sasl.password"))
+    login = f"{module} required username={user} password={password};"
+    return {"sasl.mechanism": mechanism, "sasl.jaas.config": login}
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _content(key: str, path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeDecodeError):
+        raise BadRequest(f"Kafka's setting {key}: {path} cannot be read as PEM") from None

@@ -1,0 +1,187 @@
+"""What Spark jobs need of a history's log: its partitions, where it begins, records in groups.
+
+A history is named by its place: the path of a broker's data directory, or topics of a Kafka.
+
+    history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
+
+Everything here opens the log read-only, beside a running broker or without one. Only the driver decides how far to
+read; workers are given offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro
+single objects, and Kafka says their time (`rewindmq.engine.log.shared_contract`).
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from rewindmq.engine.log.contract import Block
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.schemas.events import Actor, Published
+from rewindmq.spark_replay.location.ranges import BadRequest
+
+if TYPE_CHECKING:
+    from rewindmq.schemas.codec import Decoder
+
+# Offsets and records, in order; and their times, where the log says them
+Group = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
+
+# A gap of more records than this is jumped over, a smaller one read through
+_JUMP = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class InKafka:
+    """The topics `<prefix>.metadata` and `<prefix>.queues`. `bootstrap`: host:port, more than one comma separated.
+    `settings`: more of librdkafka's, for security (kafka_settings.py); they may be secret, so nothing prints them."""
+
+    bootstrap: str
+    prefix: str = "rewindmq"
+    settings: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __str__(self) -> str:
+        return f"topics {self.metadata} and {self.queues} of the Kafka at {self.bootstrap}"
+
+    @property
+    def metadata(self) -> str:
+        return f"{self.prefix}.metadata"
+
+    @property
+    def queues(self) -> str:
+        return f"{self.prefix}.queues"
+
+
+# A data directory by its path, or topics of a Kafka
+Place = str | InKafka
+
+
+class HistoryPartition(PartitionLog, Protocol):
+    """A partition of either log, to read. LogError where it cannot be read."""
+
+    @property
+    def durable_offset(self) -> int:
+        """The end (exclusive) of what no crash takes back."""
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
+
+
+class HistoryLog(Protocol):
+    """Of either log, what is needed here. LogError where it cannot be read."""
+
+    @property
+    def metadata(self) -> HistoryPartition: ...
+
+    @property
+    def queues(self) -> Sequence[HistoryPartition]: ...
+
+
+def open_log(place: Place) -> HistoryLog:
+    """LogError when there is no log."""
+    if isinstance(place, InKafka):
+        log = KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings))
+        log.queues  # noqa: B018  which asks for the topics
+        return log
+    return EmbeddedLogReader(Path(place))
+
+
+def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:
+    """The partitions of `queues`, `metadata` or `all`; of these only `names` (comma separated), in the order given."""
+    logs = {"queues": [*log.queues], "metadata": [log.metadata], "all": [log.metadata, *log.queues]}
+    if which not in logs:
+        raise BadRequest(f"log: {which!r} is neither queues, metadata nor all")
+    found = {partition.name: partition for partition in logs[which]}
+    if names is None:
+        return list(found.values())
+    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    missing = [name for name in wanted if name not in found]
+    if missing:
+        raise BadRequest(f"partitions: there is no {missing[0]}; there are {', '.join(found)}")
+    return [found[name] for name in wanted]
+
+
+def first_event_ms(log: HistoryLog) -> int | None:
+    """When the history begins: the earliest timestamp of all partitions; None when there is no event."""
+    begins = [begin for partition in (log.metadata, *log.queues) if (begin := begin_ms(partition)) is not None]
+    return min(begins, default=None)
+
+
+def begin_ms(partition: PartitionLog) -> int | None:
+    """The time of the oldest record; None while there is none."""
+    for block in partition.read(partition.start_offset):
+        at = max(0, partition.start_offset - block.first_offset)
+        if block.timestamps_ms is not None:
+            return block.timestamps_ms[at]
+        return decoder_for(partition).timestamp_ms(block.records[at])
+    return None
+
+
+def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
+    """The time of the newest record of a stretch; None when there is none in it. In Kafka the last offsets may be gaps,
+    so it looks further and further back."""
+    reach = 1
+    while start < end:
+        begin = max(start, end - reach)
+        times = [block.max_timestamp_ms for block in partition.read(begin, end)]
+        if times:
+            return times[-1]
+        end = begin
+        reach *= 32
+    return None
+
+
+def partition_of(place: Place, name: str) -> HistoryPartition:
+    return selected(open_log(place), "all", name)[0]
+
+
+def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[Group]:
+    """The records of a stretch in order, about `rows` records or `size` bytes at a time. CorruptLog, LogError."""
+    offsets: list[int] = []
+    records: list[bytes] = []
+    times: list[int] | None = [] if partition.framed else None
+    weight = 0
+    for block in partition.read(start, end):
+        first = block.first_offset
+        for at in range(max(0, start - first), min(len(block.records), end - first)):
+            record = block.records[at]
+            offsets.append(first + at)
+            records.append(record)
+            if times is not None and block.timestamps_ms is not None:
+                times.append(block.timestamps_ms[at])
+            weight += len(record)
+            if len(records) >= rows or weight >= size:
+                yield offsets, records, times
+                offsets, records, times = [], [], None if times is None else []
+                weight = 0
+    if records:
+        yield offsets, records, times
+
+
+def read_messages(place: Place, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
+    """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id. Each block is read once when the
+    ids ascend, as a queue's mostly do."""
+    log = partition_of(place, partition)
+    decoder = decoder_for(log)
+    found: dict[int, tuple[int, Actor, Published]] = {}
+    wanted = sorted(ids)
+    at = 0
+    while at < len(wanted):
+        before = at
+        for block in log.read(wanted[at], wanted[-1] + 1):
+            first = block.first_offset
+            end = first + len(block.records)
+            while at < len(wanted) and wanted[at] < end:
+                index = wanted[at] - first
+                logged_ms = None if block.timestamps_ms is None else block.timestamps_ms[index]
+                found[wanted[at]] = _published(decoder, block.records[index], logged_ms)
+                at += 1
+            if at == len(wanted) or wanted[at] > end + _JUMP:
+                break
+        assert at > before, f"{partition} offset {wanted[at]} cannot be read"
+    return found
+
+
+def _published(decoder: "Decoder", record: bytes, logged_ms: int | None) -> tuple[int, Actor, Published]:
+    timestamp_ms, actor, event = decoder.decode(record, True)
+    assert isinstance(event, Published), "a message's id is the offset of its publish"
+    return timestamp_ms if logged_ms is None else logged_ms, actor, event

@@ -1,0 +1,46 @@
+"""Moments that have a name (`mark:NAME`, projections/marks.py), where a job is given a time: the offsets that the mark
+says. And the stretch between two moments.
+"""
+
+from collections.abc import Mapping
+
+from rewindmq.projections.marks import name_in, positions, topology_of
+from rewindmq.spark_replay.history.events import canonical_json
+from rewindmq.spark_replay.location.log import HistoryLog, Place, first_event_ms, open_log, selected
+from rewindmq.spark_replay.location.ranges import Range, resolve
+
+
+def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
+    """As options have them ({"queues-0": 12}); None of what is no mark. NoSuchMark."""
+    name = name_in(moment)
+    return None if name is None else canonical_json(positions(topology_of(log.metadata).marks, name))
+
+
+def time_of(log: HistoryLog, moment: str) -> str:
+    """When a mark was set, in milliseconds; what is no mark, as it is. NoSuchMark."""
+    name = name_in(moment)
+    if name is None:
+        return moment
+    topology = topology_of(log.metadata)
+    positions(topology.marks, name)
+    return str(topology.marked[name][0])
+
+
+def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
+    """Options of ranges.py, with offsets in the place of marks."""
+    found = dict(options)
+    for which in ("starting", "ending"):
+        offsets = offsets_of(log, found.get(f"{which}Timestamp"))
+        if offsets is not None:
+            del found[f"{which}Timestamp"]
+            found[f"{which}Offsets"] = offsets
+    return found
+
+
+def plan_stretches(place: Place, start: str | None, end: str | None) -> list[Range]:
+    """What was logged from one time or mark to another, in whole partitions. Needs no Spark. BadRequest,
+    OutsideHistory."""
+    log = open_log(place)
+    wanted = {"startingTimestamp": start, "endingTimestamp": end}
+    options = {name: value for name, value in wanted.items() if value is not None}
+    return resolve(selected(log, "queues", None), by_offsets(log, options), first_event_ms(log))

@@ -1,0 +1,227 @@
+"""Which stretch of the log a job reads: Spark's Kafka options, resolved to offsets once, by the driver.
+
+    startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end. For all
+                                         of them: earliest, latest
+    startingTimestamp, endingTimestamp   ISO 8601 or epoch milliseconds; the end is inclusive
+    startingOffsetsByTimestamp, endingOffsetsByTimestamp
+                                         JSON of epoch milliseconds per partition, {"queues-0": 1763694000000}
+    startingOffsetsByTimestampStrategy   error (default) or latest: what to do when nothing is at or after the start
+    failOnDataLoss                       true (default): an offset that is not in the log is an error; false: what of
+                                         the stretch is there will do
+
+Ending offsets are exclusive, as Kafka's. Unlike Spark's Kafka source, a time that matches nothing is an error instead
+of quietly the end of the log: before the history there is no state, and after now there is no history yet. So is an
+end before the start; a stretch in which nothing happened is just empty.
+A range is resolved once and handed on as offsets, so that everything in a job sees the same stretch beside a running
+broker.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import pairwise
+from typing import Protocol
+
+from rewindmq.projections.marks import name_in
+from rewindmq.projections.rewind import OutsideHistory, RewindError, format_time, parse_time
+
+STRETCH = (
+    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
+)  # fmt: skip
+EARLIEST = -2
+LATEST = -1
+MOST_PIECES = 100_000  # of a table; a Spark job of more tasks is none
+BACKWARDS = "the second moment lies before the first"
+_WORDS = {"earliest": EARLIEST, "latest": LATEST}
+
+
+class BadRequest(RewindError):
+    """An option or argument that makes no sense; the text is one line for people."""
+
+
+class ReadablePartition(Protocol):
+    """What is needed of a log partition here."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def start_offset(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    def offset_at(self, timestamp_ms: int) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Offsets `start` (inclusive) to `end` (exclusive) of one partition."""
+
+    partition: str
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class FromCheckpoint(Range):
+    """A stretch that is folded from exactly the snapshot at `checkpoint`, and from no other."""
+
+    checkpoint: int
+
+
+def joined(stretches: Iterable[Range]) -> dict[str, Range]:
+    """One for each partition, from the first offset to the last end."""
+    whole: dict[str, Range] = {}
+    for each in stretches:
+        known = whole.get(each.partition, each)
+        whole[each.partition] = Range(each.partition, min(known.start, each.start), max(known.end, each.end))
+    return whole
+
+
+def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str, int]:
+    """{"queues-0": 12} as a dictionary; a bare number stands for the only partition."""
+    names = list(partitions)
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise BadRequest(f'{option}: {text!r} is not JSON such as {{"queues-0": 12}}') from None
+    if type(value) is int and len(names) == 1:
+        return {names[0]: value}
+    if type(value) is int:
+        raise BadRequest(f"{option}: {value} does not say of which partition; there are {', '.join(names)}")
+    if not isinstance(value, dict):
+        raise BadRequest(f'{option}: {text!r} is not an object such as {{"queues-0": 12}}')
+    for name, offset in value.items():
+        if name not in names:
+            raise BadRequest(f"{option}: there is no partition {name}; there are {', '.join(names)}")
+        if type(offset) is not int or offset < EARLIEST:
+            raise BadRequest(f"{option}: {offset!r} is not an offset (a number from 0, -1: the end, -2: the earliest)")
+    return value
+
+
+def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str], first_ms: int | None) -> list[Range]:
+    """The range of each partition. `first_ms`: the time of the first event of the whole history (None: no event)."""
+    known = list(partitions)
+    names = [partition.name for partition in known]
+    starts, ends = (_offsets(options, option, names) for option in ("startingOffsets", "endingOffsets"))
+    strict = true_or_false(options, "failOnDataLoss", True)
+    starts_at = _times(options, "starting", names)
+    ends_at = _times(options, "ending", names)
+    for name in starts_at.keys() & ends_at.keys():
+        require_order(starts_at[name], ends_at[name])
+    ranges = []
+    for partition in known:
+        name = partition.name
+        end = _offset(partition, ends.get(name, LATEST), "endingOffsets", strict)
+        if name in ends_at and name not in ends:
+            end = partition.offset_at(ending_time_ms(ends_at[name], first_ms))
+        start = _offset(partition, starts.get(name, EARLIEST), "startingOffsets", strict)
+        if name in starts_at and name not in starts:
+            start = partition.offset_at(parse_time(starts_at[name]) - 1)
+        if start > end and (name in starts or name in starts_at):
+            raise BadRequest(BACKWARDS)
+        ranges.append(Range(name, min(start, end), end))
+    _require_start(known, ranges, options)
+    return ranges
+
+
+def require_order(start: str | None, end: str | None) -> None:
+    """BadRequest when both are times, and the end is before the start. What else a moment may be (mark:NAME, offsets)
+    is looked at by whoever knows where it lies."""
+    if start is None or end is None or any(name_in(text) or text.lstrip().startswith("{") for text in (start, end)):
+        return
+    if parse_time(start) > parse_time(end):
+        raise BadRequest(BACKWARDS)
+
+
+def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
+    """An option that is one or the other, in any case of letters."""
+    value = options.get(name, str(default)).lower()
+    if value not in ("true", "false"):
+        raise BadRequest(f"{name}: {value!r} is neither true nor false")
+    return value == "true"
+
+
+def parse_count(options: Mapping[str, str], name: str, default: int) -> int:
+    """An option that is a number from 1."""
+    text = options.get(name, str(default))
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_PIECES):
+        raise BadRequest(f"{name}: {text!r} is not a number from 1 to {MOST_PIECES}")
+    return int(text)
+
+
+def _offsets(options: Mapping[str, str], option: str, names: list[str]) -> dict[str, int]:
+    text = options.get(option, "{}")
+    if text in _WORDS:
+        return dict.fromkeys(names, _WORDS[text])
+    return parse_offsets(text, names, option)
+
+
+def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str, str]:
+    """The time of each partition, where one is given; that of a partition counts more than that of all."""
+    option = f"{which}OffsetsByTimestamp"
+    of_all = {name: options[f"{which}Timestamp"] for name in names if f"{which}Timestamp" in options}
+    return of_all | {name: str(ms) for name, ms in parse_offsets(options.get(option, "{}"), names, option).items()}
+
+
+def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int:
+    """The time up to which to read. OutsideHistory before the first event and, unless `future`, after now."""
+    timestamp_ms = parse_time(text)
+    if first_ms is None:
+        raise OutsideHistory(f"the history is empty: there is no state at {format_time(timestamp_ms)}")
+    if timestamp_ms < first_ms:
+        begins = format_time(first_ms)
+        raise OutsideHistory(f"{format_time(timestamp_ms)} lies before the history, which begins {begins}")
+    if not future and timestamp_ms > time.time() * 1000:
+        raise OutsideHistory(f"{format_time(timestamp_ms)} lies in the future: its history is not complete")
+    return timestamp_ms
+
+
+def _offset(partition: ReadablePartition, asked: int, option: str, strict: bool) -> int:
+    first, end = partition.start_offset, partition.next_offset
+    if asked == EARLIEST:
+        return first
+    if asked == LATEST:
+        return end
+    if strict and not first <= asked <= end:
+        raise OutsideHistory(f"{option}: {partition.name} has offsets {first} to {end}, not {asked}")
+    return min(max(first, asked), end)
+
+
+def _require_start(known: list[ReadablePartition], ranges: list[Range], options: Mapping[str, str]) -> None:
+    """A starting time after the last event is an error, unless the strategy says otherwise."""
+    strategy = options.get("startingOffsetsByTimestampStrategy", "error")
+    if strategy not in ("error", "latest"):
+        raise BadRequest(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
+    asked = [options[name] for name in ("startingTimestamp", "startingOffsetsByTimestamp") if name in options]
+    if not asked or strategy == "latest":
+        return
+    if all(stretch.start >= each.next_offset for each, stretch in zip(known, ranges, strict=True)):
+        raise OutsideHistory(f"startingTimestamp: nothing was logged at or after {asked[0]}")
+
+
+def divide(stretches: Iterable[Range], least: int) -> list[Range]:
+    """The same stretches, in order, in `least` pieces or more (fewer when there are not so many events): each time the
+    stretch with the largest pieces gets one more, so that pieces are of about one size."""
+    whole = list(stretches)
+    pieces = [1] * len(whole)
+    largest: list[tuple[float, int]] = [(each.start - each.end, number) for number, each in enumerate(whole)]
+    heapify(largest)
+    for _ in range(least - len(whole)):
+        negative, number = largest[0]
+        if negative >= -1:
+            break  # an event each
+        pieces[number] += 1
+        size = whole[number].end - whole[number].start
+        heapreplace(largest, (-size / pieces[number], number))
+    return [piece for stretch, count in zip(whole, pieces, strict=True) for piece in _cut(stretch, count)]
+
+
+def _cut(stretch: Range, count: int) -> list[Range]:
+    size = stretch.end - stretch.start
+    bounds = [stretch.start + size * number // count for number in range(count + 1)]
+    return [Range(stretch.partition, a, b) for a, b in pairwise(bounds)]

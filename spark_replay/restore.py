@@ -1,0 +1,146 @@
+"""`restore`: the messages that a condition over the history finds, brought back by a running broker; or a queue as it
+would be, had a message, a user or a deployment not been (B-11), put into another one.
+
+    found = find(spark, "DATA", "outcome = 'expired' and timestamp >= '2026-11-21 09:00:00'", queue="orders")
+    bring_back(found, Broker("http://localhost:15672", "guest", "guest"), to="orders.again", dry_run=False)
+
+Spark finds, the broker publishes (engine/rewind/restore.py): each message once under the restoration's name, in old
+order, as it was published. So it may be run again, and one that was cut short is finished by running it again.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+
+from rewindmq.spark_replay.commands.failures import sql_slip
+from rewindmq.spark_replay.history.history import history_frame, plan_history
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.what_if.candidates import candidate_without
+from rewindmq.spark_replay.what_if.what_if import what_if
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = 5_000  # messages in one request
+SECONDS = 600.0
+CONNECT_SECONDS = 10.0
+COUNTS = ("messages", "message_bytes", "restored", "duplicates", "refused")
+
+
+class Refused(Exception):
+    """The broker would not, or is not there; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Messages of a queue, by id, in the order in which they are to come."""
+
+    vhost: str
+    queue: str
+    ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """`url`: of the management API."""
+
+    url: str
+    user: str
+    password: str
+
+
+def check_broker(broker: Broker) -> None:
+    """Refused when it is not there, or does not know the user. Needs no Spark."""
+    with _client(broker) as client:
+        _answer(client, "GET", "/api/whoami", "")
+
+
+def find(spark: "SparkSession", place: Place, condition: str, queue: str | None = None) -> list[Found]:
+    """The messages that rows of HISTORY fulfilling `condition` (SQL) are about, by queue. BadRequest."""
+    rows = history_frame(spark, place, plan_history(place, {}), queue)
+    found: dict[tuple[str, str], list[int]] = {}
+    try:
+        chosen = rows.where(condition).where("message_id is not null and queue is not null")
+        for row in chosen.select("vhost", "queue", "message_id").distinct().toLocalIterator():
+            found.setdefault((row.vhost, row.queue), []).append(row.message_id)
+    except Exception as error:  # of many classes, py4j's too
+        slip = sql_slip(error)
+        if slip is None:
+            raise
+        raise BadRequest(f"--where: {slip}") from None
+    return [Found(vhost, name, tuple(sorted(ids))) for (vhost, name), ids in sorted(found.items())]
+
+
+def bring_back(
+    found: Sequence[Found], broker: Broker, to: str | None = None, name: str | None = None, dry_run: bool = False
+) -> Iterator[dict[str, Any]]:
+    """What was done for each queue: name of the restoration, and how many messages. Refused."""
+    with _client(broker) as client:
+        for each in found:
+            done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
+            for ids in pages(each.ids):
+                asked: dict[str, Any] = {"messages": ids, "dry_run": dry_run}
+                asked |= {key: value for key, value in (("to", to), ("name", name)) if value is not None}
+                answer = _ask(client, each, asked)
+                done["name"] = answer["name"]
+                for count in COUNTS:
+                    if count in answer:
+                        done[count] = done.get(count, 0) + answer[count]
+            if not dry_run:
+                lineage.wrote_queue(broker.url, each.vhost, to or each.queue)
+            yield done
+
+
+def without(spark: "SparkSession", place: Place, texts: Sequence[str], queue: str, end: str | None) -> list[Found]:
+    """What would be in the queue at `end` (None: now), had something not been; `texts` as `--without` has them."""
+    candidate = candidate_without(texts)
+    rows = what_if(spark, place, [candidate], end=end, queue=queue).standing.collect()
+    ids = [row.message_id for row in rows if row.position >= 0] + [row.message_id for row in rows if row.position < 0]
+    return [Found(rows[0].vhost, rows[0].queue, tuple(ids))] if rows else []
+
+
+def pages(ids: Sequence[int]) -> Iterator[list[int]]:
+    """In requests whose ids ascend: within one the broker goes by id."""
+    page: list[int] = []
+    for each in ids:
+        if page and (len(page) == PAGE or each < page[-1]):
+            yield page
+            page = []
+        page.append(each)
+    if page:
+        yield page
+
+
+def _client(broker: Broker) -> httpx.Client:
+    try:
+        return httpx.Client(
+            base_url=broker.url, auth=(broker.user, broker.password), trust_env=False,
+            timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
+        )  # fmt: skip
+    except httpx.InvalidURL as error:
+        raise Refused(f"{broker.url}: {error}") from None
+
+
+def _ask(client: httpx.Client, found: Found, asked: dict[str, Any]) -> Any:
+    path = f"/api/queues/{quote(found.vhost, safe='')}/{quote(found.queue, safe='')}/restore"
+    return _answer(client, "POST", path, f" queue '{found.queue}' in vhost '{found.vhost}':", asked)
+
+
+def _answer(client: httpx.Client, method: str, path: str, about: str, asked: dict[str, Any] | None = None) -> Any:
+    try:
+        answer = client.request(method, path, json=asked)
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise Refused(f"{client.base_url}: {error}") from None
+    try:
+        said = answer.json()
+    except ValueError:
+        said = None
+    if answer.is_success and isinstance(said, dict):
+        return said
+    reason = said.get("reason") if isinstance(said, dict) else None
+    raise Refused(f"{client.base_url}:{about} {reason or f'answered {answer.status_code}'}")

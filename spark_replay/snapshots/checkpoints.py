@@ -1,0 +1,37 @@
+"""`fromCheckpoint`: a fold that begins at exactly the snapshot that is named, and goes on from there.
+
+    {"queues-0": 400}      the snapshot of queues-0 at offset 400; of partitions that are not named, the nearest
+
+It is `snapshotStartBatchId` of Spark's state source: to see what one snapshot leads to, whatever others say. Elsewhere
+a snapshot only saves time, and one that is damaged is passed over; here it is an error.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.spark_replay.location.ranges import BadRequest, Range, parse_offsets
+
+_LISTED = 20
+
+
+def parse_checkpoints(text: str | None, stretches: Iterable[Range], snapshots: Snapshots | None) -> dict[str, int]:
+    """The checkpoint of each partition that `text` names. BadRequest when there is no such snapshot, or when it lies
+    beyond the end of the partition's stretch."""
+    ends = {stretch.partition: stretch.end for stretch in stretches}
+    named = {} if text is None else parse_offsets(text, ends, "fromCheckpoint")
+    for name, at in named.items():
+        there = [] if snapshots is None else snapshots.offsets(name)
+        if at not in there:
+            raise BadRequest(f"fromCheckpoint: {name} has no snapshot at {at}; {_listed(there, at)}")
+        if at > ends[name]:
+            raise BadRequest(f"fromCheckpoint: {name} at {at} lies beyond the moment asked for, offset {ends[name]}")
+    return named
+
+
+def _listed(there: Sequence[int], at: int) -> str:
+    """The nearest ones, when there are many."""
+    if not there:
+        return "it has none"
+    nearest = sorted(sorted(there, key=lambda offset: abs(offset - at))[:_LISTED])
+    more = f" and {len(there) - _LISTED} further away" if len(there) > _LISTED else ""
+    return f"there are {', '.join(map(str, nearest))}{more}"

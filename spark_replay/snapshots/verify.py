@@ -1,0 +1,289 @@
+"""`verify`: is every snapshot what the events lead to from the one before, and the live state what they lead to now?
+
+    findings = verify(spark, "DATA");  all(finding.ok for finding in findings)
+
+Snapshots cut a partition's history into chunks, which are folded all at once, a Spark task each:
+
+    nothing ->events-> snapshot 1     snapshot 1 ->events-> snapshot 2     ...     snapshot n ->events-> the end
+
+Each fold has to give the next snapshot (of every queue and of what belongs to none), so that together they prove what
+one long fold would. Inside of a chunk the claims of brokers are compared; RocksDB is compared with a fold from the
+snapshot before. A snapshot is believed while it is used, and convicted by the chunk that ends at it: a damaged one, one
+that was forged (whatever its own checksums say), and one of another history. A chunk that begins at a convicted
+snapshot is folded once more from the last one that held, so that one forged snapshot is one finding, with the offsets
+of the chunk whose events do not lead to it.
+
+Whether the events themselves are those that were written, and obey the rules, is `audit`'s; so are bodies.
+"""
+
+import json
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
+from rewindmq.projections.store.store import StateStore, StoreError
+from rewindmq.projections.verify import stored_offset, verify_state
+from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.audit.checkpoint_claims import Claims
+from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.fold import CLAIMS
+from rewindmq.spark_replay.fold import beside, fold_quietly, for_each, from_snapshot, groups_up_to
+from rewindmq.spark_replay.history.events import canonical_json
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import Place, open_log, partition_of
+from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.snapshots.external import beyond_the_end, offsets_of, own_snapshots
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+SNAPSHOTS, STATE = "snapshots", "state"
+# A row by which a task tells the driver how much it looked at; it is no finding
+CHUNK = "chunk"
+_Row = tuple[str, bool, str, int | None, str | None, int | None, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk(Range):
+    """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing). `meets`: offsets, ascending, at
+    which the fold has to give the snapshot there. `store`: instead, the partition's RocksDB is compared with a fold
+    that begins at a snapshot not behind `start`."""
+
+    meets: tuple[int, ...] = ()
+    store: bool = False
+
+
+def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -> list[Finding]:
+    """Everything that was compared, in the order of partitions. `directory`: the snapshots there, and not those beside
+    the log. LogError when there is no log or its beginning is gone; BadRequest, CorruptLog."""
+    _require_metadata(place)
+    snapshots = own_snapshots(place, directory) or beside(place)
+    chunks, beyond = plan_chunks(place, snapshots)
+    if isinstance(place, str) and (Path(place) / "state").exists():
+        ends = {chunk.partition: chunk.end for chunk in chunks}
+        chunks += [Chunk(name, end, end, store=True) for name, end in ends.items()]
+    findings = _verified(spark, place, snapshots, chunks, beyond)
+    lineage.found(findings)
+    return findings
+
+
+def verify_snapshots(
+    spark: "SparkSession", place: Place, broken: Set[str], directory: Path | None = None
+) -> list[Finding]:
+    """Only the snapshots, of all partitions but the `broken` ones; nothing when there are none."""
+    snapshots = own_snapshots(place, directory) or beside(place)
+    chunks, beyond = plan_chunks(place, snapshots, broken)
+    cut = [chunk for chunk in chunks if chunk.meets]
+    return [finding for finding in _verified(spark, place, snapshots, cut, beyond) if finding.check == SNAPSHOTS]
+
+
+def plan_chunks(
+    place: Place, snapshots: Snapshots | None, broken: Set[str] = frozenset()
+) -> tuple[list[Chunk], list[Finding]]:
+    """Of all partitions but the `broken` ones, up to where the log ends now; and what is wrong with snapshots behind
+    that."""
+    taken = {name: offsets for name, offsets in offsets_of(snapshots).items() if name not in broken}
+    ends = {each.name: each.next_offset for each in open_log(place).queues if each.name not in broken}
+    chunks = []
+    for name, end in ends.items():
+        inside = [at for at in taken.get(name, ()) if 0 < at <= end]
+        chunks += [Chunk(name, a, b, (b,)) for a, b in pairwise([0, *inside])]
+        last = inside[-1] if inside else 0
+        if last < end or not inside:
+            chunks.append(Chunk(name, last, end))
+    beyond = beyond_the_end(taken, ends)
+    return chunks, [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
+
+
+def _require_metadata(place: Place) -> None:
+    """LogError when the metadata log cannot be read. There are no snapshots of it, so nothing else here looks at it."""
+    for _ in open_log(place).metadata.read():
+        pass  # to its end
+
+
+def _verified(
+    spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk], beyond: list[Finding]
+) -> list[Finding]:
+    rows = _fold(spark, place, snapshots, chunks)
+    again = doubtful(chunks, rows)
+    if again:
+        replaced = _fold(spark, place, snapshots, again)
+        rows = [row for row in rows if not any(_is_of(row, chunk) for chunk in again)] + replaced
+    found = sorted(
+        beyond + [of_row(row) for row in rows if row.check != CHUNK],
+        key=lambda finding: (finding.partition, finding.offset or 0, finding.check),
+    )
+    return [*_sums(chunks, rows, found), *found]
+
+
+def _fold(spark: "SparkSession", place: Place, snapshots: Snapshots | None, chunks: Sequence[Chunk]) -> list[Any]:
+    lineage.read(chunks)
+    return for_each(spark, chunks, fold_chunk, columns.AUDIT, place=place, snapshots=snapshots).collect()
+
+
+# -- what the driver makes of it -------------------------------------------------------------------------------------
+
+
+def doubtful(chunks: Sequence[Chunk], rows: Sequence[Any]) -> list[Chunk]:
+    """What began at a convicted snapshot and found something: runs of such chunks with the one before, each as one
+    chunk, and RocksDB, to be folded from the last snapshot that held."""
+    bad = [row for row in rows if not row.ok]
+    convicted = {(row.partition, row.offset) for row in bad if row.check == SNAPSHOTS}
+    again: list[Chunk] = []
+    run: list[Chunk] = []
+    for chunk in [chunk for chunk in chunks if any(_is_of(row, chunk) for row in bad)]:
+        begins = (chunk.partition, chunk.start)
+        if chunk.store:
+            firsts = [offset for partition, offset in convicted if partition == chunk.partition]
+            again += [Chunk(chunk.partition, min(firsts) - 1, chunk.end, store=True)] if firsts else []
+            continue
+        if not (run and begins == (run[-1].partition, run[-1].end) and begins in convicted):
+            again += _joined(run)
+            run = []
+        run.append(chunk)
+    return again + _joined(run)
+
+
+def _joined(run: Sequence[Chunk]) -> list[Chunk]:
+    if len(run) < 2:
+        return []
+    meets = tuple(at for chunk in run for at in chunk.meets)
+    return [Chunk(run[0].partition, run[0].start, run[-1].end, meets)]
+
+
+def _is_of(row: Any, chunk: Chunk) -> bool:
+    """Whether this chunk found it. A snapshot is of the chunk that ends at it, a claim of the one that it is an event
+    of."""
+    if row.partition != chunk.partition or (row.check == STATE) != chunk.store:
+        return False
+    return chunk.store or chunk.start < row.offset + (row.check == CLAIMS) <= chunk.end
+
+
+def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]) -> list[Finding]:
+    """What was looked at, for each partition and check in which nothing was found."""
+    sums = []
+    for name in dict.fromkeys(chunk.partition for chunk in chunks):
+        told = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
+        met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
+        events, claims = (sum(each[what] for each in told) for what in ("events", "claims"))
+        passed_by = sum(each["passed_by"] for each in told)
+        details = {
+            SNAPSHOTS: f"{met} snapshots, {events} events in {len(told)} chunks",
+            CLAIMS: f"{claims} claims" + (f", {passed_by} not comparable" if passed_by else ""),
+        }
+        for check, detail in details.items():
+            if not any(finding.check == check and finding.partition == name for finding in found):
+                sums.append(Finding(check, True, name, None, None, None, detail))
+    return sums
+
+
+# -- in a Spark task -------------------------------------------------------------------------------------------------
+
+
+def fold_chunk(chunk: Chunk, place: Place, snapshots: Snapshots | None) -> "Iterator[pa.RecordBatch]":
+    """What a chunk shows, as rows of AUDIT."""
+    log = partition_of(place, chunk.partition)
+    if chunk.store:
+        assert isinstance(place, str), "a store lies beside the log of a data directory"
+        rows = list(_compare_store(log, chunk, Path(place) / "state", snapshots))
+    else:
+        rows = list(_compare_snapshots(log, chunk, snapshots))
+    if rows:
+        yield batch_of(rows, columns.AUDIT)
+
+
+def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | None) -> Iterator[_Row]:
+    machine = from_snapshot(snapshots, log, chunk.start)
+    begun = machine.next_offset
+    claims, decoder = Claims(), decoder_for(log)
+    claims.begin(machine)
+    wrong: list[tuple[int, str]] = []
+
+    def watched(offset: int, event: Event) -> None:
+        if isinstance(event, CheckpointAsked):
+            claims.was_asked(offset, machine)
+        elif isinstance(event, Checkpointed) and (said := claims.compare(machine, event)) is not None:
+            wrong.append((offset, said))
+
+    for end in chunk.meets or (chunk.end,):
+        fold_quietly(machine, groups_up_to(log, machine.next_offset, end), decoder, watched=watched)
+        told = Told.of(machine)
+        if end == chunk.end:
+            machine = Machine(log.name)  # one state at a time is in memory
+        if chunk.meets:
+            assert snapshots is not None, "an offset to meet is that of a snapshot"
+            yield from compare(told, snapshots.path(log.name, end), begun)
+    for offset, said in wrong:
+        yield (CLAIMS, False, log.name, offset, None, None, said)
+    seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
+    yield (CHUNK, True, log.name, chunk.end, None, None, canonical_json(seen))
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What of a state is compared: what belongs to no queue, and of each queue (by its id) name, digest and epoch."""
+
+    head: bytes
+    queues: dict[int, tuple[str, str, int]]
+
+    @classmethod
+    def of(cls, machine: Machine) -> "Told":
+        queues = {
+            queue_id: (f"{queue.vhost}/{queue.name}", queue_digest(queue), queue.epoch)
+            for queue_id, queue in machine.by_id.items()
+        }
+        return cls(machine.head(), queues)
+
+
+def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
+    """The snapshot at `path` with what the fold from offset `begun` tells of the state there."""
+    partition, offset = path.parent.name, int(path.stem)
+    try:
+        said = Told.of(load(path))
+    except SnapshotError as error:
+        yield (SNAPSHOTS, False, partition, offset, None, None, f"cannot be used: {error}")
+        return
+    if said == told:
+        return
+    differ = sorted(
+        {*told.queues.items()} ^ {*said.queues.items()}, key=lambda item: item[1][0]
+    )  # by name; a queue that is other in both is there twice
+    names = list(dict.fromkeys(name for _, (name, _, _) in differ))
+    what = ", ".join(names[:5]) + (f" and {len(names) - 5} more queues" if len(names) > 5 else "")
+    since = f"the snapshot at offset {begun}" if begun else "nothing"
+    detail = (
+        f"the events of offsets {begun} to {offset - 1}, folded from {since}, do not lead to {path.name}:"
+        f" other is {what or 'what belongs to no queue (clock, next offset, limits)'}"
+    )
+    yield (SNAPSHOTS, False, partition, offset, names[0] if names else None, None, detail)
+
+
+def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: Snapshots | None) -> Iterator[_Row]:
+    """RocksDB, read-only, at the offset where it stands."""
+    try:
+        store = StateStore.open(path, read_only=True)
+    except StoreError as error:
+        yield (STATE, False, log.name, None, None, None, str(error))
+        return
+    try:
+        begun = from_snapshot(snapshots, log, min(chunk.start, stored_offset(log, store)))
+        report = verify_state(begun, log, store)
+    except StoreError as error:
+        yield (STATE, False, log.name, None, None, None, str(error))
+        return
+    finally:
+        store.close()
+    if report.equal:
+        detail = f"{report.queues} queues, {report.result} at offset {report.offset}"
+        yield (STATE, True, log.name, report.offset, None, None, detail)
+    for each in report.differences:
+        yield (STATE, False, log.name, report.offset, each.queue or None, None, f"{each.key} {each.what}")

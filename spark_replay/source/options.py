@@ -1,0 +1,129 @@
+"""What `format("rewindmq")` can be asked: its views, and the options of each.
+
+All options are strings, and Spark hands their names over in lower case. An option that nobody knows, or that says
+nothing about the view, would quietly be another question: it is refused, when the table is asked for, in one line.
+What begins with `kafka.` is a setting of Kafka's client and may be a secret: no line shows its value.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.location.ranges import STRETCH, BadRequest, parse_count, true_or_false
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rewindmq.spark_replay.location.log import Place
+
+_BOOTSTRAP = "kafka.bootstrap.servers"
+_PLACES = ("path", "data", _BOOTSTRAP)
+_PLACE = ("path", "data", "kafkaPrefix", "view")
+_CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOffsets"}
+_FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
+_MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
+
+# view -> its options, besides those that say where the log is
+VIEWS: dict[str, tuple[str, ...]] = {
+    "events": ("log", "partitions", *STRETCH, "minPartitions", "includeBodies", "includeHeaders"),
+    "records": ("log", "partitions", *STRETCH, "minPartitions"),
+    "history": ("partitions", *STRETCH, *_CHANGES, *_FOLD),
+    "queues": _MOMENT,
+    "messages": _MOMENT,
+    "partitions": ("log", "partitions", "snapshots"),
+}
+_TABLES = {
+    "records": columns.RECORDS, "history": columns.HISTORY, "queues": columns.QUEUES, "messages": columns.MESSAGES,
+    "partitions": columns.PARTITIONS,
+}  # fmt: skip
+_SPELLED = {
+    name.lower(): name
+    for names in (_PLACE, ("readChangeFeed",), *VIEWS.values())
+    for name in names
+}  # fmt: skip
+
+
+class Asked:
+    """The options of one table, checked. BadRequest."""
+
+    def __init__(self, given: Mapping[str, str | None]) -> None:
+        texts = {name.lower(): str(value) for name, value in given.items() if value is not None}
+        of_kafka = {name: value for name, value in texts.items() if name.startswith("kafka.")}
+        unknown = texts.keys() - of_kafka.keys() - _SPELLED.keys()
+        if unknown:
+            raise BadRequest(f"{min(unknown)} is no option of rewindmq")
+        options = {_SPELLED[name]: value for name, value in texts.items() if name not in of_kafka}
+        self.view = _view(options)
+        _check(self.view, options)
+        self.place = _place(options, of_kafka)
+        self.bodies = true_or_false(options, "includeBodies", True)
+        self.headers = true_or_false(options, "includeHeaders", False)
+        self.strict = true_or_false(options, "failOnDataLoss", True)
+        self.least = parse_count(options, "minPartitions", 1)
+        self.options = {_CHANGES.get(name, name): text for name, text in options.items()}
+
+    @property
+    def snapshots(self) -> Path | None:
+        directory = self.options.get("snapshots")
+        return None if directory is None else Path(directory).resolve()
+
+    def snapshots_used(self) -> Snapshots | None:
+        """Those, or the ones beside the log; beside a Kafka there are none."""
+        from rewindmq.spark_replay.fold import beside
+
+        return beside(self.place) if self.snapshots is None else Snapshots(self.snapshots)
+
+    @property
+    def columns(self) -> "pa.Schema":
+        if self.view == "records" and not isinstance(self.place, str):
+            return columns.KAFKA_RECORDS
+        return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]
+
+
+def _place(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Place":
+    """`of_kafka`: those that begin with `kafka.`. BadRequest when it is not exactly one place."""
+    from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
+    from rewindmq.spark_replay.location.log import InKafka
+
+    found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _PLACES and value.strip()]
+    about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
+    if about_kafka and _BOOTSTRAP not in dict(found):
+        raise BadRequest(f"{about_kafka[0]} is about a history in Kafka: where is it, {_BOOTSTRAP}?")
+    if not found:
+        raise BadRequest(f'where is the history: option "path", a data directory, or "{_BOOTSTRAP}"?')
+    if len(found) > 1:
+        raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Say one")
+    [(kind, where)] = found
+    if kind != _BOOTSTRAP:
+        return where
+    if "fromCheckpoint" in options and "snapshots" not in options:
+        raise BadRequest("fromCheckpoint: there are no snapshots beside a Kafka; say where yours are, with snapshots")
+    settings = for_librdkafka({name: value for name, value in of_kafka.items() if name != _BOOTSTRAP})
+    return InKafka(where, options.get("kafkaPrefix", "rewindmq"), settings)
+
+
+def _view(options: Mapping[str, str]) -> str:
+    feed = true_or_false(options, "readChangeFeed", False)
+    as_of = any(name in options for name in ("asOfOffset", "asOfTimestamp"))
+    view = options.get("view", "history" if feed else "queues" if as_of else "events")
+    if view not in VIEWS:
+        raise BadRequest(f"view: {view!r} is none of {', '.join(VIEWS)}")
+    if feed and view != "history":
+        raise BadRequest(f"readChangeFeed is the view history, not {view}")
+    return view
+
+
+def _check(view: str, options: Mapping[str, str]) -> None:
+    for name in options:
+        if name in VIEWS[view] or name in _PLACE or name == "readChangeFeed":
+            continue
+        if view == "history" and name in VIEWS["queues"]:
+            raise BadRequest(f"{name} is about a moment: view queues or messages")
+        if view in ("queues", "messages") and name in VIEWS["history"]:
+            raise BadRequest(f"{name} is about a stretch, the view {view} about a moment: asOfTimestamp")
+        raise BadRequest(f"{name} is no option of the view {view}")
+    for name, other in _CHANGES.items():
+        if name in options and other in options:
+            raise BadRequest(f"{name} is {other}: say one")

@@ -1,0 +1,61 @@
+"""`spark.read.format("rewindmq")` and `spark.readStream`: the log, and what is folded of it, as Spark tables.
+
+    spark.dataSource.register(RewindSource)
+    spark.read.format("rewindmq").option("path", "DATA").load()
+
+    path                 the broker's data directory; or else a history in Kafka:
+    kafka.bootstrap.servers, kafkaPrefix (rewindmq)
+                         host:port, comma separated, and what the names of its topics begin with
+    kafka.*              any setting of librdkafka's, as for the broker; Spark needs no connector
+    view                 events (default), records, partitions: the log (log.py, stream.py)
+                         history, queues, messages: folds (folds.py)
+    log                  of the log: queues (default), metadata or all
+    partitions           only these, comma separated
+    minPartitions        of Spark, as a wish
+    startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestamp,
+    endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy, failOnDataLoss
+                         which stretch (location/ranges.py)
+
+A log partition is one Spark partition or more, in offset order. Rows are never packed or split by size, as Spark's file
+sources do: a fold needs them in order. A Python data source is told of no column selection, hence `view` and
+`includeBodies`. The class travels to workers by pickle; what it needs is imported where it is used.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+
+from rewindmq.spark_replay.columns import spark_schema
+from rewindmq.spark_replay.source.folds import FoldReader
+from rewindmq.spark_replay.source.log import LogReader, PartitionsReader
+from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.source.stream import LogStream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+
+class RewindSource(DataSource):
+    """The data source; it only reads options."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "rewindmq"
+
+    def schema(self) -> "StructType":
+        return spark_schema(Asked(self.options).columns)
+
+    def reader(self, schema: "StructType") -> DataSourceReader:
+        asked = Asked(self.options)
+        if asked.view == "partitions":
+            return PartitionsReader(asked)
+        return LogReader(asked) if asked.view in ("events", "records") else FoldReader(asked)
+
+    def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        return LogStream(Asked(self.options))
+
+
+def register(spark: "SparkSession") -> None:
+    """Make the format known to the session."""
+    spark.dataSource.register(RewindSource)

@@ -1,0 +1,108 @@
+"""`spark.readStream.format("rewindmq")`: the log as a stream, for as long as brokers add to it.
+
+    events = spark.readStream.format("rewindmq").option("path", "DATA").load()         # or kafka.bootstrap.servers
+
+    batch N      from where batch N - 1 ended to where the log was durable when it was triggered
+    its offset   {"queues-0": 8134, "queues-1": 7020}, exclusive: in Spark's checkpoint, and good as startingOffsets
+
+- Offsets name records for ever, so a batch that is done again after a crash has the same rows: what Spark's checkpoint
+  counts, it counts exactly once, and with an idempotent sink nothing is lost or comes twice.
+- Only what is durable is given out, since a record that a crash of the machine takes back would leave its offset to
+  another. What a broker has written and not synced yet is synced here (`PartitionReader.durable_offset`); Kafka gives
+  out nothing before its replicas have it.
+- In Kafka some offsets are no record (where transactions end): a batch may have fewer rows than offsets, also none.
+- A start below the log's beginning, and an end below the start (a log that was put back from a backup, or is another
+  one), are errors, unless failOnDataLoss is false: then what is not there is left out.
+- The views are those of rows that stand for themselves, events and records. A fold keeps its state from batch to batch,
+  which this source cannot: `watch` does.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from rewindmq.projections.rewind import OutsideHistory
+from rewindmq.spark_replay.location.ranges import BadRequest, Range, divide, resolve
+from rewindmq.spark_replay.source.log import LogStretch, read_stretch, wanted
+from rewindmq.spark_replay.source.options import Asked
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rewindmq.spark_replay.location.log import HistoryLog, HistoryPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """What of a partition is durable, as location/ranges.py sees it."""
+
+    log: "HistoryPartition"
+    name: str
+    start_offset: int
+    next_offset: int
+
+    @classmethod
+    def of(cls, log: "HistoryPartition") -> "Durable":
+        return cls(log, log.name, log.start_offset, log.durable_offset)
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        return min(self.log.offset_at(timestamp_ms), self.next_offset)
+
+
+class LogStream(DataSourceStreamReader):
+    """`commit` has nothing to do: the log keeps what was read.
+
+    What a stream cannot be asked is refused when it is first asked something: of what `streamReader` raises PySpark
+    says nothing but UnboundLocalError (python_streaming_source_runner.py stops a reader that it does not have)."""
+
+    def __init__(self, asked: Asked) -> None:
+        self.asked = asked
+
+    def initialOffset(self) -> dict[str, int]:
+        """Of a query without a checkpoint."""
+        from rewindmq.spark_replay.location.log import first_event_ms
+        from rewindmq.spark_replay.location.marks import by_offsets
+
+        log = self._opened()
+        stretches = resolve(self._durable(log).values(), by_offsets(log, self.asked.options), first_event_ms(log))
+        return {stretch.partition: stretch.start for stretch in stretches}
+
+    def latestOffset(self) -> dict[str, int]:
+        durable = self._durable(self._opened())
+        return {name: partition.next_offset for name, partition in durable.items()}
+
+    def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
+        there = self._durable(self._opened())
+        for each in (start, end):
+            if each.keys() != there.keys():
+                was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
+                raise BadRequest(f"the checkpoint of this query is about {was}, and the query about {now}")
+        stretches = [self._stretch(there[name], start[name], end[name]) for name in end]
+        return [LogStretch(each) for each in divide(stretches, self.asked.least) if each.start < each.end]
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        return read_stretch(partition.value, self.asked)
+
+    def _opened(self) -> "HistoryLog":
+        from rewindmq.spark_replay.location.log import open_log
+
+        if self.asked.view not in ("events", "records"):
+            raise BadRequest(f"a stream is of the view events or records: {self.asked.view} is for spark.read")
+        endings = sorted(name for name in self.asked.options if name.startswith("ending"))
+        if endings:
+            raise BadRequest(f"{endings[0]}: a stream has no end")
+        return open_log(self.asked.place)
+
+    def _durable(self, log: "HistoryLog") -> dict[str, Durable]:
+        return {each.name: Durable.of(each) for each in wanted(log, self.asked)}
+
+    def _stretch(self, there: Durable, start: int, end: int) -> Range:
+        """OutsideHistory when some of it is not there, and that matters."""
+        name, first, last = there.name, there.start_offset, there.next_offset
+        if self.asked.strict and not first <= start <= end <= last:
+            asked = f"the query stands at {start}" + (f" and asks up to {end}" if end > last else "")
+            raise OutsideHistory(f"failOnDataLoss: {name} has offsets {first} to {min(end, last)}, {asked}")
+        begin = min(max(start, first), last)
+        return Range(name, begin, max(begin, min(end, last)))

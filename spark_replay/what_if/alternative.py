@@ -1,0 +1,362 @@
+"""Worlds in which another policy holds: the queue machine fed with the recorded events, some of them changed.
+
+    declarations and policies     of queues that the candidate's pattern names: the candidate takes their place
+    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here; of one
+                                  that is not delivered yet, as soon as it is (a late reaction). One that settled
+                                  nothing (late, from a lost node) settles nothing here
+    a message that here is delivered, and that no consumer ever met (dropped, refused, expired before its delivery)
+                                  is acked as soon as the recorded world has done with it: a guess, counted as such
+    what is left out              (exclusion.py) does not happen; acks of messages that are left out neither. What was
+                                  settled by what is left out is acked as soon as somebody else gets it: a guess, too
+    everything else               happens as recorded: publishes, dead letters that came, consumers that came and went
+
+So a world answers what the limits would have done to the same traffic. What other deliveries would have made the
+consumers do, nobody knows.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rewindmq.projections.machine.data.effects import (
+    ACKED,
+    DELIVERED,
+    DELIVERY_LIMIT,
+    REJECTED,
+    Delay,
+    Deliver,
+    Effect,
+    FetchReply,
+    Forget,
+    Refuse,
+    Requeue,
+    endings,
+)
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.rules.patterns import in_history
+from rewindmq.schemas.events import (
+    BROKER,
+    Acked,
+    Actor,
+    Argument,
+    ArgumentValue,
+    Event,
+    Nacked,
+    Policy,
+    PolicyApplied,
+    Published,
+    QueueDeclared,
+)
+from rewindmq.spark_replay.history.events import canonical_json
+from rewindmq.spark_replay.history.outcomes import REFUSED, is_queue
+from rewindmq.spark_replay.what_if.exclusion import Without
+
+SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
+UNACKED, READY = "unacked", "ready"  # fates of what is there at the end
+LEFT_OUT = "left_out"  # it never was
+
+_Key = tuple[str, str, int]  # vhost, queue, message id: the same in every world
+_Fate = tuple[str, int, str]  # what became of it, when, by which rule
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """For the queues whose name `pattern` finds: `definition` in the place of their policy (None: as recorded; the
+    operator policy stays), `arguments` over those they were declared with (None takes one away), another profile.
+    `without`: what did not happen."""
+
+    name: str
+    pattern: str
+    definition: dict[str, object] | None = None
+    arguments: dict[str, ArgumentValue] = field(default_factory=dict)
+    semantics: str | None = None
+    without: Without | None = None
+
+    def concerns(self, queue: str) -> bool:
+        return in_history(self.pattern).found_in(queue)
+
+    @property
+    def policy(self) -> Policy | None:
+        """It has no version: nobody ever set it."""
+        return None if self.definition is None else Policy(self.name, canonical_json(self.definition), -1)
+
+    def changed(self, event: QueueDeclared | PolicyApplied) -> QueueDeclared | PolicyApplied:
+        if not self.concerns(event.queue):
+            return event
+        if self.policy is not None:
+            event = replace(event, policy=self.policy)
+        if isinstance(event, PolicyApplied):
+            return event
+        kept = tuple(each for each in event.arguments if each.name not in self.arguments)
+        given = tuple(argument(name, value) for name, value in self.arguments.items() if value is not None)
+        return replace(event, arguments=kept + given, semantics=self.semantics or event.semantics)
+
+
+def argument(name: str, value: ArgumentValue) -> Argument:
+    kind = {bool: "bool", int: "long", float: "double"}.get(type(value), "longstr")
+    return Argument(name, kind, value if kind != "longstr" else str(value))
+
+
+class World:
+    """A copy of `machine` as it stands, with the candidate in force from here on."""
+
+    def __init__(self, candidate: Candidate, machine: Machine) -> None:
+        self.candidate = candidate
+        pieces = ((meta, chunks) for _, meta, chunks in machine.pieces())
+        self.machine = Machine.load(machine.partition, machine.head(), pieces)
+        self.assumed = {"late_reactions": 0, "lost_reactions": 0, "guessed_acks": 0}
+        self._effects: list[Effect] = []
+        self._seen = 0  # of them
+        self._reacting = False
+        self._late: dict[_Key, deque[Acked | Nacked]] = {}  # reactions to what is not delivered here yet
+        self._unmet: set[_Key] = set()  # not ended here, and no consumer ever met it
+        self.left_out: set[int] = set()  # messages that never were here
+        for queue in list(self.machine.queues()):
+            if candidate.concerns(queue.name):
+                event = PolicyApplied(queue.vhost, queue.name, queue.policy, queue.operator_policy)
+                at = self.machine.next_offset - 1
+                self.machine.apply(at, self.machine.log_ms, BROKER, candidate.changed(event), self._effects)
+
+    def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, settled: Sequence[int] = ()) -> None:
+        """`settled`: what it settled in the recorded world."""
+        without = self.candidate.without
+        if without is not None and without.leaves_out(self.machine.partition, offset, timestamp_ms, actor):
+            self._leave_out(offset, timestamp_ms, event, settled)
+        elif isinstance(event, Acked | Nacked):
+            self._nothing(offset, timestamp_ms)
+            for message_id in settled:
+                if message_id not in self.left_out:
+                    self._react(offset, timestamp_ms, actor, event, message_id)
+        else:
+            if isinstance(event, QueueDeclared | PolicyApplied):
+                event = self.candidate.changed(event)
+            self._do(offset, timestamp_ms, actor, event)
+
+    def _nothing(self, offset: int, timestamp_ms: int) -> None:
+        """Time passes, as it does before any event."""
+        self.machine.advance(timestamp_ms, self._effects)
+        self.machine.skip(offset)
+
+    def _leave_out(self, offset: int, timestamp_ms: int, event: Event, settled: Sequence[int]) -> None:
+        self._nothing(offset, timestamp_ms)
+        if isinstance(event, Published):
+            self.left_out.add(offset)
+        elif isinstance(event, Acked) or (isinstance(event, Nacked) and not event.requeue):
+            self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in settled])
+
+    def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
+        """The recorded world has done with these messages, and no consumer settled them."""
+        for key in keys:
+            vhost, name, message_id = key
+            queue = self.machine.queue(vhost, name)
+            if queue is None or message_id in self.left_out:
+                continue
+            held = _holder(queue, message_id)
+            if held is not None:
+                self._guess(offset, timestamp_ms, queue, held, message_id)
+            else:
+                self._unmet.add(key)
+
+    def take(self) -> list[Effect]:
+        """What happened since the last call."""
+        effects, self._effects, self._seen = self._effects, [], 0
+        for effect in effects:
+            if isinstance(effect, Forget):
+                for message_id in effect.message_ids:
+                    key = (effect.queue.vhost, effect.queue.name, message_id)
+                    self._unmet.discard(key)
+                    late = self._late.pop(key, None)
+                    self.assumed["lost_reactions"] += len(late) if late else 0
+            elif isinstance(effect, Refuse):
+                self._unmet.discard(_key(effect))
+        return effects
+
+    def _do(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        """The event, and what consumers do about the deliveries that come of it."""
+        self.machine.apply(offset, timestamp_ms, actor, event, self._effects)
+        if self._reacting:  # it is itself what a consumer does: the loop below goes on with what comes of it
+            return
+        self._reacting = True
+        while self._seen < len(self._effects):
+            effect = self._effects[self._seen]
+            self._seen += 1
+            if isinstance(effect, Deliver | FetchReply) and not effect.final and effect.message_id >= 0:
+                self._met(offset, timestamp_ms, effect)
+        self._reacting = False
+
+    def _met(self, offset: int, timestamp_ms: int, effect: Deliver | FetchReply) -> None:
+        queue, message_id = effect.queue, effect.message_id
+        key = (queue.vhost, queue.name, message_id)
+        late = self._late.get(key)
+        if late:
+            event = late.popleft()
+            if not late:
+                del self._late[key]
+            self.assumed["late_reactions"] += 1
+            self._settle(offset, timestamp_ms, BROKER, event, effect.consumer, message_id)
+        elif key in self._unmet:
+            self._guess(offset, timestamp_ms, queue, effect.consumer, message_id)
+
+    def _react(self, offset: int, timestamp_ms: int, actor: Actor, event: Acked | Nacked, message_id: int) -> None:
+        queue = self.machine.queue(event.vhost, event.queue)
+        held = None if queue is None else _holder(queue, message_id, event.consumer)
+        if held is not None:
+            self._settle(offset, timestamp_ms, actor, event, held, message_id)
+        else:
+            self._late.setdefault((event.vhost, event.queue, message_id), deque()).append(event)
+
+    def _settle(
+        self, offset: int, timestamp_ms: int, actor: Actor, event: Acked | Nacked, holder: int, message_id: int
+    ) -> None:
+        self._do(offset, timestamp_ms, actor, replace(event, consumer=holder, messages=((message_id, message_id),)))
+
+    def _guess(self, offset: int, timestamp_ms: int, queue: Queue, holder: int, message_id: int) -> None:
+        self.assumed["guessed_acks"] += 1
+        event = Acked(queue.vhost, queue.name, holder, ((message_id, message_id),))
+        self._do(offset, timestamp_ms, BROKER, event)
+
+    def left_over(self) -> None:
+        """At the end: what was never delivered here got no reaction."""
+        self.assumed["lost_reactions"] += sum(map(len, self._late.values()))
+
+
+def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
+    """The messages that an ack or nack settled, by what came of it. It may name others, which its consumer does not
+    hold (late, from a lost node), and more than can be counted."""
+    found: list[int] = []
+    if isinstance(event, Acked | Nacked):
+        for effect in effects:
+            if isinstance(effect, Forget | Requeue) and effect.consumer == event.consumer:
+                found += effect.message_ids
+            elif isinstance(effect, Delay) and effect.consumer == event.consumer:
+                found.append(effect.message_id)
+    return found
+
+
+def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
+    """Who holds the message; `first` is asked first."""
+    holder = queue.holders.get(first)
+    if holder is not None and message_id in holder.held:
+        return first
+    return next((number for number, each in queue.holders.items() if message_id in each.held), None)
+
+
+class Fates:
+    """What became of each message in a world and in the recorded one. Only those that ended in one of both, or have
+    ended differently, are remembered."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self.world = world
+        self.machine = machine
+        self._before: dict[_Key, _Fate] = {}
+        self._after: dict[_Key, _Fate] = {}
+
+    def recorded(self, timestamp_ms: int, effects: list[Effect]) -> list[_Key]:
+        """Take in what happened: those that ended without having been settled, and are still in the world."""
+        unmet = []
+        for key, fate in _endings(timestamp_ms, effects):
+            self._before[key] = fate
+            if fate[0] not in SETTLED and key not in self._after:
+                unmet.append(key)
+        return unmet
+
+    def told(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
+        """What happened in the world; rows of messages that have ended in both, and differently."""
+        for key, fate in _endings(timestamp_ms, effects):
+            self._after[key] = fate
+        both = [key for key in self._after if key in self._before]
+        for key in both:
+            before, after = self._before.pop(key), self._after.pop(key)
+            if before[0] != after[0]:
+                yield self._row(key, before, after)
+
+    def at_end(self) -> Iterator[dict[str, Any]]:
+        """Messages that ended in one world only."""
+        self.world.left_over()
+        left_out = self.world.left_out
+        never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
+        for key, before in self._before.items():
+            yield self._row(key, before, never if key[2] in left_out else _standing(self.world.machine, key))
+        for queue in list(self.machine.queues()) if left_out else ():
+            for view in queue.messages():
+                if view.message_id in left_out:
+                    key = (queue.vhost, queue.name, view.message_id)
+                    yield self._row(key, _standing(self.machine, key), never)
+        for key, after in self._after.items():
+            yield self._row(key, _standing(self.machine, key), after)
+
+    def _row(self, key: _Key, before: _Fate, after: _Fate) -> dict[str, Any]:
+        return {"fate": {
+            "candidate": self.world.candidate.name, "vhost": key[0], "queue": key[1], "message_id": key[2],
+            "before": before[0], "before_at": before[1] * 1000, "before_rule": before[2] or None,
+            "after": after[0], "after_at": after[1] * 1000, "after_rule": after[2] or None,
+        }}  # fmt: skip
+
+
+def _endings(timestamp_ms: int, effects: list[Effect]) -> Iterator[tuple[_Key, _Fate]]:
+    """Also of those that never came in."""
+    for queue, message_id, reason, rule in endings(effects):
+        yield (queue.vhost, queue.name, message_id), (reason, timestamp_ms, rule)
+    for effect in effects:
+        if isinstance(effect, Refuse):
+            yield _key(effect), (REFUSED, timestamp_ms, effect.rule)
+
+
+def _key(effect: Refuse) -> _Key:
+    return effect.queue.vhost, effect.queue.name, effect.message_id
+
+
+def _standing(machine: Machine, key: _Key) -> _Fate:
+    queue = machine.queue(key[0], key[1])
+    unacked = queue is not None and _holder(queue, key[2]) is not None
+    return UNACKED if unacked else READY, machine.log_ms, ""
+
+
+def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
+    """The messages that are in the queue, in order."""
+    for queue in list(world.machine.queues()):
+        if is_queue(wanted, queue.vhost, queue.name):
+            for view in queue.messages():
+                yield {"standing": {
+                    "candidate": world.candidate.name, "vhost": queue.vhost, "queue": queue.name,
+                    "message_id": view.message_id, "position": view.position,
+                }}  # fmt: skip
+
+
+class Depths:
+    """How long the queues were that a candidate concerns, in the recorded world and in its own."""
+
+    def __init__(self, worlds: list[World], machine: Machine, every_ms: int) -> None:
+        self._worlds = worlds
+        self._machine = machine
+        self._every_ms = every_ms
+        self._next_ms: int | None = None
+
+    def before(self, timestamp_ms: int) -> Iterator[dict[str, Any]]:
+        """An event of this time is about to happen: how it was at the mark that lies before it."""
+        if self._next_ms is None or timestamp_ms >= self._next_ms:
+            if self._next_ms is not None:
+                yield from self._rows(self._next_ms)
+            self._next_ms = timestamp_ms - timestamp_ms % self._every_ms + self._every_ms
+
+    def at_end(self) -> Iterator[dict[str, Any]]:
+        if self._next_ms is not None:
+            yield from self._rows(self._next_ms)
+
+    def _rows(self, at_ms: int) -> Iterator[dict[str, Any]]:
+        for world in self._worlds:
+            names = {(q.vhost, q.name): None for m in (self._machine, world.machine) for q in m.queues()}
+            for vhost, name in names:
+                if world.candidate.concerns(name):
+                    before, after = (_length(machine, vhost, name) for machine in (self._machine, world.machine))
+                    yield {"depth": {
+                        "candidate": world.candidate.name, "vhost": vhost, "queue": name, "at": at_ms * 1000,
+                        "before": before, "after": after,
+                    }}  # fmt: skip
+
+
+def _length(machine: Machine, vhost: str, name: str) -> int:
+    queue = machine.queue(vhost, name)
+    return 0 if queue is None else queue.messages_ready + queue.messages_unacked

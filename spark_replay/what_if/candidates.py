@@ -1,0 +1,111 @@
+"""Candidates of `what-if`: read from text, and checked by the rules by which the broker takes a policy or a declaration
+(projections/rules/policy_rules.py, projections/rules/queue_arguments.py), so that a slip of the pen is no answer as if
+there were no limit.
+
+What the broker takes and no queue knows (an `x-` key of somebody's own, S-072) changes nothing, and is refused here.
+Which profile a queue has only its history says: unless the candidate names one, what some profile takes is taken.
+"""
+
+import json
+from collections.abc import Sequence
+
+from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
+from rewindmq.projections.rules.patterns import refusal
+from rewindmq.projections.rules.policy_rules import definition_problem
+from rewindmq.projections.rules.queue_arguments import ALL_ARGUMENTS, INTEGER_TYPES, OF_RABBITMQ_4_3, value_problem
+from rewindmq.spark_replay.location.ranges import BadRequest
+from rewindmq.spark_replay.what_if.alternative import Candidate, argument
+from rewindmq.spark_replay.what_if.exclusion import Without, parse_rule
+
+_ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
+
+
+def candidate_without(texts: Sequence[str]) -> Candidate:
+    """All that `--without` says together. BadRequest."""
+    return Candidate(f"without {', '.join(texts)}", ".", without=Without(tuple(parse_rule(text) for text in texts)))
+
+
+def parse_candidate(text: str) -> Candidate:
+    """{"name": "longer", "pattern": "^orders$", "definition": {"max-length": 10000}, "arguments": {"x-...": null},
+    "semantics": "rabbitmq-4.3"}: a pattern, and at least one of what follows it. BadRequest."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise BadRequest(f'candidate {text!r} is not an object such as {{"pattern": "^q$", "definition": {{}}}}')
+    unknown = given.keys() - {"name", "pattern", "definition", "arguments", "semantics"}
+    if unknown:
+        raise BadRequest(f"candidate {text!r} has the unknown key {min(unknown)!r}")
+    if "pattern" not in given:
+        raise BadRequest(f'candidate {text!r} does not say of which queues: a pattern, and "." of all')
+    return Candidate(
+        str(given.get("name", text)), given["pattern"], given.get("definition"), given.get("arguments") or {},
+        given.get("semantics"),
+    )  # fmt: skip
+
+
+def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> None:
+    """BadRequest when they make no sense."""
+    if not candidates or every_ms < 1:
+        raise BadRequest("what if what? At least one candidate, and a time between depths")
+    if len({candidate.name for candidate in candidates}) < len(candidates):
+        raise BadRequest("two candidates of the same name")
+    for candidate in candidates:
+        where = f"candidate {candidate.name!r}"
+        wrong = refusal(candidate.pattern) if isinstance(candidate.pattern, str) else "it is no text"
+        if wrong is not None:
+            raise BadRequest(f"{where}: pattern {candidate.pattern!r} is no regular expression: {wrong}")
+        says = candidate.definition is not None or candidate.arguments or candidate.semantics is not None
+        if not says and candidate.without is None:
+            raise BadRequest(f"{where} says neither definition nor arguments nor semantics")
+        if candidate.definition is not None and not isinstance(candidate.definition, dict):
+            raise BadRequest(f"{where}: the definition is no object")
+        if not isinstance(candidate.arguments, dict) or any(name in _ARGUMENT_ONLY for name in candidate.arguments):
+            raise BadRequest(f"{where}: arguments are an object, without {' and '.join(_ARGUMENT_ONLY)}")
+        problem = _semantics_problem(candidate) or _definition_problem(candidate) or _arguments_problem(candidate)
+        if problem is not None:
+            raise BadRequest(f"{where}: {problem}")
+        if start is not None and (candidate.arguments or candidate.semantics is not None):
+            raise BadRequest(f"{where}: arguments and semantics hold from a queue's declaration on, not from a time")
+
+
+def _semantics_problem(candidate: Candidate) -> str | None:
+    if candidate.semantics is None or candidate.semantics in list(PROFILES):
+        return None
+    return f"unsupported semantics {candidate.semantics!r}; there are {', '.join(PROFILES)}"
+
+
+def _definition_problem(candidate: Candidate) -> str | None:
+    """An empty definition is no policy at all, which a candidate may be."""
+    if not candidate.definition:
+        return None
+    found = [definition_problem(candidate.name, candidate.definition, False, each) for each in _profiles(candidate)]
+    return None if None in found else found[0]
+
+
+def _arguments_problem(candidate: Candidate) -> str | None:
+    known = ALL_ARGUMENTS if candidate.semantics == RABBITMQ_3_13.name else ALL_ARGUMENTS.union(OF_RABBITMQ_4_3)
+    for name, value in candidate.arguments.items():
+        problem = _value_problem(name, value, _profiles(candidate)) if name in known else "no queue knows it"
+        if problem is not None:
+            return f"invalid arg '{name}': {problem}"
+    return None
+
+
+def _value_problem(name: str, value: object, profiles: Sequence[str]) -> str | None:
+    """None takes the argument away."""
+    if value is None:
+        return None
+    if not isinstance(value, str | int | float):
+        return f"{json.dumps(value)} is no text, number or boolean"
+    given = argument(name, value)
+    if name == "x-delivery-limit" and given.type not in INTEGER_TYPES:  # which 4.3 takes, as if it were not there
+        return f"expected integer, got {given.type}"
+    others = dict.fromkeys(ALL_ARGUMENTS, given)  # that it needs may be in the queue's own declaration
+    found = [value_problem(given, others, each) for each in profiles]
+    return None if None in found else found[0]
+
+
+def _profiles(candidate: Candidate) -> list[str]:
+    return list(PROFILES) if candidate.semantics is None else [candidate.semantics]

@@ -1,0 +1,246 @@
+"""History as if something had not been: a message, a user, a session, a stretch of time (B-11).
+
+    --without message=queues-0:123
+    --without user=eve
+    --without user=deploy,from=2026-11-21T09:00:00Z,to=2026-11-21T09:10:00Z      all of what one of them says
+    --without session=33554439
+    --without from=mark:before-deploy,to=mark:after-deploy
+
+What a rule is about is left out, whatever kind of event it is: publishes, acks, purges, policies, consumers. So is
+what came of its messages in other queues, also in other partitions: their dead letters, what was delayed or restored of
+them, and what came of that in turn (`closed`). Rules by user, session and time are about what clients asked for, never
+about the broker's own events (time that passed, starts, forwards).
+
+What everybody else did stays as recorded: the acks of messages that are left out are left out with them, and what was
+settled by somebody who is left out counts as acked by whoever gets it instead (alternative.py).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.marks import Marks, marks_of, name_in, positions, topology_of
+from rewindmq.projections.replay import decoder_for, events_of
+from rewindmq.projections.rewind import parse_time
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.schemas.events import Actor, Published, QueueDeclared
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.fold import Feed, fold_log
+from rewindmq.spark_replay.history.outcomes import batch_of
+from rewindmq.spark_replay.lineage import lineage
+from rewindmq.spark_replay.location.log import HistoryLog, Place, groups_in, open_log
+from rewindmq.spark_replay.location.ranges import BACKWARDS, BadRequest, Range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+LEFT, CAME, DECLARED, USER = range(4)  # kinds of rows of LEFT_OUT
+_KEYS = ("message", "user", "session", "from", "to")
+
+# Milliseconds; the name of a mark; the offsets by partition that it says (`resolved`)
+Bound = int | str | Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What holds all that is given. `message`: (partition, id). Both times are inclusive; what is below the offsets of
+    a mark was before it."""
+
+    message: tuple[str, int] | None = None
+    user: str | None = None
+    session: int | None = None
+    start: Bound | None = None
+    end: Bound | None = None
+
+    def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        if self.message is not None:
+            return self.message == (partition, offset)
+        return (
+            (actor.user != "" or actor.session != 0)
+            and self.user in (None, actor.user)
+            and self.session in (None, actor.session)
+            and (self.start is None or not _is_below(self.start, partition, offset, timestamp_ms))
+            and (self.end is None or _is_below(self.end, partition, offset, timestamp_ms - 1))
+        )
+
+
+def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> bool:
+    if isinstance(bound, int):
+        return timestamp_ms < bound
+    assert not isinstance(bound, str), f"where is the mark {bound}?"
+    return offset < bound.get(partition, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """What is left out: whatever one of `rules` fits, and `also`, by partition: what came of such messages."""
+
+    rules: tuple[Rule, ...]
+    also: dict[str, frozenset[int]] = field(default_factory=dict)
+
+    def leaves_out(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        if offset in self.also.get(partition, ()):
+            return True
+        return any(rule.fits(partition, offset, timestamp_ms, actor) for rule in self.rules)
+
+
+def parse_rule(text: str) -> Rule:
+    """BadRequest."""
+    given: dict[str, str] = {}
+    for part in text.split(","):
+        key, equals, value = part.partition("=")
+        if key not in _KEYS or not equals or not value or key in given:
+            raise BadRequest(f"--without {text!r}: it is one or more of {', '.join(f'{each}=...' for each in _KEYS)}")
+        given[key] = value
+    if "message" in given and len(given) > 1:
+        raise BadRequest(f"--without {text!r}: a message is one, whoever published it and when")
+    partition, _, number = given.get("message", "").rpartition(":")
+    if "message" in given and not (partition and number.isascii() and number.isdigit()):
+        raise BadRequest(f"--without {text!r}: a message is partition:offset of its publish, such as queues-0:123")
+    session = given.get("session")
+    if session is not None and not (session.isascii() and session.isdigit()):
+        raise BadRequest(f"--without {text!r}: a session is a number")
+    times = {key: _bound(given[key]) if key in given else None for key in ("from", "to")}
+    return Rule(
+        (partition, int(number)) if "message" in given else None, given.get("user"),
+        None if session is None else int(session), times["from"], times["to"],
+    )  # fmt: skip
+
+
+def _bound(text: str) -> int | str:
+    return parse_time(text) if (name := name_in(text)) is None else name
+
+
+def resolved(place: Place, rules: Sequence[Rule]) -> tuple[Rule, ...]:
+    """With offsets in the place of marks. BadRequest when a message is none of the history's, or a rule's end lies
+    before its start; NoSuchMark. Needs no Spark."""
+    log = open_log(place)
+    marks: Marks = {}
+    if any(isinstance(bound, str) for rule in rules for bound in (rule.start, rule.end)):
+        marks = marks_of(log.metadata)
+    found = []
+    for rule in rules:
+        if rule.message is not None and not _is_published(log, *rule.message):
+            raise BadRequest(f"no message {rule.message[0]}:{rule.message[1]} in the history")
+        start, end = (positions(marks, at) if isinstance(at, str) else at for at in (rule.start, rule.end))
+        if start is not None and end is not None and _backwards(log, start, end):
+            raise BadRequest(f"--without from=...,to=...: {BACKWARDS}")
+        found.append(replace(rule, start=start, end=end))
+    return tuple(found)
+
+
+def _backwards(log: HistoryLog, start: int | Mapping[str, int], end: int | Mapping[str, int]) -> bool:
+    if isinstance(start, int) and isinstance(end, int):
+        return start > end
+    begins = {each.name: each.offset_at(start - 1) for each in log.queues} if isinstance(start, int) else start
+    ends = {each.name: each.offset_at(end) for each in log.queues} if isinstance(end, int) else end
+    return any(at > ends.get(name, 0) for name, at in begins.items())
+
+
+def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
+    found = next((each for each in log.queues if each.name == partition), None)
+    if found is None or not found.start_offset <= offset < found.next_offset:
+        return False
+    decoder = decoder_for(found)
+    for _, records, _ in groups_in(found, offset, offset + 1, 1, 1):
+        try:
+            return isinstance(decoder.decode(records[0], False)[2], Published)
+        except UndecodableRecord:
+            return False
+    return False
+
+
+def closed(spark: "SparkSession", place: Place, without: Without, stretches: Sequence[Range]) -> Without:
+    """With what came of the messages that are left out. The driver holds the letters of the whole history, some 100
+    bytes each. BadRequest when the history does not know the message or the user."""
+    without = replace(without, rules=resolved(place, without.rules))
+    whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
+    frame = fold_log(spark, place, whole, find_letters, columns.LEFT_OUT, without=without).persist()
+    users = frame.where(frame.kind == USER).select("user").distinct()
+    _require_users(place, without, {row.user for row in users.collect()})
+    homes = homes_of(frame.where(frame.kind == DECLARED).collect())
+    of_letters = frame.where(frame.kind == CAME)
+    left = frame.where(frame.kind == LEFT).select("partition", "offset")
+    # of some source a message of that id is left out; whether it is that source shows below
+    maybe = {(row.partition, row.offset) for row in left.join(
+        of_letters.selectExpr("message_id as offset").distinct(), "offset", "left_semi"
+    ).collect()}  # fmt: skip
+    letters = [
+        (row.partition, row.offset, home, row.message_id, (home, row.message_id) in maybe)
+        for row in of_letters.collect()
+        for home in homes(row.source, row.source_id)
+    ]
+    frame.unpersist()
+    return replace(without, also=closure(letters))
+
+
+def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
+    """In which partitions a queue (with its id) lay, by rows of its declarations. The number of partitions does not
+    say: a topic may have grown since."""
+    of_id: dict[tuple[str, int], str] = {}
+    of_name: dict[str, dict[str, None]] = {}
+    for row in declared:
+        of_id[row.source, row.offset] = row.partition
+        of_name.setdefault(row.source, {})[row.partition] = None
+
+    def homes(queue: str, queue_id: int) -> Sequence[str]:
+        home = of_id.get((queue, queue_id))
+        return tuple(of_name.get(queue, ())) if home is None else (home,)
+
+    return homes
+
+
+def _require_users(place: Place, without: Without, seen: set[str]) -> None:
+    """`seen`: who of them did something to queues. Whoever did something else, or never did anything, is known too."""
+    missing = {rule.user for rule in without.rules if rule.user is not None} - seen
+    if missing:
+        log = open_log(place).metadata
+        lineage.read([Range(log.name, 0, log.next_offset)])
+        missing -= {actor.user for _, _, actor, _ in events_of(log)} | topology_of(log).users.keys()
+    if missing:
+        raise BadRequest(f"nobody named {min(missing)!r} in the history")
+
+
+def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
+    """Of letters (where, their id, where from, of which message, whether that is left out): all that must go."""
+    of_message: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for partition, offset, source, message_id, _ in letters:
+        of_message.setdefault((source, message_id), []).append((partition, offset))
+    found: dict[str, set[int]] = {}
+    todo = [(source, message_id) for _, _, source, message_id, left in letters if left]
+    while todo:
+        for partition, offset in of_message.pop(todo.pop(), ()):
+            found.setdefault(partition, set()).add(offset)
+            todo.append((partition, offset))
+    return {partition: frozenset(ids) for partition, ids in found.items()}
+
+
+def find_letters(feed: Feed, without: Without) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, each that came of another, each
+    declaration, and each user of a rule who did something."""
+    partition, decode = feed.stretch.partition, feed.decoder.decode
+    unseen = {rule.user for rule in without.rules if rule.user is not None}
+    rows: list[tuple[Any, ...]] = []
+    for offsets, records, times in feed.groups:
+        for index, offset in enumerate(offsets):
+            try:
+                timestamp_ms, actor, event = decode(records[index], False)
+            except UndecodableRecord:
+                continue
+            if actor.user in unseen:
+                unseen.remove(actor.user)
+                rows.append((USER, partition, None, None, None, None, actor.user))
+            if isinstance(event, QueueDeclared):
+                rows.append((DECLARED, partition, offset, f"{event.vhost}/{event.queue}", None, None, None))
+            if not isinstance(event, Published):
+                continue
+            if without.leaves_out(partition, offset, timestamp_ms if times is None else times[index], actor):
+                rows.append((LEFT, partition, offset, None, None, None, None))
+            origin = event.origin
+            if origin is not None:
+                source = f"{origin.vhost}/{origin.queue}"
+                rows.append((CAME, partition, offset, source, origin.queue_id, origin.message_id, None))
+        if rows:
+            yield batch_of(rows, columns.LEFT_OUT)
+            rows = []

@@ -1,0 +1,134 @@
+"""`what_if`: the recorded history under other policies, arguments or rules: whose fate would have been another (B-04).
+
+    tried = what_if(spark, "DATA", [Candidate("longer", "^orders$", {"max-length": 10000})])
+    tried.fates.groupBy("candidate", "queue", "before", "after").count().show();  tried.depth.show()
+
+Each partition is read once. Beside the queues as they were stands, for each candidate, a world of its own, which folds
+the same events with the candidate in the place of what the queues had (`alternative.py`). A row of `fates` is a message
+that ended otherwise there. What consumers did is held as recorded, and `assumptions` counts where that had to be
+stretched.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.spark_replay import columns
+from rewindmq.spark_replay.fold import Feed, fold_log, fold_quietly
+from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.marks import plan_stretches
+from rewindmq.spark_replay.what_if.alternative import Candidate, Depths, Fates, World, settled_by, standing
+from rewindmq.spark_replay.what_if.candidates import check
+from rewindmq.spark_replay.what_if.exclusion import closed
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_BATCH_ROWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """Tables FATES, DEPTHS and ASSUMPTIONS (columns.py). `rows` holds all three; cache it to use several."""
+
+    rows: "DataFrame"
+
+    @property
+    def fates(self) -> "DataFrame":
+        return self.rows.where("fate is not null").select("fate.*")
+
+    @property
+    def summary(self) -> "DataFrame":
+        """How many of each queue's messages would have ended otherwise, and how."""
+        keys = ("candidate", "vhost", "queue", "before", "after")
+        return self.fates.groupBy(*keys).count().withColumnRenamed("count", "messages").orderBy(*keys)
+
+    @property
+    def depth(self) -> "DataFrame":
+        return self.rows.where("depth is not null").select("depth.*")
+
+    @property
+    def standing(self) -> "DataFrame":
+        """Of the queue that was asked for, its messages at the end."""
+        return self.rows.where("standing is not null").select("standing.*").orderBy("candidate", "position")
+
+    @property
+    def assumptions(self) -> "DataFrame":
+        """Summed over partitions."""
+        from pyspark.sql import functions as f
+
+        told = self.rows.where("assumed is not null").select("assumed.*")
+        counts = [f.sum(name).alias(name) for name in columns.ASSUMPTIONS.names if name != "candidate"]
+        return told.groupBy("candidate").agg(*counts).orderBy("candidate")
+
+
+def what_if(
+    spark: "SparkSession", place: Place, candidates: Sequence[Candidate], start: str | None = None,
+    end: str | None = None, every_ms: int = 60_000, queue: str | None = None,
+) -> WhatIf:  # fmt: skip
+    """The history up to `end` (None: all of it) under each candidate, in force from `start` on (None: from the
+    beginning; arguments and semantics can only be). Depths are taken every `every_ms` of the log's time in which
+    something happened; `queue`: whose messages at the end are `standing`. BadRequest, OutsideHistory, CorruptLog."""
+    check(candidates, start, every_ms)
+    stretches = plan_stretches(place, start, end)
+    tried = [
+        each if each.without is None else replace(each, without=closed(spark, place, each.without, stretches))
+        for each in candidates
+    ]
+    return WhatIf(fold_log(
+        spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=tried, every_ms=every_ms, queue=queue
+    ))  # fmt: skip
+
+
+def fold_worlds(
+    feed: Feed, candidates: list[Candidate], every_ms: int, queue: str | None = None
+) -> "Iterator[pa.RecordBatch]":
+    """In a Spark task."""
+    machine, decode = feed.machine, feed.decoder.decode
+    groups = fold_quietly(machine, feed.groups, feed.decoder, feed.stretch.start)
+    worlds = [World(candidate, machine) for candidate in candidates]
+    fates = [Fates(world, machine) for world in worlds]
+    depths = Depths(worlds, machine, every_ms)
+    rows: list[dict[str, Any]] = []
+    effects: list[Effect] = []
+    for offsets, records, times in groups:
+        for index, offset in enumerate(offsets):
+            try:
+                timestamp_ms, actor, event = decode(records[index], False)
+            except UndecodableRecord:
+                for each in (machine, *(world.machine for world in worlds)):
+                    each.skip(offset)
+                continue
+            if times is not None:
+                timestamp_ms = times[index]
+            rows += depths.before(timestamp_ms)
+            machine.apply(offset, timestamp_ms, actor, event, effects)
+            settled = settled_by(event, effects[machine.time_passed_at(offset) :])
+            for world, fate in zip(worlds, fates, strict=True):
+                world.apply(offset, timestamp_ms, actor, event, settled)
+                world.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
+                rows += fate.told(timestamp_ms, world.take())
+            effects.clear()
+        if len(rows) >= _BATCH_ROWS:
+            yield _batch(feed.stretch.partition, rows)
+            rows = []
+    rows += depths.at_end()
+    for world, fate in zip(worlds, fates, strict=True):
+        rows += fate.at_end()
+        rows.append({"assumed": {"candidate": world.candidate.name, **world.assumed}})
+        rows += [] if queue is None else standing(world, queue)
+    yield _batch(feed.stretch.partition, rows)
+
+
+def _batch(partition: str, rows: list[dict[str, Any]]) -> "pa.RecordBatch":
+    import pyarrow as pa
+
+    for row in rows:
+        for kind in ("fate", "depth", "standing"):
+            if kind in row:
+                row[kind]["partition"] = partition
+    arrays = [pa.array([row.get(field.name) for row in rows], field.type) for field in columns.WHAT_IF]
+    return pa.RecordBatch.from_arrays(arrays, schema=columns.WHAT_IF)
