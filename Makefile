@@ -41,7 +41,7 @@ PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
 # The loop: a minute on two free cores. Nothing here starts a process.
 check: lint
-	$(PYTEST) --tier quick tests/unit tests/test_tidy.py
+	$(PYTEST) --tier quick tests/unit tests/tidy
 
 # Before a merge: what tests/tiers.py does not call long. `make test T=tests/unit/machine` runs all of one folder or file.
 test: $(if $(T),setup,lint)

@@ -13,7 +13,7 @@ import pytest
 
 from rewindmq.engine.cli.main import run as cli
 from rewindmq.engine.log.contract import CorruptLog
-from rewindmq.engine.log.embedded import blocks, reader, verify
+from rewindmq.engine.log.embedded import blocks, reader
 from rewindmq.engine.log.embedded.index import ENTRY, index_path, lengths_path
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.embedded.reader import PartitionReader
@@ -265,17 +265,3 @@ def test_segments_are_proven_in_any_order_and_then_joined(tmp_path: Path, format
 
 def index_files(directory: Path) -> Iterator[Path]:
     return directory.glob("_*.index")
-
-
-def test_a_long_partition_is_proven_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = make_log(tmp_path, [10] * 20, segment_bytes=28_000)
-    monkeypatch.setattr(verify, "PARALLEL_BYTES", 1)
-    monkeypatch.setattr("os.cpu_count", lambda: 2)
-    assert verify.verify_chain_in_parallel(directory) == list(verify_chain(directory))
-    path = segment_files(directory)[1]
-    content = bytearray(path.read_bytes())
-    content[-300] ^= 1
-    path.write_bytes(bytes(content))
-    with pytest.raises(CorruptLog, match="its bytes are not those that its checksum was made of") as refused:
-        verify.verify_chain_in_parallel(directory)
-    assert refused.value.file == path

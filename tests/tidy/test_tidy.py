@@ -3,11 +3,15 @@
 import ast
 import graphlib
 import re
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from tests.tiers import LONG
+
+ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("schemas", "projections", "engine", "spark_replay")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
@@ -24,10 +28,21 @@ IMPURE_CALLS = re.compile(r"\bhash\(|\bid\(|\bopen\(|\bprint\(|\bset\([^)]*\)\s*
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """Modules that a file imports, dotted, imports inside functions included."""
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -57,7 +72,27 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+def of_every(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """A rule about one file as one test about all of them, which names every file that breaks it."""
+
+    def decorate(rule: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            offenders = []
+            for path in paths:
+                try:
+                    rule(path)
+                except AssertionError as error:
+                    offenders.append(f"{name(path)}: {error}")
+            assert paths, "no file is looked at"
+            assert not offenders, "\n".join(offenders)
+
+        test.__name__, test.__doc__ = rule.__name__, rule.__doc__
+        return test
+
+    return decorate
+
+
+@of_every(SOURCES)
 def test_imports_flow_one_way(path: Path) -> None:
     package = path.relative_to(ROOT).parts[0]
     modules = imports(path)
@@ -78,30 +113,30 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         pytest.fail(" <- ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "projections" / "machine").rglob("*.py")), ids=name)
+@of_every(sorted((ROOT / "projections" / "machine").rglob("*.py")))
 def test_machine_is_pure(path: Path) -> None:
     own = ("rewindmq.projections.machine", "rewindmq.schemas.")
     foreign = {m for m in imports(path) if m.split(".")[0] not in PURE and not m.startswith(own)}
     assert not foreign, f"{name(path)} imports {sorted(foreign)}: the fold has no clock, chance or I/O"
-    code = "\n".join(line for line in ast.unparse(ast.parse(path.read_text())).splitlines())
+    code = "\n".join(line for line in ast.unparse(parsed(path)).splitlines())
     assert not IMPURE_CALLS.search(code), f"{name(path)}: {IMPURE_CALLS.search(code)}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_every(SOURCES)
 def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 600, f"{name(path)}: over 600 lines, split it by purpose"
     assert path.stem not in BANNED_NAMES
-    documented = ast.get_docstring(ast.parse(path.read_text()))
+    documented = ast.get_docstring(parsed(path))
     assert path.stem == "__init__" or documented, f"{name(path)}: say what it is for"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_every(SOURCES)
 def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
     """Python's `re` takes as long as it likes. Whatever comes from outside is matched by
     projections/rules/patterns.py."""
     if path == ROOT / "projections" / "rules" / "patterns.py":  # where Python's own decides what old histories hold
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         called = node.func if isinstance(node, ast.Call) else None
         if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "re" and called.attr != "escape":
             assert isinstance(node, ast.Call)
@@ -114,9 +149,9 @@ def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
             assert not foreign, f"{name(path)}:{node.lineno}: {foreign}"
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=name)
+@of_every(SOURCES)
 def test_functions_fit_a_screen(path: Path) -> None:
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes(path):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= 70, f"{name(path)}:{node.lineno} {node.name} has {length} lines"
@@ -131,3 +166,16 @@ def test_every_event_has_a_schema_and_a_handler() -> None:
         assert (ROOT / "schemas" / "avsc" / f"{event.__name__}.avsc").exists(), f"{event.__name__} has no schema"
         folded = event is not NodeAlive  # a heartbeat, which is no history
         assert (event in HANDLERS or event in TOPOLOGY_HANDLERS) == folded, f"{event.__name__} has no handler"
+
+
+def test_every_test_that_a_tier_leaves_out_is_there() -> None:
+    """A test that was renamed would come back into `make test` without a word."""
+    tests = ROOT / "tests"
+    for pattern in LONG:
+        files, _, named = pattern.partition("::")
+        found = list(tests.glob(files))
+        assert found, f"tests/tiers.py: no file is {files}"
+        wanted = f"def {named.rstrip('*')}" if named != "*" else ""
+        assert any(wanted in path.read_text() for path in found if path.is_file()), (
+            f"tests/tiers.py: no test is {pattern}"
+        )
