@@ -7,7 +7,7 @@
 Rules
 - The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
-  change nothing, the same for everybody who folds (DESIGN section 1).
+  change nothing, the same for everybody who folds (docs/design.md#one-idea).
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
 - Replay needs nothing but blocks of records in order, so that whoever reads the log by other means can use it.
 """

@@ -176,7 +176,7 @@ def open_files(descriptors: int) -> int:
 
 
 def without_wal() -> WriteOptions:
-    """The log is the WAL (DESIGN section 2)."""
+    """The log is the WAL (docs/design.md#the-journey-of-a-message)."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, which the stub calls a method
     return options

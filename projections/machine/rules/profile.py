@@ -1,4 +1,4 @@
-"""Which RabbitMQ a queue is like: its profile, chosen where it is declared, for ever (BEHAVIOURS section 15).
+"""Which RabbitMQ a queue is like: its profile, chosen where it is declared, for ever (docs/behaviours/profiles.md).
 
                                      rabbitmq-3.13          rabbitmq-4.3
     quorum queues
