@@ -7,3 +7,5 @@
 
 In a checkout these four are links to the folders beside this one.
 """
+
+__version__ = "0.1.0"
