@@ -75,9 +75,10 @@ class Environment:
                 link.symlink_to(Path(str(package.locate_file(top))))
 
     def run(self, *command: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
-        """A program of its `bin`, without this checkout on any path."""
+        """A program of its `bin`, as where it is activated, and without this checkout on any path."""
+        env = {**clean(), "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         return subprocess.run(
-            [str(self.bin / command[0]), *command[1:]], cwd=cwd, env=clean(), capture_output=True, text=True,
+            [str(self.bin / command[0]), *command[1:]], cwd=cwd, env=env, capture_output=True, text=True,
             timeout=SECONDS,
         )  # fmt: skip
 
