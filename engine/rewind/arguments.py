@@ -12,8 +12,6 @@ Codes and texts are those of RabbitMQ 3.13's streams (rabbit_stream_queue.erl `c
 import json
 from dataclasses import dataclass
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.broker.declarations import TYPE_MODULES, argument_of, check_consumer_arguments, resource
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed
 from rewindmq.projections.machine.data.queue import Queue
@@ -22,6 +20,8 @@ from rewindmq.projections.marks import Marks, moment
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Argument, Published
 
 FIRST, LAST, NEXT, NUMBER, TIME = "first", "last", "next", "number", "time"

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from rewindmq.engine.amqp.consumer import with_counts
 from rewindmq.engine.amqp.frames import FANNED_OUT
-from rewindmq.engine.amqp.properties import parse, with_counts
-from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -330,7 +331,7 @@ def test_damaged_properties_are_refused_or_read(values: dict[str, object], data:
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         parse(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-    except (MalformedFrame, PreconditionFailed):
+    except PropertyError:
         return
 
 

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from pamqp import commands, decode, header
 
-from rewindmq.engine.routing.death_headers import Buried, bury, split_properties, split_table, without_blind_copies
+from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.matches import readable
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import HEADERS, split, without_blind_copies
 
 TIME_S = 1_700_000_000
 TIME = datetime.fromtimestamp(TIME_S, UTC)
@@ -70,16 +72,16 @@ def test_what_the_client_wrote_stays_byte_for_byte() -> None:
     }  # fmt: skip
     content = b"".join(bytes((len(key),)) + key.encode() + value for key, value in entries.items())
     properties = b"\x20\x00" + len(content).to_bytes(4, "big") + content
-    table = split_properties(death(properties).properties)[13]
-    kept = split_table(table)
+    table = split(death(properties).properties)[HEADERS][4:]
+    kept = tables.split(table)
     assert {key: kept[key] for key in entries} == entries
     assert kept["x-death"][:1] == b"A"
     assert decode.field_table(table)[1]["long"] == 5
 
 
 def test_the_types_on_the_wire_are_rabbitmqs() -> None:
-    table = split_properties(death(raw(expiration="9")).properties)[13]
-    entry = split_table(split_table(table)["x-death"][6:])  # behind array size and the F of its only item
+    table = split(death(raw(expiration="9")).properties)[HEADERS][4:]
+    entry = tables.split(tables.split(table)["x-death"][10:])  # behind the sizes of the array and of its only item
     assert {key: chr(value[0]) for key, value in entry.items()} == {
         "count": "l", "reason": "S", "queue": "S", "time": "T", "exchange": "S", "routing-keys": "A",
         "original-expiration": "S",

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import parse
-from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
+from rewindmq.schemas.amqp.properties import MAX_PROPERTIES_BYTES, parse, problem
+from rewindmq.schemas.amqp.tables import MAX_DEPTH
 from rewindmq.schemas.events import Published
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES, flaw
 from rewindmq.schemas.single_object import FramedDecoder
 from tests.schemas.test_schemas_producer import properties
 
@@ -17,9 +17,9 @@ from tests.schemas.test_schemas_producer import properties
 def door_takes(raw: bytes) -> bool:
     try:
         tables.parse(parse(raw).header_table())
-    except (MalformedFrame, IndexError):
+    except Malformed:
         return False
-    except PreconditionFailed:
+    except Unacceptable:
         assume(False)  # an expiration that is no number is refused before all is looked at
     return True
 
@@ -38,13 +38,13 @@ def test_the_judgement_is_the_doors(given_properties: dict[str, object], data: s
         place = data.draw(st.integers(0, len(raw) - 1))
         raw[place] = data.draw(st.sampled_from([0, 1, 4, 0xFF, *b"SxFAtVDZ"]) | st.integers(0, 255))
     cut = bytes(raw[: data.draw(st.just(len(raw)) | st.integers(0, len(raw)))]) + data.draw(st.binary(max_size=2))
-    assert (flaw(cut) == "") == door_takes(cut), cut.hex()
+    assert (problem(cut) == "") == door_takes(cut), cut.hex()
 
 
 @given(raw=st.binary(max_size=40))
 @settings(max_examples=300, deadline=None)
 def test_any_bytes(raw: bytes) -> None:
-    assert (flaw(raw) == "") == door_takes(raw)
+    assert (problem(raw) == "") == door_takes(raw)
 
 
 def nested(depth: int) -> bytes:
@@ -80,4 +80,4 @@ LARGEST = b"\x20\x00" + (len(BODY) + 7).to_bytes(4, "big") + b"\x01xx" + len(BOD
     (bytes(MAX_PROPERTIES_BYTES + 1), f"{MAX_PROPERTIES_BYTES + 1} bytes of properties; they are 2 to 131052"),
 ], ids=range(19))  # fmt: skip
 def test_flaws(raw: bytes, what: str) -> None:
-    assert flaw(raw) == what
+    assert problem(raw) == what
