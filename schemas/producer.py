@@ -91,7 +91,7 @@ class Publisher:
             "type": _short("type", type),
             "app_id": _short("app_id", app_id),
         }  # no "user_id": that is an authenticated name, and here nobody is one; `actor` says which service
-        properties = join_by_name({name: value for name, value in given.items() if value is not None})
+        properties = join_by_name(given)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")
         event = Published(

@@ -4,6 +4,8 @@ A row is class.method, the name, and fields as name:domain. Bits that follow eac
 those of amqp0-9-1.extended.xml; `access` is there because old clients still send it (RabbitMQ answers with ticket 1).
 """
 
+from sys import intern
+
 METHODS = """
     10.10  Connection.Start           version_major:octet version_minor:octet server_properties:table
                                       mechanisms:longstr locales:longstr
@@ -93,7 +95,7 @@ def _definitions() -> dict[int, Definition]:
     for word in METHODS.split():
         field, _, domain = word.partition(":")
         if domain:
-            found[index] = (name, (*found[index][1], (field, domain)))
+            found[index] = (name, (*found[index][1], (intern(field), intern(domain))))
         elif word[0].isdigit():
             class_id, _, method_id = word.partition(".")
             index = int(class_id) << 16 | int(method_id)

@@ -218,9 +218,9 @@ def join(fields: Mapping[int, bytes]) -> bytes:
     return b"".join(parts)
 
 
-def join_by_name(fields: Mapping[str, bytes]) -> bytes:
-    """As `join`, by RabbitMQ's names."""
-    return join({bit: fields[name] for bit, name, _ in LAYOUT if name in fields})
+def join_by_name(fields: Mapping[str, bytes | None]) -> bytes:
+    """As `join`, by RabbitMQ's names; None is left out."""
+    return join({bit: value for bit, name, _ in LAYOUT if (value := fields.get(name)) is not None})
 
 
 def split_headers(fields: Mapping[int, bytes]) -> dict[str, bytes]:

@@ -316,12 +316,13 @@ def check(data: bytes, pos: int, end: int, depth: int = 0, names: bool = False) 
         raise Malformed(TOO_DEEP)
     while pos < end:
         at = pos + 1 + data[pos]
-        after = entry_end(data, pos, end)
+        if at >= end:
+            raise Malformed(NO_NAME)
         if names:
             _name(data, pos + 1, at)
+        pos = value_end(data, at, end)
         if data[at] in NESTED:
-            _check_nested(data, at, after, depth + 1, names)
-        pos = after
+            _check_nested(data, at, pos, depth + 1, names)
 
 
 def _check_nested(data: bytes, pos: int, end: int, depth: int, names: bool) -> None:

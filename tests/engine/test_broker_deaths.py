@@ -76,7 +76,7 @@ def test_what_the_client_wrote_stays_byte_for_byte() -> None:
     kept = tables.split(table)
     assert {key: kept[key] for key in entries} == entries
     assert kept["x-death"][:1] == b"A"
-    assert decode.field_table(table)[1]["long"] == 5
+    assert decode.field_table(tables.with_length(table))[1]["long"] == 5
 
 
 def test_the_types_on_the_wire_are_rabbitmqs() -> None:
@@ -87,6 +87,29 @@ def test_the_types_on_the_wire_are_rabbitmqs() -> None:
         "original-expiration": "S",
     }  # fmt: skip
     assert list(entry) == ["count", "reason", "queue", "time", "exchange", "routing-keys", "original-expiration"]
+
+
+@pytest.mark.parametrize("count", [2**63 - 1, 2**63 - 2])
+def test_a_client_cannot_count_deaths_beyond_what_fits(count: int) -> None:
+    """An x-death of the client's own making counts, and one more must fit into a long."""
+    entry = {
+        "count": count, "reason": "expired", "queue": "q", "time": TIME, "exchange": "x", "routing-keys": ["k"],
+    }  # fmt: skip
+    (kept,) = read(death(raw(headers={"x-death": [entry]})).properties).headers["x-death"]
+    assert kept["count"] == (1 if count == 2**63 - 1 else 2**63 - 1)
+
+
+def test_the_time_of_a_death_may_be_in_milliseconds_and_must_be_a_time() -> None:
+    def times(value: int) -> list[int]:
+        entry = tables.join({
+            "count": b"l" + bytes(7) + b"\1", "reason": tables.longstr("maxlen"), "queue": tables.longstr("other"),
+            "time": b"T" + value.to_bytes(8, "big"), "exchange": tables.longstr(""), "routing-keys": tables.array([]),
+        })  # fmt: skip
+        headers = tables.join({"x-death": tables.array([b"F" + tables.with_length(entry)])})
+        return [each.time_s for each in death(b"\x20\x00" + tables.with_length(headers)).deaths]
+
+    assert times(TIME_S) == times(TIME_S * 1000 + 999) == [TIME_S, TIME_S]
+    assert times(253_402_300_800_000) == times(2**64 - 1) == [TIME_S], "no death: only the one that is added"
 
 
 @pytest.mark.parametrize(
