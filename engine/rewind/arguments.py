@@ -20,8 +20,7 @@ from rewindmq.projections.marks import Marks, moment
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES
-from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.amqp.properties import parse
+from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Argument, Published
 
 FIRST, LAST, NEXT, NUMBER, TIME = "first", "last", "next", "number", "time"
@@ -44,7 +43,7 @@ class Filter:
         self.unfiltered = unfiltered
 
     def passes(self, message: Published) -> bool:
-        for name, kind, value in tables.parse(parse(message.properties).header_table()):
+        for name, kind, value in headers_of(message.properties):
             if name == FILTER_VALUE and kind == "longstr":
                 return value in self.values
         return self.unfiltered

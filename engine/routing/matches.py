@@ -26,7 +26,7 @@ from itertools import accumulate
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.amqp.errors import Malformed
-from rewindmq.schemas.amqp.properties import values
+from rewindmq.schemas.amqp.properties import headers_of, values
 from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
 
 PICK_ONE = ("x-consistent-hash", "x-modulus-hash", "x-random")
@@ -42,14 +42,8 @@ class Content:
         self.raw = properties
 
     @cached_property
-    def _properties(self) -> dict[str, int | bytes]:
-        return values(self.raw)
-
-    @cached_property
     def entries(self) -> list[tables.Entry]:
-        headers = self._properties.get("headers", b"")
-        assert isinstance(headers, bytes)
-        return tables.parse(headers)
+        return headers_of(self.raw)
 
     @cached_property
     def headers(self) -> dict[str, object]:
@@ -57,7 +51,7 @@ class Content:
 
     def property(self, name: str) -> str | None:
         """One of HASH_PROPERTIES, as text; None: it is not there."""
-        value = self._properties.get(name)
+        value = values(self.raw).get(name)
         if value is None:
             return None
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)

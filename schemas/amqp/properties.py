@@ -196,6 +196,13 @@ def values(raw: bytes) -> dict[str, int | bytes]:
     }
 
 
+def headers_of(raw: bytes) -> list[tables.Entry]:
+    """The headers, with their types. Malformed."""
+    table = values(raw).get("headers", b"")
+    assert isinstance(table, bytes)
+    return tables.parse(table)
+
+
 # -- taken apart and put together -------------------------------------------------------------------------------------
 
 

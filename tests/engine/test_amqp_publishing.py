@@ -325,6 +325,14 @@ def test_delivery_count_is_added_or_replaced_s157(values: dict[str, object], cou
     parse(raw)
 
 
+def test_what_is_delivered_again_may_have_an_expiration_that_is_no_number() -> None:
+    """A service that appends to the log itself is not asked for one."""
+    raw = with_counts(properties(expiration="soon", content_type="text/plain"), 1, 0)
+    read = commands.Basic.Properties()
+    read.unmarshal(int.from_bytes(raw[:2], "big"), raw[2:])
+    assert (read.headers, read.expiration, read.content_type) == ({"x-delivery-count": 1}, "soon", "text/plain")
+
+
 @given(some_properties, st.data())
 def test_damaged_properties_are_refused_or_read(values: dict[str, object], data: st.DataObject) -> None:
     raw = bytearray(properties(**values))
