@@ -11,7 +11,7 @@ from starlette.responses import Response
 from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import Item, by_key, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
@@ -34,12 +34,7 @@ async def list_vhost(call: Call) -> Response:
 
 async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
     broker = call.broker
-    entries = [
-        (key, exchange)
-        async for key, exchange in call.work.over(list(broker.topology.exchanges.items()))
-        if key[0] in vhosts
-    ]
-    found = await call.work.in_order(entries)
+    found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
     return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
 
 
