@@ -5,7 +5,8 @@
     publishing           a basic.publish whose header (`size` < 0) or body frames are still to come
     closing              channel.close was sent: everything but close and close-ok is ignored
 
-Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ (BEHAVIOURS 4, 6, 7). A method that fails
+Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ
+(docs/behaviours/queues.md, docs/behaviours/consumers.md). A method that fails
 raises AmqpError; the connection turns it into channel.close or connection.close.
 """
 

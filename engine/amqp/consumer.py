@@ -7,7 +7,8 @@ and size, so the last one made is kept (`middle`) and a delivery is: prefix + ta
 are the same when they are one object, and no encrypted message shares that with one that is not: both have it from what
 one publisher sent (the subject's header decides), or each from its own record. So what is to be opened is never missed.
 
-A consumer without prefetch, or with no_ack, lives on credit (DESIGN section 1): it is attached with CREDIT_WINDOW
+A consumer without prefetch, or with no_ack, lives on credit (docs/design.md#one-idea): it is attached with
+CREDIT_WINDOW
 deliveries, and each time half of its window is used it is given more, unless the client's socket is congested, or
 memory is low and it does not ack. The window is what WINDOW_BYTES hold of messages like the last one, so what is in
 flight stays bounded.

@@ -134,7 +134,7 @@ def test_s155_cycles(history: list[tuple[str, str]], target: str, cycle: bool) -
 
 
 def test_a_history_sent_by_the_client_counts() -> None:
-    """As in 3.13 (BEHAVIOURS section 15); entries that are no death are left out."""
+    """As in 3.13 (docs/behaviours/profiles.md); entries that are no death are left out."""
     sent = {"queue": "q", "reason": "expired", "exchange": "e", "routing-keys": ["o"], "count": 4, "time": TIME}
     headers = read(death(raw(headers={"x-death": [sent, {"a": 1}]})).properties).headers
     assert [each["count"] for each in headers["x-death"]] == [5]

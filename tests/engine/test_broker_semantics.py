@@ -1,4 +1,5 @@
-"""Which RabbitMQ a queue is like (BEHAVIOURS section 15): the node's profile, the queue's own, and what each takes."""
+"""Which RabbitMQ a queue is like (docs/behaviours/profiles.md): the node's profile, the queue's own, and
+what each takes."""
 
 from collections.abc import Iterator
 from pathlib import Path
