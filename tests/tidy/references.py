@@ -289,7 +289,7 @@ def main() -> int:
     if "--write" in sys.argv[1:]:
         for name, paths in moved().items():
             text = text_of(name)
-            for old, new in paths.items():
+            for old, new in sorted(paths.items(), key=lambda pair: -len(pair[0])):  # files before their folders
                 text = text.replace(old, new)
             (ROOT / name).write_text(text)
         text_of.cache_clear()
