@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness, args, refusal
 
-from rewindmq.engine.amqp.properties import with_counts
+from rewindmq.engine.amqp.consumer import with_counts
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.data.queue import Queue
 
