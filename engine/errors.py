@@ -89,3 +89,8 @@ class NotImplementedByBroker(AmqpError):
 
 class InternalError(AmqpError):
     reply_code, name, closes_connection = 541, "INTERNAL_ERROR", True
+
+
+def resource(kind: str, name: str, vhost: str) -> str:
+    """A queue or exchange as RabbitMQ's texts name it."""
+    return f"{kind} '{name}' in vhost '{vhost}'"

@@ -25,6 +25,7 @@ from rewindmq.engine.broker.broker import Broker, Config
 from rewindmq.engine.cluster.start import open_node
 from rewindmq.engine.config import VERSION, bracketed
 from rewindmq.engine.definitions.document import load
+from rewindmq.engine.embedded.start import open_broker
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
@@ -113,7 +114,7 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         close_to_others(config.data)
         if config.kafka is not None:
             return await open_node(config, None, failed)
-        return Broker.open(config)
+        return open_broker(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
     except (LogError, NewerHistory) as error:

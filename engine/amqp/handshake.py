@@ -1,7 +1,7 @@
 """How an AMQP connection begins: protocol header, login, what is negotiated, and the vhost.
 
 Each function here is a step of the diagram in connection.py. A login and a vhost are refused only when this node has
-read to the end of the log (engine/cluster/certainty.py).
+read to the end of the log (engine/runtime/certainty.py).
 """
 
 import logging

@@ -6,7 +6,7 @@ that is read back it ends when the event was. Whoever needs durability before it
 delete-ok, purge-ok, HTTP 201 ...) waits with `when_durable`, too. A session may end while something waits: nothing may
 be appended for it then.
 
-    broker = Broker.open(config)                  # in the loop; recovers: log -> store -> fold -> BrokerStarted
+    broker = open_broker(config)                  # in the loop; recovers: log -> store -> fold -> BrokerStarted
     session = broker.open_session(user, vhost, peer, client_properties)
     ...
     broker.end_of_turn()                          # after each batch of work: effects out, group commit kicked
@@ -16,8 +16,8 @@ Where things are
     access_control.py, declarations.py          who may do what; what a declaration may ask for
     limits.py, passwords.py                     limits of vhosts and users; hashes, ours and RabbitMQ's
     runtime/partition.py, runtime/metadata.py   one queue partition, live; the metadata log, live
-    runtime/turns.py                            turns of work, group commits, durability
-    runtime/memory.py, runtime/alarms.py        what is held for clients; publishers held back for memory and disk
+    broker/turns.py                            turns of work, group commits, durability
+    runtime/memory.py, broker/alarms.py        what is held for clients; publishers held back for memory and disk
     routing/                                    from exchange and routing key to queues; dead letters and their headers
     rewind/                                     consumers of streams and of the past; restorations
     embedded/, cluster/                         a broker alone with its log; a node among others on Kafka
@@ -34,13 +34,11 @@ from typing import Protocol
 
 from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
-from rewindmq.engine.broker.declarations import argument_of, resource
+from rewindmq.engine.broker.alarms import Alarms
+from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.exchanges import Exchanges, strip_cr_lf
-from rewindmq.engine.broker.sessions import ChannelStatus, Session
-from rewindmq.engine.cluster.certainty import Certainty
-from rewindmq.engine.cluster.flow_control import Flow
+from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
-from rewindmq.engine.embedded.lifecycle import open_broker
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.errors import (
@@ -50,6 +48,7 @@ from rewindmq.engine.errors import (
     NotFound,
     NotImplementedByBroker,
     PreconditionFailed,
+    resource,
 )
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes, is_past_asked
@@ -60,20 +59,20 @@ from rewindmq.engine.routing.delayed_exchanges import HiddenQueues, check_not_hi
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.admission import Door
-from rewindmq.engine.runtime.alarms import Alarms
-from rewindmq.engine.runtime.clock_watch import ClockWatch
+from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import all_counters
-from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.runtime.lifecycle import FlowControl, Keeper
+from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition
-from rewindmq.engine.runtime.turns import Turns
+from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
+from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import (
     Actor,
@@ -123,7 +122,7 @@ class Listeners(Protocol):
 
 
 class Broker(Exchanges):
-    """Use `open`."""
+    """Use `open_broker` (engine/embedded/start.py) or `open_node` (engine/cluster/start.py)."""
 
     def __init__(
         self, config: Config, metadata: Metadata, partitions: list[Partition], keeper: Keeper, log_clock: LogClock
@@ -162,13 +161,6 @@ class Broker(Exchanges):
         self.clock_watch = ClockWatch(self, log_clock)
         for partition in partitions:
             partition.stand_in(self)
-
-    @classmethod
-    def open(cls, config: Config, clock: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> "Broker":
-        """Recover what the data directory holds, or begin it. Call in the loop that will run the broker. Clocks as
-        `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where.
-        """
-        return open_broker(cls, config, LogClock.made_of(clock, elapsed_ns))
 
     def close(self) -> None:
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
@@ -572,7 +564,7 @@ class Broker(Exchanges):
         return self.turns.blocked
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> FlowControl | None:
         """What holds publishers up for a moment on a log that is read back (Kafka)."""
         return self.turns.flow
 

@@ -24,7 +24,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.engine.runtime.partition import Confirms, Partition
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
@@ -80,7 +81,6 @@ class ReadBackPartition(Partition):
         self._offsets: deque[int] = deque()  # of own events that were folded since the last `settle`
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
         self._ticking = False
-        self.log_difference_ms = 0  # time of records less this node's, as far as it can't be the time that they took
         self._probe: tuple[int, int] | None = None  # own records from this mark on were sent at this time or later
         self._setting_clock = False
         self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
@@ -128,7 +128,10 @@ class ReadBackPartition(Partition):
         if message.route is not self._key_route:
             self._key_route = message.route
             self._key = key_of(message.route.vhost, message.route.queues[0])
-        self.log.append(self._key, value)
+        try:
+            self.log.append(self._key, value)
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
         self._sent.append((value, actor, message, None))
         mark = self._appended
         self._appended = mark + 1
@@ -142,7 +145,10 @@ class ReadBackPartition(Partition):
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
         value = self.encoder.encode(self._prefix, event)
-        self.log.append(event_key(event), value)
+        try:
+            self.log.append(event_key(event), value)
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
         self._sent.append((value, actor, event, folded))
         mark = self._appended
         self._appended = mark + 1

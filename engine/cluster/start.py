@@ -36,7 +36,7 @@ async def open_node(
     elapsed_ns: ElapsedClock | None = None,
 ) -> Broker:  # fmt: skip
     """A node that has joined. Clocks as `LogClock.made_of`. LogError when Kafka or the data directory won't do;
-    StoreError as `Broker.open`."""
+    StoreError as `open_broker`."""
     assert config.kafka is not None
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     log = KafkaLog.open(

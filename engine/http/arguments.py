@@ -9,8 +9,8 @@ import base64
 import json
 
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.http.bodies import Json
 from rewindmq.schemas.events import Argument, ArgumentValue
+from rewindmq.schemas.json_values import Json
 
 MAX_ARGUMENTS = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all together: over AMQP they come in one frame

@@ -23,7 +23,6 @@ from rewindmq.engine.http.bodies import (
     OBJECTS_TO_TEXT,
     PARSED_HERE,
     BadBody,
-    Json,
     JsonBody,
     body_process,
     json_object,
@@ -32,6 +31,7 @@ from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestio
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session
@@ -212,7 +212,7 @@ class Call:
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
         """413 when there is more, 503 when the broker has no memory for it."""
-        if self._raw is not None:  # a second attempt (cluster/certainty.py)
+        if self._raw is not None:  # a second attempt (runtime/certainty.py)
             return self._raw
         raw = bytearray()
         length = self.request.headers.get("content-length", "0")

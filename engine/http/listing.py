@@ -16,10 +16,8 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, repl
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.pieces import answer, array, members
 from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.projections.rules.internal_queues import is_hidden
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
     from rewindmq.projections.machine.data.queue import Queue
 
@@ -80,19 +78,7 @@ def holding(part: str) -> Callable[[str], bool]:
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
-    return await queues_by_name(call.broker, call.work, vhosts)
-
-
-async def queues_by_name(broker: "Broker", work: Work, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
-    """The queues of these vhosts, each with its partition, by vhost and name, without those that the broker keeps for
-    itself: as `visible_queues` of the broker, in slices."""
-    entries = [
-        (key, (partition, queue))
-        for partition in broker.partitions
-        async for key, queue in work.over(list(partition.machine.by_name.items()))
-        if key[0] in vhosts and not is_hidden(key[1])
-    ]
-    return await work.in_order(entries)
+    return await call.broker.queues_by_name(call.work, vhosts)
 
 
 def single(call: Call, item: Item) -> Response:

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from rewindmq.engine.amqp import tables
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http.arguments import text_of
-from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.http.call import bad_request
 from rewindmq.engine.routing.death_headers import without_blind_copies
+from rewindmq.schemas.json_values import Json
 
 # (name, type) in the order of their flags, from bit 15 down
 PROPERTIES = (

@@ -23,12 +23,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import Block, LogError
 
 
-class RecordTooLarge(LogError, PreconditionFailed):
-    """Nothing was appended. A client is told 406, over HTTP 400."""
+class RecordTooLarge(LogError):
+    """Nothing was appended."""
 
 
 @dataclass(slots=True)

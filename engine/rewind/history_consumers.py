@@ -18,8 +18,7 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.kafka.reader import KafkaPartition

@@ -21,10 +21,8 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.broker.sessions import Session
 from rewindmq.engine.config import Config
-from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
 from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
 from rewindmq.engine.rewind.queue_at import history_of
@@ -32,6 +30,7 @@ from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reade
 from rewindmq.engine.rewind.worker import past_process
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.stream import first_number, id_of, number_from

@@ -20,8 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.amqp.properties import expiration
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.errors import AccessRefused, AmqpError, PreconditionFailed
+from rewindmq.engine.errors import AccessRefused, AmqpError, PreconditionFailed, resource
 from rewindmq.engine.routing.death_headers import (
     Buried,
     copies_of,

@@ -27,6 +27,20 @@ class Members:
     online: tuple[str, ...]
 
 
+class FlowControl(Protocol):
+    """What holds publishers up for a moment on a log that is read back (engine/cluster/flow_control.py)."""
+
+    @property
+    def full(self) -> bool:
+        """So much is on its way that publishers wait."""
+
+    def wait(self, go_on: Callable[[], None]) -> None:
+        """`go_on` is called once, when there is room again."""
+
+    def landed(self) -> None:
+        """More has come back."""
+
+
 class Keeper(Protocol):
     epoch: int  # ids of sessions and consumers begin with it; unique in the whole history
 

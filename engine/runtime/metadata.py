@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
+from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError, LogPartition
-from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
+from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.replay import decoder_for
@@ -189,7 +190,10 @@ class ReadBackMetadata(Metadata):
 
     def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
         value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
-        self._log.append(b"", value)  # first: what it won't take (LogError) never comes back
+        try:
+            self._log.append(b"", value)  # first: what the log refuses never comes back
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
         self._sent.append((value, answer))
         self._appended += 1
 

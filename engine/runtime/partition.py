@@ -24,7 +24,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.projections.machine.data.effects import (
@@ -48,9 +48,6 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import BROKER, Actor, Event, Published, Tick
-
-if TYPE_CHECKING:
-    from rewindmq.engine.erasure.encryption import Subjects
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +81,12 @@ class Confirms(Protocol):
         written at the end of the turn."""
 
 
+class Decryption(Protocol):
+    """What opens encrypted bodies (engine/erasure/encryption.py)."""
+
+    def opened(self, message: Published) -> Published: ...
+
+
 class Surroundings(Protocol):
     """What a partition needs of the broker around it."""
 
@@ -93,7 +96,7 @@ class Surroundings(Protocol):
         """A queue may have been declared."""
 
     @property
-    def subjects(self) -> "Subjects": ...
+    def subjects(self) -> Decryption: ...
 
     def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
 
@@ -135,6 +138,7 @@ class Partition(ABC):
         self._surroundings: Surroundings | None = None
         self._clock = clock
         self._now_ms = machine.log_ms
+        self.log_difference_ms = 0  # time of records less this node's; 0 where this node gives records their time
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
         self._prefix = b""
@@ -147,8 +151,10 @@ class Partition(ABC):
     def stand_in(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
 
-    # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py)
-    # -------------------------------------------------
+    # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py) ----------------------------------
+
+    def probe_clock(self) -> None:  # noqa: B027
+        """Compare the time of records with this node's, where the log gives records their time."""
 
     @property
     @abstractmethod

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from rewindmq.engine.broker.broker import CREDIT_WINDOW, Destination
-from rewindmq.engine.cluster.certainty import Certainty
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings

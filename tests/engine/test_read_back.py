@@ -24,10 +24,12 @@ from rewindmq.engine.amqp.output import ChannelOutput, Output
 from rewindmq.engine.broker.broker import Broker, Config, Session
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.start import open_node
-from rewindmq.engine.errors import ConnectionForced, NotFound
+from rewindmq.engine.embedded.start import open_broker
+from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.resources.queues import queue_item
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
@@ -151,7 +153,7 @@ def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, mo
         log = nodes.log("a").metadata
         with monkeypatch.context() as patched:
             patched.setattr(log, "append", lambda key, value: _too_large())
-            with pytest.raises(LogError):
+            with pytest.raises(PreconditionFailed):
                 await broker.create_vhost("guest", "huge", "x")
         async with asyncio.timeout(5):
             await broker.create_vhost("guest", "small", "x")
@@ -161,7 +163,7 @@ def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, mo
 
 
 def _too_large() -> None:
-    raise LogError("too large")
+    raise RecordTooLarge("too large")
 
 
 def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
@@ -266,13 +268,13 @@ def test_ids_are_never_used_twice_while_the_next_epoch_begins(tmp_path: Path, mo
 def test_a_data_directory_is_of_one_kind_of_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         (tmp_path / "a").mkdir()
-        Broker.open(Config(data=tmp_path / "a")).close()
+        open_broker(Config(data=tmp_path / "a")).close()
         with pytest.raises(LogError, match="holds an embedded log"):
             await nodes.start("a")
         await nodes.start("b")
         nodes.brokers["b"].close()
         with pytest.raises(LogError, match="holds the state of a node on Kafka"):
-            Broker.open(Config(data=tmp_path / "b"))
+            open_broker(Config(data=tmp_path / "b"))
 
     run(test, tmp_path, monkeypatch)
 

@@ -6,11 +6,11 @@ from rewindmq.engine.broker.limits import checked_user_limits
 from rewindmq.engine.broker.passwords import rabbitmq_hash
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_user
 from rewindmq.engine.definitions.document import user_item
-from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
+from rewindmq.schemas.json_values import Json
 
 
 # -- users

@@ -12,12 +12,12 @@ from urllib.parse import quote_plus, unquote
 from starlette.responses import Response
 
 from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
-from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.http.call import Call, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed, queues_in
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.events import Argument, Bound
+from rewindmq.schemas.json_values import Json
 
 KINDS = {"q": "queue", "e": "exchange"}
 

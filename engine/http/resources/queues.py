@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
-from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.http.call import Call, bad_request, boolean, done, natural, not_found, reply
 from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, single
 from rewindmq.engine.http.properties import properties_of
@@ -17,6 +16,7 @@ from rewindmq.engine.http.statistics import depth_of, statistics
 from rewindmq.projections.machine.data.message_order import redelivered_of, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.schemas.events import EPOCH_SHIFT
+from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

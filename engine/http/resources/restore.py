@@ -20,7 +20,7 @@ not), each with the reason.
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.bodies import MAX_VALUES, Json
+from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
@@ -43,6 +43,7 @@ from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, past_p
 from rewindmq.projections.marks import moment
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.schemas.events import Bound
+from rewindmq.schemas.json_values import Json
 
 MAX_MESSAGES = 100_000  # ids in one request
 

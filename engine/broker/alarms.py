@@ -14,7 +14,7 @@ Rules of this file
   since nobody reads them. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as
   long as that can end the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; clients
   that do not read it closes after 15 s.
-- The log and the state have problems of their own when they cannot be written (engine/runtime/turns.py). Listings call
+- The log and the state have problems of their own when they cannot be written (engine/broker/turns.py). Listings call
   these the disk's, too.
 """
 
