@@ -30,7 +30,7 @@ metadata log: unique in the whole history.
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
@@ -54,6 +54,7 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes, is_past_asked
 from rewindmq.engine.rewind.reader import Asked, ReadingConsumer
 from rewindmq.engine.rewind.stream_consumers import Readings
+from rewindmq.engine.rewind.worker import PastProcess
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues, check_not_hidden
 from rewindmq.engine.routing.firehose import Firehose
@@ -66,7 +67,7 @@ from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition
+from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition, Surroundings
 from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
@@ -106,6 +107,9 @@ CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
 
 
+P = TypeVar("P", bound=Partition)
+
+
 class Listeners(Protocol):
     """The AMQP listeners, for an operator who closes and opens them."""
 
@@ -122,16 +126,18 @@ class Listeners(Protocol):
 
 
 class Broker(Exchanges):
-    """Use `open_broker` (engine/embedded/start.py) or `open_node` (engine/cluster/start.py)."""
+    """Put together by `open_broker` or `open_node` (engine/process.py). `make_partitions`, then `make_keeper` are
+    called once: the parts need the broker, and the broker needs them."""
 
     def __init__(
-        self, config: Config, metadata: Metadata, partitions: list[Partition], keeper: Keeper, log_clock: LogClock
-    ) -> None:
+        self, config: Config, log_clock: LogClock, metadata: Metadata,
+        make_partitions: Callable[[Surroundings], list[P]], make_keeper: Callable[["Broker", list[P]], Keeper],
+        past: PastProcess,
+    ) -> None:  # fmt: skip
         self.config = config
-        self.keeper = keeper
+        self.past = past
         self.metadata = metadata
         self.topology = metadata.topology
-        self.partitions = partitions
         self.clock = clock = log_clock.now_ms
         self.sessions = {}
         self.counters = all_counters()
@@ -142,25 +148,23 @@ class Broker(Exchanges):
         self.listeners: Listeners | None = None  # the AMQP server's, once it listens
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
+        erased = self.topology.erased_keys
+        self.subjects = Subjects(config.subject_header, KeyStore(config.keys_directory, erased), erased)
+        made = make_partitions(self)
+        self.partitions = list(made)
+        self.keeper = keeper = make_keeper(self, made)
         self.certainty = Certainty(keeper.read_to_end, lambda: self.routing_version)
         self.access = Access(self.topology)
         self.router = Router(self.topology, self._locate)
         self.firehose = Firehose(config, self.router, self.sessions, self._routes_changed)
-        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty)
+        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty, self.end_of_turn)
         self._epoch = -1
         self._ids = 0
-        self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.forwarder.on_ready = self.turns.end
         self.alarms = Alarms(self)  # not looked at before `start`
-        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
-        self.turns.readers = self.readings.landed
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory, past)
+        self.turns = Turns(metadata, self.partitions, self.forwarder, clock, keeper, self.readings.landed)
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
-        erased = self.topology.erased_keys
-        self.subjects = Subjects(config.subject_header, KeyStore(config.keys_directory, erased), erased)
-        metadata.changed = self._metadata_changed
         self.clock_watch = ClockWatch(self, log_clock)
-        for partition in partitions:
-            partition.stand_in(self)
 
     def close(self) -> None:
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
@@ -508,7 +512,7 @@ class Broker(Exchanges):
     def _routes_changed(self) -> None:
         self.routing_version += 1
 
-    def _metadata_changed(self, offset: int, event: Event) -> None:
+    def metadata_changed(self, offset: int, event: Event) -> None:
         self.routing_version += 1
         if isinstance(event, Bound | Unbound):
             self.router.bindings_changed(event.vhost, event.source)

@@ -40,12 +40,24 @@ class Alone:
     joined = True
     reads_back = False
     read_to_end = None
+    flow = None
     read_back_seconds = 0.0
 
-    def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
+    def __init__(
+        self,
+        config: Config,
+        log: Log,
+        metadata: SoleWriterMetadata,
+        store: StateStore,
+        broker: "Broker",
+        partitions: list[SoleWriterPartition],
+    ) -> None:
         self.epoch = 0
         self.log = log
+        self.kick = log.commit
+        self.partitions = partitions
         self._config = config
+        self._broker = broker
         self._metadata = metadata
         self._store = store
         self._full = False
@@ -56,17 +68,6 @@ class Alone:
         self._snapshot_offsets = {
             name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
         }
-
-    def attend(self, broker: "Broker", partitions: list[SoleWriterPartition]) -> None:
-        """From here on this broker's life is kept."""
-        self._broker = broker
-        self._partitions = partitions
-        turns = broker.turns
-        turns.kick = self.log.commit
-        turns.snapshots = self._snapshots_due
-        turns.mend = self._mend_store
-        self.log.on_durable = self._durable
-        self.log.on_failure = self._commit_failed
 
     def started(self, after_crash: bool = False) -> BrokerStarted:
         return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION, after_crash)
@@ -99,10 +100,10 @@ class Alone:
         self._broker.turns.end()  # a refusal has to be known before the publish is confirmed
         self.log.commit_and_wait()
         self._metadata.set_clock(first_ms, actor, event)
-        for partition in self._partitions:
+        for partition in self.partitions:
             partition.set_clock(first_ms, actor, event)
 
-    def _durable(self) -> None:
+    def durable(self) -> None:
         """A group commit landed."""
         self._broker.turns.problem("log", None)
         if not self._full:
@@ -120,20 +121,20 @@ class Alone:
         if not self._stopped:
             self._look_at_disk()
 
-    def _commit_failed(self, error: Exception) -> None:
+    def commit_failed(self, error: Exception) -> None:
         """It is tried again, nothing is lost; meanwhile nothing more should come in."""
         self._broker.turns.problem("log", f"the log can't be written: {error}")
 
-    def _mend_store(self) -> None:
+    def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
             self._come_to_rest()
-            mend_store(self._store, self._partitions)
+            mend_store(self._store, self.partitions)
 
-    def _snapshots_due(self) -> None:
+    def take_snapshots(self) -> None:
         """Take the snapshots that are due."""
         every = self._config.snapshot_events
         due = [
-            partition for partition in self._partitions
+            partition for partition in self.partitions
             if partition.machine.next_offset - self._snapshot_offsets[partition.name] >= every
         ]  # fmt: skip
         for partition in due:
@@ -159,7 +160,7 @@ class Alone:
         try:
             self._come_to_rest()
             self._say_last_words()
-            for partition in self._partitions:
+            for partition in self.partitions:
                 if partition.at_rest:
                     persist(self._store, partition)
                 self._take_snapshot(partition)
@@ -173,7 +174,7 @@ class Alone:
         partition, behind its last word, and one more is said there."""
         ends: dict[str, int] = {}
         for _ in range(REST_ROUNDS):
-            unfinished = [each for each in self._partitions if each.next_offset != ends.get(each.name, 0)]
+            unfinished = [each for each in self.partitions if each.next_offset != ends.get(each.name, 0)]
             if not unfinished:
                 break
             for partition in unfinished:

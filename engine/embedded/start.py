@@ -12,14 +12,13 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import Alone
-from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.log.contract import LogError, LogPartition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.runtime.eager import at_once
-from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
 from rewindmq.projections.machine.machine import MACHINE_VERSION
-from rewindmq.projections.replay import recover
+from rewindmq.projections.replay import Recovery, recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Decoder, UndecodableRecord
@@ -28,46 +27,30 @@ from rewindmq.schemas.events import BROKER, Checkpointed, MachineUpgraded
 logger = logging.getLogger(__name__)
 
 
-def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> Broker:
-    """Recover what the data directory holds, or begin it. Call in the loop that will run the broker. Clocks as
-    `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where."""
-    clock = LogClock.made_of(wall_ms, elapsed_ns)
+def open_log(config: Config) -> EmbeddedLog:
+    """LogError, CorruptLog: the text says what is wrong, and where."""
     if (config.data / "kafka").exists():
         raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
-    log = EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
-    try:
-        metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
-        metadata.fold()
-        store = StateStore.open(config.data / "state")
-        try:
-            partitions = [_recovered(index, log, store, clock) for index in range(len(log.queues))]
-            alone = Alone(config, log, metadata, store)
-            ahead_ms = metadata.topology.ahead_ms
-            gap_ms = clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in partitions)))
-            broker = Broker(config, metadata, list(partitions), alone, clock)
-            alone.attend(broker, partitions)
-            _take_over(broker, alone, partitions)
-            broker.clock_watch.start(gap_ms)
-        except BaseException:
-            store.close()
-            raise
-    except BaseException:
-        log.close()
-        raise
-    return broker
+    return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
 
 
-def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: LogClock) -> SoleWriterPartition:
-    partition_log = log.queues[index]
-    recovery = recover(partition_log, store)
+def recovered(log: LogPartition, store: StateStore) -> Recovery:
+    """A partition's state as stored, and what the log has beyond it."""
+    recovery = recover(log, store)
     if recovery.replayed or recovery.quarantined.count:
         logger.info(
             "%s: %d events folded on top of the state at offset %d, %d quarantined",
-            partition_log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
+            log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
         )  # fmt: skip
     for behind in recovery.behind:
-        logger.warning("%s: %s", partition_log.name, behind)
-    return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock.now_ms)
+        logger.warning("%s: %s", log.name, behind)
+    return recovery
+
+
+def begin_clock(clock: LogClock, metadata: SoleWriterMetadata, recoveries: list[Recovery]) -> int:
+    """Log time goes on from the end of the log: how far the wall clock is ahead of it, in ms (negative: behind)."""
+    ahead_ms = metadata.topology.ahead_ms
+    return clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in recoveries)))
 
 
 def _ended_cleanly(log: LogPartition) -> bool:
@@ -84,7 +67,9 @@ def _ended_cleanly(log: LogPartition) -> bool:
     return False
 
 
-def _take_over(broker: Broker, alone: Alone, partitions: list[SoleWriterPartition]) -> None:
+def take_over(broker: Broker, alone: Alone) -> None:
+    """The broker begins an epoch, and brings together what a crash may have left apart."""
+    partitions = alone.partitions
     first = alone.log.metadata.next_offset == 0
     ahead_ms = broker.topology.ahead_ms
     for partition in partitions:

@@ -103,14 +103,21 @@ class Source:
 
 
 class Forwarder:
+    """`ready()`: letters that waited can be forwarded."""
+
     def __init__(
-        self, router: Router, clock: Callable[[], int], counters: dict[str, int], certainty: Certainty
+        self,
+        router: Router,
+        clock: Callable[[], int],
+        counters: dict[str, int],
+        certainty: Certainty,
+        ready: Callable[[], None],
     ) -> None:
         self._router = router
         self._clock = clock
         self._counters = counters
         self._certainty = certainty
-        self.on_ready: Callable[[], None] = lambda: None  # set by the broker: letters that waited can be forwarded
+        self._on_ready = ready
         self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
         self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
         self._ready: deque[Source] = deque()
@@ -246,7 +253,7 @@ class Forwarder:
             await self._certainty.wait()
             source.unsure = False
             self._schedule(source)
-            self.on_ready()
+            self._on_ready()
 
         task = asyncio.ensure_future(look())
         self._looks.add(task)

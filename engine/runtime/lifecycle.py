@@ -51,6 +51,18 @@ class Keeper(Protocol):
     def read_back_seconds(self) -> float:
         """How long it takes into the log and back; 0 where nothing has to come back."""
 
+    kick: Callable[[], None]  # at the end of a turn: make durable what was appended
+
+    @property
+    def flow(self) -> FlowControl | None:
+        """None: what is appended here comes back at once."""
+
+    def take_snapshots(self) -> None:
+        """Take the snapshots that are due."""
+
+    def mend_store(self) -> None:
+        """After RocksDB refused a write: make the store good again."""
+
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up: begin another."""
 

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.broker.broker import Config, Partition, Session
-from rewindmq.engine.embedded.start import open_broker
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.process import open_broker
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Argument, Nacked, Published
 from tests.direct import Direct

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import rewindmq.engine.broker.alarms
-from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.runtime.memory import Kind, do_nothing
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -98,7 +98,7 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
 
 def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
     async def scenario() -> None:
-        h.broker.alarms.start()
+        h.broker.alarms.start(do_nothing, do_nothing)
         h.broker.alarms.resident = lambda: h.resident
         h.resident = LIMIT + 1  # what the kernel would say
         h.broker.memory.take(Kind.BODY, LIMIT)
@@ -110,7 +110,7 @@ def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
 
 
 def test_nothing_is_looked_at_after_the_end(h: Harness) -> None:
-    h.in_loop(h.broker.alarms.start)
+    h.in_loop(lambda: h.broker.alarms.start(do_nothing, do_nothing))
     assert h.in_loop(h.broker.alarms.resident) > 10_000_000
     h.in_loop(h.broker.alarms.stop)
     h.broker.alarms.resident = lambda: LIMIT + 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from rewindmq.engine.amqp import tables
 from rewindmq.engine.broker.broker import Config
-from rewindmq.engine.embedded.start import open_broker
+from rewindmq.engine.process import open_broker
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_fuzz import Streams, expect, run, summary
 from tests.engine.amqp_wire import Wire, header_frame, method, publish, raw_frame

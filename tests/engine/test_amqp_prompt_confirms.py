@@ -10,7 +10,7 @@ import pytest
 
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Config
-from rewindmq.engine.embedded.start import open_broker
+from rewindmq.engine.process import open_broker
 from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, properties, publish
 
 PERSISTENT, TRANSIENT = properties(delivery_mode=2), properties(delivery_mode=1)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.broker.broker import Config
-from rewindmq.engine.embedded.start import open_broker
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.queue_at import history_of, queue_at
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rewind import At

@@ -23,14 +23,13 @@ from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
 from rewindmq.engine.broker.broker import Broker, Config, Session
 from rewindmq.engine.cluster.node import Node
-from rewindmq.engine.cluster.start import open_node
-from rewindmq.engine.embedded.start import open_broker
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.resources.queues import queue_item
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
+from rewindmq.engine.process import open_broker, open_node
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
@@ -59,7 +58,7 @@ class Nodes:
         config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
         config.data.mkdir(exist_ok=True)
         self._opening = name
-        broker = self.brokers[name] = await open_node(config, lambda: self.now_ms, self.failures.append)
+        broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
         await settled()
         return broker
 

@@ -20,9 +20,9 @@ from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.broker.broker import Broker, Config
-from rewindmq.engine.cluster.start import open_node
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
+from rewindmq.engine.process import open_node
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.projector import Projector
@@ -172,7 +172,7 @@ class World:
         config.data.mkdir(exist_ok=True)
         self._starting = life
         try:
-            life.broker = await open_node(config, life.clock, life.failed)
+            life.broker = await open_node(config, life.failed, life.clock)
         except LogError as error:
             life.failure = error
             self._end(life, "failed")

@@ -20,8 +20,8 @@ from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.broker.broker import Config
-from rewindmq.engine.embedded.start import open_broker
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog, MemoryPartition
+from rewindmq.engine.process import open_broker
 from rewindmq.projections.replay import catch_up, recover
 from rewindmq.projections.store import rocks
 from rewindmq.projections.store.projector import Projector
