@@ -218,11 +218,7 @@ async def open_node(
             return node
 
         broker = Broker(config, clock, metadata, make_partitions, make_keeper, PastProcess())
-        log.on_arrival = node.arrived
-        log.on_owned = node.duties_changed
-        log.on_trouble = node.trouble
-        log.on_failure = node.fail
-        log.follow(offsets)
+        log.follow(offsets, node)
         await cluster.join(broker, node)
         broker.clock_watch.start()
         opened.pop_all()

@@ -68,7 +68,7 @@ from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition, Surroundings
-from rewindmq.engine.runtime.sessions import ChannelStatus, Session
+from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
@@ -177,9 +177,18 @@ class Broker(Exchanges):
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def open_session(self, user: str, vhost: str, peer: str, client_properties: dict[str, object]) -> Session:
+    def open_session(
+        self,
+        user: str,
+        vhost: str,
+        peer: str,
+        client_properties: dict[str, object],
+        link: Link | None = None,
+        close: Callable[[str], None] | None = None,
+    ) -> Session:
         """NotAllowed when the vhost does not exist or the user may not enter it (530). ConnectionForced while the node
-        is joining again after it was lost (320)."""
+        is joining again after it was lost (320). `link`, `close`: of the connection, where the session has
+        one of its own."""
         if not self.keeper.joined:
             raise ConnectionForced("the node was declared lost and is joining again")
         if vhost not in self.topology.vhosts:
@@ -187,7 +196,17 @@ class Broker(Exchanges):
         if not self.access.may_enter(user, vhost):
             raise NotAllowed(f"access to vhost '{vhost}' refused for user '{user}'")
         session_id = self._next_id()
-        session = Session(session_id, user, vhost, peer, Actor(user, session_id), client_properties, self.clock())
+        session = Session(
+            session_id,
+            user,
+            vhost,
+            peer,
+            Actor(user, session_id),
+            client_properties,
+            self.clock(),
+            link=link,
+            close=close,
+        )
         self.sessions[session_id] = session
         self.counters["connections_opened_total"] += 1
         return session

@@ -75,7 +75,7 @@ class Session:
     connected_at_ms: int = 0
     channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
     link: Link | None = None  # None: a session without a connection of its own, as of an HTTP request
-    close: Callable[[str], None] | None = None  # set by the connection: close it, 320 CONNECTION_FORCED and this reason
+    close: Callable[[str], None] | None = None  # its connection: 320 CONNECTION_FORCED and this reason
 
     # kept by the broker: where this session's end must be told, because it has consumers, holders or queues there
     attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids

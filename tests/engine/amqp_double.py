@@ -172,12 +172,14 @@ class DoubleBroker:
             raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
         return user
 
-    def open_session(self, user: str, vhost: str, peer: str, properties: dict[str, object]) -> Any:
+    def open_session(
+        self, user: str, vhost: str, peer: str, properties: dict[str, object], link: Any, close: Any
+    ) -> Any:
         if vhost != "/":
             raise NotAllowed(f"vhost {vhost} not found")
         self.last_id += 1
         session = SimpleNamespace(session_id=self.last_id, user=user, vhost=vhost, actor=Actor(user, self.last_id))
-        session.channels, session.close = {}, None
+        session.channels, session.link, session.close = {}, link, close
         return session
 
     def close_channel(self, session: Any, channel: int) -> None:
