@@ -62,7 +62,8 @@ from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.admission import Door
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import all_counters
-from rewindmq.engine.runtime.lifecycle import FlowControl, Keeper
+from rewindmq.engine.runtime.flow_control import Flow
+from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
@@ -140,6 +141,7 @@ class Broker(Exchanges):
         self.topology = metadata.topology
         self.clock = clock = log_clock.now_ms
         self.sessions = {}
+        self.leaving_vhosts = {}
         self.counters = all_counters()
         machine_bytes = memory_of_machine()
         self.memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)
@@ -587,8 +589,8 @@ class Broker(Exchanges):
         return self.turns.blocked
 
     @property
-    def flow(self) -> FlowControl | None:
-        """What holds publishers up for a moment on a log that is read back (Kafka)."""
+    def flow(self) -> Flow:
+        """Holds connections that publish back while enough is on its way into the log."""
         return self.turns.flow
 
     @property

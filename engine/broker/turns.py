@@ -114,6 +114,21 @@ class Turns:
         else:
             self._loop.call_soon(callback)
 
+    async def written(self) -> None:
+        """Wait until everything appended so far is durable. Each partition then packs what changed into a batch for
+        RocksDB, unless a batch of before still waits for the log."""
+        durable: asyncio.Future[None] = self._loop.create_future()
+
+        def land() -> None:
+            if not durable.done():
+                durable.set_result(None)
+
+        for partition in self.partitions:
+            partition.prepare_soon = True
+        self.when_durable(land)
+        self.end()
+        await durable
+
     def landed(self) -> None:
         """More of what was appended is durable: a group commit landed, or events were read back."""
         if self._closed:
@@ -130,8 +145,7 @@ class Turns:
                 logger.exception("an answer that waited for the disk was not given")
         self._project()
         self.end()
-        if self.flow is not None:
-            self.flow.landed()
+        self.flow.landed()
         self.readers()
 
     def _project(self) -> None:

@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.engine.cluster.flow_control import Flow
+from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.repair import Mending
 from rewindmq.engine.config import VERSION, Config
@@ -70,7 +70,7 @@ class Node:
         self.joined = False
         self.log = log
         self.kick = log.flush
-        self.flow = Flow(list(partitions))
+        self.flow = RoundTripFlow(list(partitions))
         self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0

@@ -12,6 +12,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import VERSION, Config
+from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.log.contract import Log
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
@@ -40,7 +41,6 @@ class Alone:
     joined = True
     reads_back = False
     read_to_end = None
-    flow = None
     read_back_seconds = 0.0
 
     def __init__(
@@ -60,6 +60,7 @@ class Alone:
         self._broker = broker
         self._metadata = metadata
         self._store = store
+        self.flow = DiskFlow(log)
         self._full = False
         self._stopped = False
         self._snapshots = Snapshots(config.data / "snapshots")
@@ -116,6 +117,8 @@ class Alone:
         self._broker.turns.problem("disk", FULL.format(self._config.data) if self._full else None)
         if self._full:
             asyncio.get_running_loop().call_later(DISK_SECONDS, self._look_again)
+        else:
+            self.flow.landed()
 
     def _look_again(self) -> None:
         if not self._stopped:

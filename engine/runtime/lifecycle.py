@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import StateStore
@@ -27,20 +28,6 @@ class Members:
     online: tuple[str, ...]
 
 
-class FlowControl(Protocol):
-    """What holds publishers up for a moment on a log that is read back (engine/cluster/flow_control.py)."""
-
-    @property
-    def full(self) -> bool:
-        """So much is on its way that publishers wait."""
-
-    def wait(self, go_on: Callable[[], None]) -> None:
-        """`go_on` is called once, when there is room again."""
-
-    def landed(self) -> None:
-        """More has come back."""
-
-
 class Keeper(Protocol):
     epoch: int  # ids of sessions and consumers begin with it; unique in the whole history
 
@@ -54,8 +41,8 @@ class Keeper(Protocol):
     kick: Callable[[], None]  # at the end of a turn: make durable what was appended
 
     @property
-    def flow(self) -> FlowControl | None:
-        """None: what is appended here comes back at once."""
+    def flow(self) -> Flow:
+        """Holds publishers up while enough is on its way into the log."""
 
     def take_snapshots(self) -> None:
         """Take the snapshots that are due."""

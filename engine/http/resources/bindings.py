@@ -35,9 +35,9 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
     async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
-    topology, is_live = call.broker.topology, call.broker.router.is_live
-    for vhost, found in by_vhost.items():
-        found += [bound async for bound in call.work.over(list(topology.bindings(vhost))) if is_live(bound)]
+    async for bound in call.broker.bindings_by_source(call.work, by_vhost):
+        if call.broker.router.is_live(bound):
+            by_vhost[bound.vhost].append(bound)
     return list(chain.from_iterable(by_vhost.values()))
 
 

@@ -17,6 +17,7 @@ from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.events import ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -33,12 +34,7 @@ async def list_vhost(call: Call) -> Response:
 
 async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
     broker = call.broker
-    entries = [
-        (key, exchange)
-        async for key, exchange in call.work.over(list(broker.topology.exchanges.items()))
-        if key[0] in vhosts
-    ]
-    found = await call.work.in_order(entries)
+    found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
     return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
 
 
