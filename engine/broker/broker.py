@@ -30,7 +30,7 @@ metadata log: unique in the whole history.
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
@@ -59,7 +59,7 @@ from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues, check_not_hidden
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.admission import Door
+from rewindmq.engine.runtime.admission import Door, Listeners
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import all_counters
 from rewindmq.engine.runtime.flow_control import Flow
@@ -109,21 +109,6 @@ EPOCH_IDS = 1 << 24
 
 
 P = TypeVar("P", bound=Partition)
-
-
-class Listeners(Protocol):
-    """The AMQP listeners, for an operator who closes and opens them."""
-
-    @property
-    def open(self) -> bool: ...
-
-    def suspend(self) -> None:
-        """Take no new connections. Those that are open go on."""
-
-    async def resume(self) -> None:
-        """Take new connections again. OSError when another program has taken an address meanwhile."""
-
-    async def close_connections(self) -> None: ...
 
 
 class Broker(Exchanges):

@@ -8,17 +8,20 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.node import Node, state_belongs_to
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.placement import astray, count_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.store.store import StateStore
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.kafka.log import KafkaLog
 
 JOIN_SECONDS = 60.0
 AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: properties, names of many queues
@@ -26,22 +29,24 @@ AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: pr
 logger = logging.getLogger(__name__)
 
 
-def open_log(config: Config) -> KafkaLog:
-    """LogError when Kafka won't do."""
+def open_log(config: Config) -> "KafkaLog":
+    """LogError when Kafka won't do; KafkaNotInstalled."""
+    from rewindmq.engine.log.kafka.log import KafkaLog
+
     assert config.kafka is not None
     return KafkaLog.open(
         config.kafka, config.kafka_prefix, config.partitions, config.kafka_replication, dict(config.kafka_settings)
     )
 
 
-def fitted(config: Config, log: KafkaLog) -> Config:
+def fitted(config: Config, log: "KafkaLog") -> Config:
     """With messages no larger than the log's records may be. LogError when the directory is another log's."""
     state_belongs_to(config, log.identity)
     around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
     return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
 
 
-def recovered(log: KafkaLog, store: StateStore, config: Config) -> list[Recovery]:
+def recovered(log: "KafkaLog", store: StateStore, config: Config) -> list[Recovery]:
     """Each partition's state as stored, and what the log has beyond it. LogError when queues lie by another number of
     partitions than this node would go by."""
     recoveries = []

@@ -31,6 +31,9 @@ from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestio
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.amqp.errors import Unacceptable
+from rewindmq.schemas.amqp.json_arguments import arguments_from
+from rewindmq.schemas.events import Argument
 from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
@@ -88,6 +91,14 @@ def api_error(refusal: AmqpError) -> ApiError:
     if isinstance(refusal, ConnectionForced):  # the node was lost and joins again
         return ApiError(503, "service_unavailable", refusal.text)
     return bad_request(refusal.text)
+
+
+def arguments_in(content: dict[str, Json]) -> tuple[Argument, ...]:
+    """The `arguments` in a request's body."""
+    try:
+        return arguments_from(content.get("arguments", {}))
+    except Unacceptable as error:
+        raise bad_request(str(error)) from None
 
 
 def too_large(most_bytes: int) -> ApiError:

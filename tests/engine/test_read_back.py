@@ -48,7 +48,7 @@ class Nodes:
         self.brokers: dict[str, Broker] = {}
         self.failures: list[Exception] = []
         self._opening = ""
-        monkeypatch.setattr("rewindmq.engine.cluster.start.KafkaLog", self)
+        monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
 
     def open(self, *settings: Any) -> MemorySharedLog:
         """Stands in for `KafkaLog.open`."""

@@ -243,7 +243,7 @@ class World:
 
     def _replacements(self) -> dict[str, Any]:
         return {
-            "rewindmq.engine.cluster.start.KafkaLog": self,  # its `open` below
+            "rewindmq.engine.log.kafka.log.KafkaLog": self,  # its `open` below
             "rewindmq.engine.cluster.start.recover": self._recover,
             "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
