@@ -9,9 +9,8 @@ Rules of this file
   rabbit_auth_mechanism_plain.erl).
 """
 
-from rewindmq.engine.broker.declarations import resource
 from rewindmq.engine.broker.passwords import NOBODYS_HASH, Passwords
-from rewindmq.engine.errors import AccessRefused
+from rewindmq.engine.errors import AccessRefused, resource
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import ExchangeDeclared

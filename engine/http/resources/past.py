@@ -24,7 +24,7 @@ from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
-from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions, past_process
+from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -106,7 +106,7 @@ async def at(call: Call) -> Response:
 
 
 async def answered(call: Call, question: Question) -> Response:
-    return Response(await read(past_process, question, call.user), media_type="application/json")
+    return Response(await read(call.broker.past, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:
