@@ -62,7 +62,8 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
 
 
 def told(effect: Any) -> str:
-    """An effect in words: a queue by its name, ids as they are."""
+    """An effect in words: a queue by its name, ids as they are. Both versions are rendered by this function, and not by
+    the `describe` of each, so that another wording is no difference."""
     shown = (f"{name}={plain(getattr(effect, name))}" for name in effect.__slots__)
     return f"{type(effect).__name__}({', '.join(shown)})"
 
