@@ -8,6 +8,7 @@ import click
 from rewindmq.spark_replay.commands.location_options import with_place
 from rewindmq.spark_replay.commands.options import (
     format_option,
+    moment_option,
     out_option,
     queue_option,
     require_makeable,
@@ -21,11 +22,12 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 
 @click.command("state-at")
 @with_place
-@click.option(
+@moment_option(
     "--time",
     "times",
     multiple=True,
-    help="ISO 8601 or epoch milliseconds; everything logged up to it has happened. May be given again.",
+    help="ISO 8601, epoch milliseconds, or how long ago: -10m, -2h, -3d; everything logged up to it has happened. May"
+    " be given again.",
 )
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
@@ -53,8 +55,8 @@ def state_at(
 
 @click.command()
 @with_place
-@click.option("--from", "start", help="From this time, or mark:NAME, on.")
-@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
+@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @queue_option
 @snapshots_option
 @format_option
@@ -109,10 +111,13 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 
 @click.command()
 @with_place
-@click.option(
-    "--from", "start", required=True, help='The first moment: a time, mark:NAME, or offsets such as {"queues-0": 12}.'
+@moment_option(
+    "--from",
+    "start",
+    required=True,
+    help='The first moment: a time (ISO 8601, or -10m), mark:NAME, or offsets such as {"queues-0": 12}.',
 )
-@click.option("--to", "end", help="The second one; now, if it is not given.")
+@moment_option("--to", "end", help="The second one; now, if it is not given.")
 @click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
 @queue_option
 @format_option
@@ -137,8 +142,8 @@ def diff(
 
 @click.command()
 @with_place
-@click.option("--from", "start", help="From this time, or mark:NAME, on.")
-@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
+@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
 @click.option("--every", help="A row for each stretch of this length: 5 minutes, 1 hour.")
 @queue_option
