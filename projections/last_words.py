@@ -3,32 +3,50 @@
 A broker on an embedded log that stops cleanly ends each queue partition with a `Checkpointed` that is `final`. The next
 event is the `BrokerStarted` of the next broker. Events between them were written by a broker that was killed while it
 stopped, or by no broker at all: a seal does not cover them yet, and a hash chain can be made anew, so they are told by
-name. They are no proof of a forgery.
+name.
+
+A broker that stops has closed its clients' sessions before. Behind its last word it forwards dead letters, notes that
+they arrived, claims a state for a snapshot that is due, and drops the hidden queue of an exchange that is gone. Any
+other event is `odd`: no broker wrote it.
 
     words = LastWords()
-    for offset, _, _, event, _ in replay(...): words.see(offset, event)
+    for offset, _, actor, event, _ in replay(...): words.see(offset, actor, event)
     words.end(log.next_offset)
     for behind in words.found: ...
 """
 
 from dataclasses import dataclass
 
-from rewindmq.schemas.events import BrokerStarted, Checkpointed, Event
+from rewindmq.projections.rules.internal_queues import is_delay_queue
+from rewindmq.schemas.events import (
+    BROKER,
+    Actor,
+    BrokerStarted,
+    Checkpointed,
+    DeadLettersForwarded,
+    Event,
+    Published,
+    QueueDeleted,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The events from offset `first` to `end` (exclusive) stand behind the final checkpoint at offset `final`."""
+    """The events from offset `first` to `end` (exclusive) stand behind the final checkpoint at offset `final`. `odd`:
+    the first of them that no broker writes while it stops; -1: there is none."""
 
     final: int
     first: int
     end: int
+    odd: int = -1
 
     def __str__(self) -> str:
+        why = "it was killed while it stopped, or they were written by another"
+        if self.odd >= 0:
+            why = f"another wrote them, for no broker that stops writes an event like the one at offset {self.odd}"
         return (
             f"offsets {self.first} to {self.end - 1} stand behind the last word of a broker that stopped (its final "
-            f"checkpoint at offset {self.final}), before the next start: it was killed while it stopped, or they were "
-            "written by another"
+            f"checkpoint at offset {self.final}), before the next start: {why}"
         )
 
 
@@ -37,17 +55,41 @@ class LastWords:
 
     def __init__(self) -> None:
         self.found: list[Behind] = []
+        self.count = 0
         self._final = -1  # offset of a final checkpoint that no start has followed yet
+        self._odd = -1  # offset of the first event behind it that is odd
 
-    def see(self, offset: int, event: Event) -> None:
+    def see(self, offset: int, actor: Actor, event: Event) -> None:
         kind = type(event)
         if kind is BrokerStarted:
             self.end(offset)
         elif kind is Checkpointed and event.final:  # type: ignore[union-attr]
+            if self._odd >= 0:
+                self.end(offset)
             self._final = offset  # what came between two of them was due at the stop
+            self.count += 1
+        elif self._final >= 0 and self._odd < 0 and not _due_at_stop(actor, event):
+            self._odd = offset
 
     def end(self, offset: int) -> None:
         """The next start is at this offset, or the log ends there."""
-        if -1 < self._final < offset - 1:
-            self.found.append(Behind(self._final, self._final + 1, offset))
-        self._final = -1
+        behind = self.behind(offset)
+        if behind is not None:
+            self.found.append(behind)
+        self._final = self._odd = -1
+
+    def behind(self, end: int) -> Behind | None:
+        """What stands behind the last final checkpoint, if the log ends at this offset."""
+        if -1 < self._final < end - 1:
+            return Behind(self._final, self._final + 1, end, self._odd)
+        return None
+
+
+def _due_at_stop(actor: Actor, event: Event) -> bool:
+    if actor != BROKER:
+        return False
+    if isinstance(event, Published):
+        return event.origin is not None and not event.origin.restore
+    if isinstance(event, QueueDeleted):
+        return is_delay_queue(event.queue)
+    return isinstance(event, DeadLettersForwarded | Checkpointed)

@@ -187,14 +187,14 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: La
     gathered: list[Effect] = []
     published: dict[int, Published] = {}
     blocks = blocks_of(log, machine.next_offset, end)
-    for offset, _, _, event, effects in replay(
+    for offset, _, actor, event, effects in replay(
         machine, blocks, decoder_for(log), projector.quarantine, end, bodies=True
     ):
         replayed += 1
         if isinstance(event, Published):
             published[offset] = event
-        elif words is not None:
-            words.see(offset, event)
+        if words is not None:
+            words.see(offset, actor, event)
         gathered.extend(effects)
         if len(gathered) >= GROUP_EFFECTS or len(published) >= GROUP_EFFECTS:
             _keep_up(projector, gathered, published)
@@ -210,7 +210,8 @@ def last_words_before(log: PartitionLog, offset: int) -> LastWords:
     if offset > log.start_offset and not log.framed:
         for first, records, _ in blocks_of(log, offset - 1, offset):
             with suppress(UndecodableRecord):
-                words.see(offset - 1, Decoder().decode(records[offset - 1 - first], False)[2])
+                _, actor, event = Decoder().decode(records[offset - 1 - first], False)
+                words.see(offset - 1, actor, event)
     return words
 
 

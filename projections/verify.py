@@ -112,10 +112,10 @@ def verify_partition(log: PartitionLog, store: StateStore, begun: Machine | None
     fresh = begun or Machine(log.name)
     words = last_words_before(log, fresh.next_offset)
     blocks = blocks_of(log, fresh.next_offset, report.offset)
-    for offset, _, _, event, _ in replay(fresh, blocks, decoder_for(log), report.quarantined, report.offset):
-        words.see(offset, event)
-    for offset, _, _, event in events_of(log, report.offset):
-        words.see(offset, event)
+    for offset, _, actor, event, _ in replay(fresh, blocks, decoder_for(log), report.quarantined, report.offset):
+        words.see(offset, actor, event)
+    for offset, _, actor, event in events_of(log, report.offset):
+        words.see(offset, actor, event)
     words.end(log.next_offset)
     report.behind = words.found
     if report.stored:

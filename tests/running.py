@@ -24,13 +24,16 @@ PORTS = itertools.cycle((*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500)
 # Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
 # run starts them all.
 _starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+# Loaded here: between fork and exec the loader's lock may be held for ever, by a thread that the child does not have.
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 
 def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
     """A process that is killed when the test run ends, however that ends."""
 
     def die_with_parent() -> None:
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
     return _starter.submit(subprocess.Popen, command, preexec_fn=die_with_parent, **how).result()
 

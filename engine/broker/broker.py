@@ -135,6 +135,7 @@ class Broker(Exchanges):
         self.partitions = partitions
         self.clock = clock = log_clock.now_ms
         self.sessions = {}
+        self.leaving_vhosts = {}
         self.counters = all_counters()
         machine_bytes = memory_of_machine()
         self.memory = MemoryAccount(config.vm_memory_high_watermark.of(machine_bytes), machine_bytes)

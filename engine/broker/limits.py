@@ -83,8 +83,8 @@ def check_queue(topology: Topology, partitions: Iterable[Partition], vhost: str,
 
 def count_queues(partitions: Iterable[Partition], vhost: str) -> int:
     return sum(
-        1 for partition in partitions for queue in partition.machine.queues()
-        if queue.vhost == vhost and not is_hidden(queue.name)
+        1 for partition in partitions for home, name in partition.machine.by_name
+        if home == vhost and not is_hidden(name)
     )  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 
 from rewindmq.engine.broker import limits
 from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.projections.topology.topology import VHOST_LIMITS, Limits, Topology
+from rewindmq.projections.topology.topology import VHOST_LIMITS, Topology
+from rewindmq.schemas.events import OperatorPolicySet, ParameterSet
 
 OPERATOR_POLICY = "operator_policy"
 OPERATOR_POLICY_KEYS = ("definition", "pattern", "priority")  # it must have these
@@ -44,21 +45,20 @@ def _operator_policy_problems(name: str, value: object) -> list[str]:
     return limits.problems(name, (), {key: value[key] for key in value if key not in known}) + missing
 
 
-def all_parameters(topology: Topology) -> list[dict[str, object]]:
-    """vhost, component, name and value of each, operator policies among them as in RabbitMQ, in this order."""
-    found: list[dict[str, object]] = [
-        {"vhost": each.vhost, "component": each.component, "name": each.name, "value": json.loads(each.value)}
-        for each in topology.parameters.values()
-    ]
-    for policy in topology.operator_policies.values():
+def all_parameters(topology: Topology) -> dict[tuple[str, str, str], ParameterSet | OperatorPolicySet]:
+    """By vhost, component and name, operator policies among them as in RabbitMQ."""
+    policies = {(each.vhost, OPERATOR_POLICY, each.name): each for each in topology.operator_policies.values()}
+    return topology.parameters | policies
+
+
+def parameter_item(parameter: ParameterSet | OperatorPolicySet) -> dict[str, object]:
+    """As it is shown: vhost, component, name and value."""
+    if isinstance(parameter, ParameterSet):
+        component, value = parameter.component, json.loads(parameter.value)
+    else:
+        component = OPERATOR_POLICY
         value = {
-            "pattern": policy.pattern, "definition": json.loads(policy.definition), "priority": policy.priority,
-            "apply-to": policy.apply_to,
+            "pattern": parameter.pattern, "definition": json.loads(parameter.definition),
+            "priority": parameter.priority, "apply-to": parameter.apply_to,
         }  # fmt: skip
-        found.append({"vhost": policy.vhost, "component": OPERATOR_POLICY, "name": policy.name, "value": value})
-    return sorted(found, key=lambda each: (each["vhost"], each["component"], each["name"]))
-
-
-def limits_of_vhosts(topology: Topology) -> dict[str, Limits]:
-    """By vhost, of those who have some."""
-    return {vhost: found for vhost in sorted(topology.vhosts) if (found := topology.vhost_limits(vhost))}
+    return {"vhost": parameter.vhost, "component": component, "name": parameter.name, "value": value}

@@ -10,22 +10,32 @@ Rules of this file
 
 import json
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.broker.parameters import all_parameters
+from rewindmq.engine.broker.parameters import all_parameters, parameter_item
 from rewindmq.engine.broker.passwords import exported
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
 from rewindmq.engine.http.arguments import table_of
 from rewindmq.engine.http.bodies import BadBody, require_sane
-from rewindmq.engine.http.listing import queues_by_name
+from rewindmq.engine.http.listing import bindings_by_source, by_key, queues_by_name
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Bound, ExchangeDeclared, PolicySet, UserSet, VhostCreated
+from rewindmq.schemas.events import (
+    Bound,
+    ExchangeDeclared,
+    GlobalParameterSet,
+    PermissionsSet,
+    PolicySet,
+    TopicPermissionsSet,
+    UserSet,
+    VhostCreated,
+)
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -36,34 +46,24 @@ Item = dict[str, object]
 async def export(broker: "Broker", work: Work) -> Item:
     """Everything. Lists of entries are made as they are read; until then what they tell of may change."""
     topology = broker.topology
-    permissions = [topology.permissions[key] for key in sorted(topology.permissions)]
-    topics = [topology.topic_permissions[key] for key in sorted(topology.topic_permissions)]
     return {
         "rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION, "product_name": "RewindMQ",
         "product_version": VERSION,
-        "users": [user_item(topology, topology.users[name]) for name in sorted(topology.users)],
-        "vhosts": [vhost_item(topology.vhosts[name]) for name in sorted(topology.vhosts)],
-        "permissions": [
-            {"user": each.user, "vhost": each.vhost, "configure": each.configure, "write": each.write,
-             "read": each.read} for each in permissions
-        ],
-        "topic_permissions": [
-            {"user": each.user, "vhost": each.vhost, "exchange": each.exchange, "write": each.write, "read": each.read}
-            for each in topics
-        ],
-        "parameters": all_parameters(topology),
-        "global_parameters": [
-            {"name": name, "value": json.loads(topology.global_parameters[name].value)}
-            for name in sorted(topology.global_parameters)
-        ],
+        "users": map(partial(user_item, topology), await by_key(work, topology.users)),
+        "vhosts": map(vhost_item, await by_key(work, topology.vhosts)),
+        "permissions": map(permissions_item, await by_key(work, topology.permissions)),
+        "topic_permissions": map(topic_item, await by_key(work, topology.topic_permissions)),
+        "parameters": map(parameter_item, await by_key(work, all_parameters(topology))),
+        "global_parameters": map(global_item, await by_key(work, topology.global_parameters)),
         **await _of_vhosts(broker, work, None),
     }  # fmt: skip
 
 
 async def export_vhost(broker: "Broker", work: Work, vhost: str) -> Item:
     """What is in one vhost, without its name: it can be imported into any."""
-    parameters = [each for each in all_parameters(broker.topology) if each["vhost"] == vhost]
-    found: dict[str, Iterable[Item]] = {"parameters": parameters, **await _of_vhosts(broker, work, vhost)}
+    parameters = await by_key(work, all_parameters(broker.topology), lambda key: key[0] == vhost)
+    rest = await _of_vhosts(broker, work, vhost)
+    found: dict[str, Iterable[Item]] = {"parameters": map(parameter_item, parameters), **rest}
     return {"rabbit_version": RABBITMQ_VERSION} | {
         category: map(_without_vhost, items) for category, items in found.items()
     }
@@ -83,11 +83,10 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
         async for key, exchange in work.over(list(topology.exchanges.items()))
         if key[0] in vhosts and key[1] != "" and not key[1].startswith("amq.")
     ]
-    bindings = [each async for each in work.over(list(topology.bindings(vhost))) if _is_exported(broker, each)]
+    bindings = [each async for each in bindings_by_source(broker, work, vhosts) if _is_exported(broker, each)]
+    policies = await by_key(work, topology.policies, lambda key: vhost in (None, key[0]))
     return {
-        "policies": [
-            policy_item(each) for (home, _), each in sorted(topology.policies.items()) if vhost in (None, home)
-        ],
+        "policies": map(policy_item, policies),
         "queues": map(queue_item, queues),
         "exchanges": map(exchange_item, await work.in_order(exchanges)),
         "bindings": map(binding_item, bindings),
@@ -109,6 +108,22 @@ def user_item(topology: Topology, user: UserSet) -> Item:
         "name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags),
         "limits": topology.user_limits.get(user.name, {}),
     }  # fmt: skip
+
+
+def permissions_item(each: PermissionsSet) -> Item:
+    return {
+        "user": each.user, "vhost": each.vhost, "configure": each.configure, "write": each.write, "read": each.read,
+    }  # fmt: skip
+
+
+def topic_item(each: TopicPermissionsSet) -> Item:
+    return {
+        "user": each.user, "vhost": each.vhost, "exchange": each.exchange, "write": each.write, "read": each.read,
+    }  # fmt: skip
+
+
+def global_item(each: GlobalParameterSet) -> Item:
+    return {"name": each.name, "value": json.loads(each.value)}
 
 
 def metadata_of(vhost: VhostCreated) -> Item:

@@ -26,6 +26,7 @@ from rewindmq.engine.http.arguments import arguments_from
 from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.slices import Pace
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.events import Argument, ExchangeDeclared
@@ -64,9 +65,12 @@ class Import:
 
     async def carry_out(self) -> None:
         """PreconditionFailed, and nothing is done, when anything in it is wrong."""
+        await self.broker.vhosts_have_left()  # their queues are still there, and do not count
         await self._judge()
+        pace = Pace(self.broker.turns.written)
         async for step in self.work.over(self.steps):
             await step()
+            await pace.changed()
 
     # -- judging ------------------------------------------------------------------------------------------------------
 

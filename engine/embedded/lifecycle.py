@@ -281,7 +281,7 @@ def _reconcile(broker: "Broker") -> None:
     topology = broker.topology
     for vhost in dict.fromkeys(queue.vhost for queue in broker.queues()):
         if vhost not in topology.vhosts:
-            at_once(broker.delete_queues_of(BROKER, vhost))
+            broker.delete_queues_now(BROKER, vhost)
     for partition in broker.partitions:
         partition.carry_out()
     for bound in list(topology.queue_bindings()):

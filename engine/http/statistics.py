@@ -39,6 +39,7 @@ OVERVIEW = {
     "get": "delivered_get_manual_ack", "get_no_ack": "delivered_get_auto_ack", "get_empty": "get_empty",
     "redeliver": "redelivered",
 }  # fmt: skip
+AT_ONCE = 512  # queues that are counted before others may have their turn
 CHURN = {
     "connection_created": "connections_opened_total", "connection_closed": "connections_closed_total",
     "channel_created": "channels_opened_total", "channel_closed": "channels_closed_total",

@@ -108,6 +108,21 @@ class Turns:
         else:
             self._loop.call_soon(callback)
 
+    async def written(self) -> None:
+        """Wait until everything appended so far is durable. Each partition then packs what changed into a batch for
+        RocksDB, unless a batch of before still waits for the log."""
+        durable: asyncio.Future[None] = self._loop.create_future()
+
+        def land() -> None:
+            if not durable.done():
+                durable.set_result(None)
+
+        for partition in self.partitions:
+            partition.prepare_soon = True
+        self.when_durable(land)
+        self.end()
+        await durable
+
     def landed(self) -> None:
         """More of what was appended is durable: a group commit landed, or events were read back."""
         if self._closed:

@@ -12,6 +12,10 @@ _BYTES = (
     "keep the whole data directory as it is, compare the file that is named with a backup or a copy of the seals, and"
     " do not start a broker on it"
 )
+_BEHIND = (
+    "no broker that stops writes such an event: compare the log from the offset on with a backup or a copy of the"
+    " seals, find out which program could write to the directory, and do not start a broker on it"
+)
 _RULE = (
     "read the events around the offset (`history`, `biography --message PARTITION:ID`), and report it with them: the"
     " fold itself may be wrong"
@@ -25,6 +29,7 @@ ADVICE: dict[str, tuple[str, str]] = {
     "seals": (CRITICAL, _BYTES),
     "kept": (CRITICAL, "set the topic to keep everything (retention.ms=-1, retention.bytes=-1, cleanup.policy=delete)"),
     "records": (CRITICAL, "find out which program appended the record (`events`), and take its right to write away"),
+    "last words": (CRITICAL, _BEHIND),
     "claims": (HIGH, _CLAIM),
     "arrivals": (HIGH, "compare source and target (`biography`): a letter was put in, or taken away, in one of them"),
     "policies": (HIGH, "ask who set the policy (`rewindmq list_policies`, the metadata log), or set it again"),

@@ -2,7 +2,7 @@
 
     findings = audit(spark, "DATA");  all(finding.ok for finding in findings)
 
-    chain     every block's bytes against the hash chain, also of the metadata log          engine/log/embedded
+    chain     every block's bytes against the hash chain, also of the metadata log      log_bytes.py, by segments
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
     snapshots (where there are some) each is what the events since the one before lead to   (a task each)
     ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import CorruptLog
-from rewindmq.engine.log.embedded.directory import partition_directory
-from rewindmq.engine.log.embedded.verify import verify_chain
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import stored_offset, verify_partition
@@ -41,6 +39,7 @@ from rewindmq.spark_replay.audit.dead_letter_join import (
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import LISTED, AuditProduct
 from rewindmq.spark_replay.audit.kafka_retention import what_is_kept
+from rewindmq.spark_replay.audit.log_bytes import Proven, prove
 from rewindmq.spark_replay.audit.policies import IS_IN_FORCE, WAS_IN_FORCE, PolicyBook, queues_since, rows_for_driver
 from rewindmq.spark_replay.fold import Feed, fold_feed, fold_log, for_each, from_snapshot
 from rewindmq.spark_replay.history.outcomes import batch_of
@@ -54,7 +53,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-CHAIN, STORE = "chain", "store"
+STORE = "store"
 # Rows that a partition's task leaves for the driver; they are no findings
 FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
 
@@ -72,7 +71,8 @@ def audit(
     ends = [
         Range(name, 0, end) for name, end in ends_of(open_log(place)).items()
     ]  # later than `reach` (dead_letter_join.py)
-    findings = _bytes(spark, place, log)
+    proven = None if own is None or isinstance(place, InKafka) else Proven(own.directory)
+    findings = _bytes(spark, place, log, proven, since_last)
     sound = {finding.partition for finding in findings if finding.ok}
     stretches = [end for end in ends if end.partition in sound]
     if stretches:
@@ -86,9 +86,20 @@ def audit(
         findings += concluded(place, folded.rows, folded.letters, log.metadata.name in sound, whole)
         folded.close()
         if own is not None:
-            write_sums(own.directory, set(own.directory.glob("*/*.ledger")) | set(own.directory.glob("*/*.letters")))
+            written = set(own.directory.glob("*/*.ledger")) | set(own.directory.glob("*/*.letters"))
+            write_sums(own.directory, written if proven is None else written | {proven.save()})
     lineage.found(findings)
     return findings
+
+
+def _bytes(
+    spark: "SparkSession", place: Place, log: HistoryLog, proven: Proven | None, since_last: bool
+) -> list[Finding]:
+    """Is it all there, as it was written? A finding for each partition."""
+    partitions = [log.metadata, *log.queues]
+    if isinstance(place, InKafka):
+        return what_is_kept(place, partitions)
+    return prove(spark, place, [partition.name for partition in partitions], proven, since_last)
 
 
 def ledgers_beside(place: Place, snapshots: Path | None, since_last: bool) -> Snapshots | None:
@@ -242,41 +253,6 @@ def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
         for field in columns.AUDITED
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=columns.AUDITED)
-
-
-# -- is it all there, as it was written ---------------------------------------------------------------------------
-
-
-def _bytes(spark: "SparkSession", place: Place, log: HistoryLog) -> list[Finding]:
-    """A finding for each partition."""
-    partitions = [log.metadata, *log.queues]
-    if isinstance(place, InKafka):
-        return what_is_kept(place, partitions)
-    stretches = [Range(partition.name, 0, 0) for partition in partitions]
-    rows = for_each(spark, stretches, chain_rows, columns.AUDIT, data=place).collect()
-    return [of_row(row, corrupt=not row.ok) for row in rows]
-
-
-def chain_rows(stretch: Range, data: str) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the bytes of one partition, as they are now."""
-    blocks = records = unproven = torn = 0
-    chain = b""
-    ok, offset = True, None
-    try:
-        for segment in verify_chain(partition_directory(Path(data), stretch.partition)):
-            blocks += segment.blocks
-            records += segment.records
-            unproven += segment.unproven_blocks
-            torn += segment.torn_bytes
-            chain = segment.chain
-        detail = f"{records} records in {blocks} blocks, chain {chain.hex()[:16]}"
-        if unproven:
-            detail += f", {unproven} blocks whole but unproven (their index was lost)"
-        if torn:
-            detail += f", {torn} bytes behind the last whole block"
-    except CorruptLog as broken:
-        ok, offset, detail = False, broken.offset, str(broken)
-    yield batch_of([(CHAIN, ok, stretch.partition, offset, None, None, detail)], columns.AUDIT)
 
 
 def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Finding]:

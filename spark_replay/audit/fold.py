@@ -5,9 +5,10 @@ and message. After `LISTED` findings of a check in a partition the rest are only
 everything behind the break, and the first findings are those that tell where.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.last_words import Behind, LastWords
 from rewindmq.projections.machine.data.effects import (  # fmt: skip
     DELAYED,
     DELETED,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 LISTED = 100
 DEADLY = (EXPIRED, REJECTED, MAXLEN, DELIVERY_LIMIT)  # the reasons for which a message is dead-lettered
 CLAIMS, RECORDS, PREFETCH, CONSUMERS = "claims", "records", "prefetch", "consumers"
+LAST_WORDS = "last words"
 CHECKS = {
     CONSERVATION: "published = gone + ready + unacked, with bytes, by plain counting, at every offset",
     LIMITS: "length limits as arguments and policies say, nothing dropped or refused below them",
@@ -88,6 +90,7 @@ CHECKS = {
     DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
     CLAIMS: "digests that brokers claimed equal the fold's",
     RECORDS: "every record is a known event",
+    LAST_WORDS: "behind the final checkpoint of a broker that stopped stands nothing but what it writes then",
 }
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
@@ -112,6 +115,7 @@ class AuditProduct:
         self.least_ms = 0
         self.events = 0
         self.claims = Claims()
+        self.words = LastWords()
         self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
@@ -171,6 +175,15 @@ class AuditProduct:
         self.events += 1
         self.fail(RECORDS, None, None, why)
 
+    def _wrote_behind(self, found: Iterable[Behind]) -> None:
+        """A broker may have been killed while it stopped; what is odd was written by another."""
+        here = self.offset
+        for behind in found:
+            if behind.odd >= 0:
+                self.offset = behind.odd
+                self.fail(LAST_WORDS, None, None, str(behind))
+        self.offset = here
+
     # -- one event --------------------------------------------------------------------------------------------------
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
@@ -178,6 +191,10 @@ class AuditProduct:
         self.least_ms = self.now_ms  # what time alone brought happened at some moment after this
         self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
         self.events += 1
+        self.words.see(offset, actor, event)
+        if self.words.found:
+            self._wrote_behind(self.words.found)
+            self.words.found.clear()
         before = self.machine.time_passed_at(offset)
         touched = self._carry(event, effects[:before])
         self.least_ms = self.now_ms
@@ -439,6 +456,8 @@ class AuditProduct:
             self.fail(CONSERVATION, "/".join(key), None, f"the queue is there only by the {where}")
         for key in sorted(self.accounts):
             self.accounts[key].compare_in_full(self.now_ms)
+        behind = self.words.behind(self.machine.next_offset)
+        self._wrote_behind([] if behind is None else [behind])
         for check, count in self.failures.items():
             if not count:
                 self.rows.append((check, True, self.partition, None, None, None, self._looked_at(check)))
@@ -454,4 +473,6 @@ class AuditProduct:
         if check == RECORDS:
             since = f", the first at offset {self.first_quarantined}" if self.quarantined else ""
             return f"{self.events} events, {self.quarantined} skipped as making no sense{since}"
+        if check == LAST_WORDS:
+            return f"{self.words.count} brokers stopped cleanly"
         return f"{self.events} events"

@@ -130,7 +130,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):
         return [_plain(each) for each in value]
-    if type(value).__module__.startswith("rewindmq.spark_replay.") and hasattr(value, "__dict__"):
+    ours = type(value).__module__.startswith(("rewindmq.spark_replay.", "rewindmq.projections."))
+    if ours and hasattr(value, "__dict__"):
         return _plain(value.__dict__)
     return value
 

@@ -22,8 +22,9 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.spark_replay.audit.fold import AuditProduct
 
 SUFFIX = ".audit"
-FORMAT = 5
+FORMAT = 6
 _CLASSES = {
+    ("rewindmq.projections.last_words", "LastWords"),
     ("rewindmq.spark_replay.audit.consumers", "Attached"),
     ("rewindmq.spark_replay.audit.checkpoint_claims", "Claims"),
     ("rewindmq.spark_replay.audit.priority_levels", "Levels"),

@@ -8,12 +8,13 @@ from dataclasses import asdict
 from rich.console import Console
 from rich.table import Table
 
-from rewindmq.spark_replay.audit.audit import CHAIN, STORE
+from rewindmq.spark_replay.audit.audit import STORE
 from rewindmq.spark_replay.audit.chunks import LEDGERS
 from rewindmq.spark_replay.audit.dead_letter_join import ARRIVALS
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import CHECKS
 from rewindmq.spark_replay.audit.kafka_retention import KEPT
+from rewindmq.spark_replay.audit.log_bytes import CHAIN
 from rewindmq.spark_replay.audit.policies import POLICIES
 from rewindmq.spark_replay.audit.seals import SEALS
 from rewindmq.spark_replay.audit.watch import BatchReport

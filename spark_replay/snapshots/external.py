@@ -3,6 +3,7 @@
     OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}
     OWN/queues-0/...     snapshots, as projections/store/snapshots.py has them
     OWN/queues-0/...     ledgers that audits kept beside them, as audit/ledger_files.py has them
+    OWN/chain.json       segments of the log that audits have proven, as audit/log_bytes.py has them
     OWN/SHA256SUMS       a line for each of the files above: `sha256sum --check SHA256SUMS` compares them
 
 The SHA-256 of SHA256SUMS stands for all of it: kept elsewhere, it shows that nobody changed the directory since.
@@ -21,7 +22,7 @@ from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay.location.log import Place, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
-CUT, SUMS = "cut.json", "SHA256SUMS"
+CUT, PROVEN, SUMS = "cut.json", "chain.json", "SHA256SUMS"
 KEPT = (".snapshot", ".ledger", ".letters")
 
 
@@ -88,7 +89,7 @@ def _first_record(partition: PartitionLog) -> bytes | None:
 
 
 def write_about(directory: Path, about: dict[str, Any]) -> None:
-    _write(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
+    write_whole(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
 
 
 def write_sums(directory: Path, written: set[Path]) -> str:
@@ -99,18 +100,19 @@ def write_sums(directory: Path, written: set[Path]) -> str:
             digest, _, name = line.partition("  ")
             known[name] = digest
     lines = []
-    for path in sorted([directory / CUT, *(path for kind in KEPT for path in directory.glob(f"*/*{kind}"))]):
+    kept = [path for kind in KEPT for path in directory.glob(f"*/*{kind}")]
+    for path in sorted([directory / CUT, *directory.glob(PROVEN), *kept]):
         name = str(path.relative_to(directory))
         if name not in known or path in written or path.name == CUT:
             with path.open("rb") as file:
                 known[name] = hashlib.file_digest(file, "sha256").hexdigest()
         lines.append(f"{known[name]}  {name}\n")
     text = "".join(lines)
-    _write(directory / SUMS, text)
+    write_whole(directory / SUMS, text)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _write(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """Whole or not at all."""
     new = path.with_name(f"{path.name}.new")
     with new.open("w") as file:

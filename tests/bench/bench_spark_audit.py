@@ -1,4 +1,6 @@
-"""What an audit costs, beside verify and state_at: `python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N]`.
+"""What an audit costs, beside verify and state_at.
+
+    python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N] [--segments N]
 
 One generated history in one partition, one Spark session on two cores. Each line: seconds on the wall, CPU of the
 Python workers for each event, and how many times that of state_at from the beginning, in the same run.
@@ -18,10 +20,13 @@ from generated_history import write_history
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.log_bytes import prove
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.session import session
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
+
+EVENT_BYTES = 86  # of one in the log, on average
 
 
 def held(findings: list[Any]) -> None:
@@ -32,16 +37,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("events", nargs="?", type=float, default=1e6)
     parser.add_argument("--chunks", type=int, default=8)
+    parser.add_argument("--segments", type=int, default=8, help="about so many")
     asked = parser.parse_args()
     spark = session(cores="2")
     with tempfile.TemporaryDirectory() as directory:
         warm, data, own = (Path(directory) / name for name in ("warm", "data", "own"))
         write_history(warm, 20_000)
         held(audit(spark, str(warm)))
-        write_history(data, int(asked.events))
+        write_history(data, int(asked.events), segment_bytes=int(asked.events) * EVENT_BYTES // asked.segments)
         place, events = str(data), EmbeddedLogReader(data).queues[0].next_offset
         jobs: dict[str, Callable[[], Any]] = {
             "state_at, from the beginning": lambda: state_at(spark, place, messages=False).rows.collect(),
+            "the hash chain, by segments": lambda: held(prove(spark, place, ["queues-0"], None, False)),
             "audit": lambda: held(audit(spark, place)),
             "cut": lambda: cut(spark, place, events // asked.chunks, own),
             "verify, in chunks": lambda: held(verify(spark, place, own)),

@@ -127,9 +127,9 @@ def _ranges(ids: "deque[int]", count: int) -> tuple[tuple[int, int], ...]:
     return tuple(found)
 
 
-def write_history(data: Path, events: int, seed: int = 1) -> None:
+def write_history(data: Path, events: int, seed: int = 1, segment_bytes: int = 1 << 28) -> None:
     """A data directory with so many events in `queues-0`."""
-    log = EmbeddedLog.open(data, partitions=1)
+    log = EmbeddedLog.open(data, partitions=1, segment_bytes=segment_bytes)
     writer = Writer(log, seed)
     writer.append(BrokerStarted("rewindmq@localhost", "0.1.0", 1), BROKER)
     writer.declare("hot", "classic", {}, 1)

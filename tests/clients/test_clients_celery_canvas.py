@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from celery import chain, chord, group
 
@@ -24,6 +25,11 @@ def point(broker: RunningBroker, results: Path) -> None:
     app.conf.broker_url = app.conf.broker_write_url = app.conf.broker_read_url = broker.amqp_url
     app.conf.result_backend = f"file://{results}"
     app.amqp._producer_pool = None
+
+
+def messages(broker: RunningBroker) -> int:
+    """Messages in the queue of tasks, those at a worker included."""
+    return int(httpx.get(f"{broker.http_url}/api/queues/%2F/canvas", auth=("guest", "guest")).json()["messages"])
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +91,7 @@ def test_what_a_killed_worker_had_in_hand_runs_at_another_also_after_the_brokers
         second.until(lambda: len(second.lines("begun")) == 2)
         (tmp_path / "a.go").touch()
         second.until(lambda: len(second.lines("done")) == 1)
+        second.until(lambda: messages(broker) == 0)  # the worker acks what it has done
         assert broker.stop() == 0
         again = broker.amqp_port
         broker = RunningBroker(tmp_path / "data", "--amqp-port", str(again))

@@ -23,8 +23,8 @@ BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
 AT_ONCE = """
 import sys
 from rewindmq.engine.cli.main import main
-from engine import partition
-from projections import projector
+from rewindmq.engine.runtime import partition
+from rewindmq.projections.store import projector
 partition.PREPARE_EVENTS = 20
 projector.FRESH_BYTES = 65536
 main(["start", *sys.argv[1:]])

@@ -382,7 +382,8 @@ def test_a_whole_block_that_nobody_wrote_behind_a_clean_stop_is_named(
     writer.write(forged, START_MS + 1)
     writer.close()
     says = f"offsets {end} to {end + 1} stand behind the last word of a broker that stopped (its final checkpoint at "
-    says = f"{directory.name}: {says}offset {end - 1}), before the next start"
+    odd = f"no broker that stops writes an event like the one at offset {end}"
+    says = f"{directory.name}: {says}offset {end - 1}), before the next start: another wrote them, for {odd}"
     assert run(["verify", "--data", str(data)]) == 0
     assert says in capsys.readouterr().err
     with Harness(data):

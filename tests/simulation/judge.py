@@ -42,6 +42,7 @@ from rewindmq.projections.replay import blocks_of, replay
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
+    Actor,
     BrokerStarted,
     Checkpointed,
     ConsumerAttached,
@@ -97,14 +98,19 @@ class Account:
                 now = self.machine.clock_ms
                 if any(at == now and f"no queue {name!r}" in effect.reason for name, at in self.expired_at.items()):
                     self.late.add(offset)
-        self.words.see(offset, event)
         if isinstance(event, BrokerStarted) and event.after_crash:
             self.crashed_at = offset
-            self.words.found.clear()
-        assert self.words.found == []
         if isinstance(event, ConsumerAttached):
             assert event.consumer not in self.holders, f"consumer id {event.consumer} was there before"
             self.holders.add(event.consumer)
+
+    def spoke(self, offset: int, actor: Actor, event: Event) -> None:
+        """A broker that is killed while it stops leaves events behind its last word, but none that is odd there."""
+        self.words.see(offset, actor, event)
+        assert all(behind.odd < 0 for behind in self.words.found), self.words.found
+        if isinstance(event, BrokerStarted) and event.after_crash:
+            self.words.found.clear()
+        assert self.words.found == []
 
     def _count_outcomes(self, offset: int, event: Published, effects: Sequence[Effect]) -> None:
         """Each queue of the route took it, refused it, or had it already; or it does not exist."""
@@ -286,9 +292,10 @@ def refold(account: Account, log: MemoryLog, claims: list[Claim], validate: bool
     checkpoints = checkpoints_of(partition)
     wanted = {claim.offset for claim in claims} | set(checkpoints)
     quarantined = QuarantineReport()
-    for offset, _, _, event, effects in replay(
+    for offset, _, actor, event, effects in replay(
         machine, blocks_of(partition, 0, None), Decoder(), quarantined, bodies=True
     ):
+        account.spoke(offset, actor, event)
         if isinstance(event, Checkpointed):
             assert event.offset == offset - 1
             assert event.digest == digests[offset], f"the checkpoint at {offset} claims another state"

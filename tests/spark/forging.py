@@ -30,9 +30,10 @@ from rewindmq.schemas.events import (
     Published,
     Route,
 )
-from rewindmq.spark_replay.audit.audit import chain_rows, concluded, ends_of, fold_audit
+from rewindmq.spark_replay.audit.audit import concluded, ends_of, fold_audit
 from rewindmq.spark_replay.audit.dead_letter_join import SORTED_BY
-from rewindmq.spark_replay.audit.findings import Finding, of_row
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.log_bytes import joined, parts_of, segment_rows
 from rewindmq.spark_replay.fold import Feed, log_groups
 from rewindmq.spark_replay.location.ranges import Range
 
@@ -165,7 +166,9 @@ def audited(data: Path) -> list[Finding]:
     """What `audit` finds, without Spark: its tasks, and what its driver makes of them."""
     reader = EmbeddedLogReader(data)
     named = [reader.metadata.name, *(partition.name for partition in reader.queues)]
-    chains = [of_row(row, not row.ok) for name in named for row in rows_of(chain_rows(Range(name, 0, 0), str(data)))]
+    parts = {name: parts_of(str(data), name) for name in named}
+    proofs = [row for each in parts.values() for part in each for row in rows_of(segment_rows(part))]
+    chains = [joined(name, each, proofs, {}, None) for name, each in parts.items()]
     sound = {finding.partition for finding in chains if finding.ok}
     reach = ends_of(reader)
     rows, letters = [], []

@@ -5,10 +5,10 @@ from starlette.responses import Response
 from rewindmq.engine.broker.limits import checked_user_limits
 from rewindmq.engine.broker.passwords import rabbitmq_hash
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_user
-from rewindmq.engine.definitions.document import user_item
+from rewindmq.engine.definitions.document import permissions_item, topic_item, user_item
 from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import Item, by_key, listed
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
 
@@ -115,34 +115,26 @@ async def hash_password(call: Call) -> Response:
 
 
 # -- permissions
-def permissions_item(permissions: PermissionsSet) -> Item:
-    return {
-        "user": permissions.user, "vhost": permissions.vhost, "configure": permissions.configure,
-        "write": permissions.write, "read": permissions.read,
-    }  # fmt: skip
+async def permissions_of(call: Call, vhost: str | None = None, user: str | None = None) -> Response:
+    def wanted(key: tuple[str, str]) -> bool:
+        return vhost in (None, key[0]) and user in (None, key[1])
 
-
-def permissions_items(call: Call, vhost: str | None = None, user: str | None = None) -> list[Item]:
-    call.require()
-    return [
-        permissions_item(each)
-        for (home, name), each in sorted(call.broker.topology.permissions.items())
-        if vhost in (None, home) and user in (None, name)
-    ]
+    return await listed(call, await by_key(call.work, call.broker.topology.permissions, wanted), permissions_item)
 
 
 async def list_permissions(call: Call) -> Response:
-    return await listed(call, permissions_items(call))
+    call.require()
+    return await permissions_of(call)
 
 
 async def vhost_permissions(call: Call) -> Response:
     call.require()
-    return await listed(call, permissions_items(call, vhost=call.vhost))
+    return await permissions_of(call, vhost=call.vhost)
 
 
 async def user_permissions(call: Call) -> Response:
     call.require()
-    return await listed(call, permissions_items(call, user=user_named(call).name))
+    return await permissions_of(call, user=user_named(call).name)
 
 
 def permissions_named(call: Call) -> PermissionsSet:
@@ -184,54 +176,49 @@ async def delete_permissions(call: Call) -> Response:
 
 
 # -- topic permissions
-def topic_item(permissions: TopicPermissionsSet) -> Item:
-    return {
-        "user": permissions.user, "vhost": permissions.vhost, "exchange": permissions.exchange,
-        "write": permissions.write, "read": permissions.read,
-    }  # fmt: skip
+async def topic_permissions(
+    call: Call, vhost: str | None = None, user: str | None = None
+) -> list[TopicPermissionsSet]:
+    def wanted(key: tuple[str, str, str]) -> bool:
+        return vhost in (None, key[0]) and user in (None, key[1])
 
-
-def topic_items(call: Call, vhost: str | None = None, user: str | None = None) -> list[Item]:
-    call.require()
-    return [
-        topic_item(each)
-        for (home, name, _), each in sorted(call.broker.topology.topic_permissions.items())
-        if vhost in (None, home) and user in (None, name)
-    ]
+    return await by_key(call.work, call.broker.topology.topic_permissions, wanted)
 
 
 async def list_topic_permissions(call: Call) -> Response:
-    return await listed(call, topic_items(call))
+    call.require()
+    return await listed(call, await topic_permissions(call), topic_item)
 
 
 async def vhost_topic_permissions(call: Call) -> Response:
     call.require()
-    return await listed(call, topic_items(call, vhost=call.vhost))
+    return await listed(call, await topic_permissions(call, vhost=call.vhost), topic_item)
 
 
 async def user_topic_permissions(call: Call) -> Response:
     call.require()
-    return await listed(call, topic_items(call, user=user_named(call).name))
+    return await listed(call, await topic_permissions(call, user=user_named(call).name), topic_item)
 
 
-def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:
-    found = topic_items(call, call.segment("vhost"), call.segment("user"))
-    found = [each for each in found if exchange in (None, each["exchange"])]
+async def topic_permissions_named(call: Call, exchange: str | None) -> list[Item]:
+    call.require()
+    found = await topic_permissions(call, call.segment("vhost"), call.segment("user"))
+    found = [each for each in found if exchange in (None, each.exchange)]
     if not found:
         raise not_found()
-    return found
+    return [topic_item(each) for each in found]
 
 
 async def show_topic_permissions(call: Call) -> Response:
     """A list: there is one for each exchange."""
-    return reply(topic_permissions_named(call, None))
+    return reply(await topic_permissions_named(call, None))
 
 
 async def put_topic_permissions(call: Call) -> Response:
     call.require()
     vhost, user = vhost_and_user(call)
     content = await call.body("exchange", "write", "read")
-    had = bool(topic_items(call, vhost, user))
+    had = bool(await topic_permissions(call, vhost, user))
     exchange, write, read = (text(content, key, "") for key in ("exchange", "write", "read"))
     await call.broker.set_topic_permissions(call.user, vhost, user, short("exchange", exchange), write, read)
     await call.durable()
@@ -241,7 +228,7 @@ async def put_topic_permissions(call: Call) -> Response:
 async def delete_topic_permissions(call: Call) -> Response:
     """All of the user in the vhost, or those for the exchange that is named."""
     exchange = call.exchange if "exchange" in call.request.path_params else None
-    topic_permissions_named(call, exchange)
+    await topic_permissions_named(call, exchange)
     await call.broker.clear_topic_permissions(call.user, call.segment("vhost"), call.segment("user"), exchange)
     await call.durable()
     return Response(status_code=204)

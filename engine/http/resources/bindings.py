@@ -14,7 +14,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
 from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.http.call import Call, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed, queues_in
+from rewindmq.engine.http.listing import Item, bindings_by_source, listed, queues_in
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.events import Argument, Bound
@@ -35,9 +35,9 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
     async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
-    topology, is_live = call.broker.topology, call.broker.router.is_live
-    for vhost, found in by_vhost.items():
-        found += [bound async for bound in call.work.over(list(topology.bindings(vhost))) if is_live(bound)]
+    async for bound in bindings_by_source(call.broker, call.work, by_vhost):
+        if call.broker.router.is_live(bound):
+            by_vhost[bound.vhost].append(bound)
     return list(chain.from_iterable(by_vhost.values()))
 
 

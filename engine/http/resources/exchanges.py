@@ -13,7 +13,7 @@ from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
 from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
 from rewindmq.engine.http.call import Call, bad_request, boolean, done, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import Item, by_key, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
@@ -33,12 +33,7 @@ async def list_vhost(call: Call) -> Response:
 
 async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
     broker = call.broker
-    entries = [
-        (key, exchange)
-        async for key, exchange in call.work.over(list(broker.topology.exchanges.items()))
-        if key[0] in vhosts
-    ]
-    found = await call.work.in_order(entries)
+    found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
     return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
 
 

@@ -6,7 +6,7 @@ from dataclasses import fields
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply
-from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.listing import Item, queues_in
 from rewindmq.engine.http.resources.overview import node_items
 
 # Those of 3.13 that stand for something that is here.
@@ -57,7 +57,7 @@ async def list_deprecated(call: Call) -> Response:
 
 
 async def list_deprecated_used(call: Call) -> Response:
-    return reply([deprecated(name) for name in DEPRECATED if is_used(call, name)])
+    return reply([deprecated(name) for name in DEPRECATED if await is_used(call, name)])
 
 
 def deprecated(name: str) -> Item:
@@ -66,11 +66,14 @@ def deprecated(name: str) -> Item:
             "doc_url": ANNOUNCEMENT + anchor, "provided_by": "rabbit"}  # fmt: skip
 
 
-def is_used(call: Call, name: str) -> bool:
+async def is_used(call: Call, name: str) -> bool:
     if name == "global_qos":
         sessions = call.broker.sessions.values()
         return any(channel.global_prefetch for session in sessions for channel in session.channels.values())
-    return any(not queue.durable and not queue.exclusive for _, queue in call.broker.visible_queues())
+    async for _, queue in call.work.over(await queues_in(call, call.broker.topology.vhosts)):
+        if not queue.durable and not queue.exclusive:
+            return True
+    return False
 
 
 async def extensions(call: Call) -> Response:

@@ -2,15 +2,18 @@
 
 from starlette.responses import Response
 
-from rewindmq.engine.broker.parameters import limits_of_vhosts
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import listed
 
 
 async def list_vhosts_limits(call: Call) -> Response:
-    visible = set(call.monitored_vhosts())
-    found = limits_of_vhosts(call.broker.topology)
-    return await listed(call, [{"vhost": vhost, "value": value} for vhost, value in found.items() if vhost in visible])
+    topology = call.broker.topology
+    found = [
+        {"vhost": vhost, "value": value}
+        async for vhost in call.work.over(call.monitored_vhosts())
+        if (value := topology.vhost_limits(vhost))
+    ]
+    return await listed(call, found)
 
 
 async def vhost_limits(call: Call) -> Response:

@@ -20,7 +20,7 @@ from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed, queues_by_name, single
 from rewindmq.engine.http.resources.clients import visible_sessions
 from rewindmq.engine.http.resources.clock import clock_item
-from rewindmq.engine.http.statistics import Numbers, depth_of, of_channel, of_node, statistics, summed
+from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
 from rewindmq.engine.logging_setup import LEVELS, set_level
 from rewindmq.engine.routing.exchange_types import EXCHANGE_TYPES
 from rewindmq.engine.runtime.loop_share import Work
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 STARTED = time.monotonic()
 PLUGINS = ("rabbitmq_management", "rabbitmq_prometheus")  # whose work is done here, by RabbitMQ's names
-AT_ONCE = 512  # queues that are counted before others may have their turn
 MECHANISMS = {"AMQPLAIN": "QPid AMQPLAIN mechanism", "PLAIN": "SASL PLAIN authentication mechanism"}
 
 

@@ -1,42 +1,39 @@
 """Runtime parameters and global parameters over HTTP, for policymakers and administrators."""
 
-import json
-
 from starlette.responses import Response
 
-from rewindmq.engine.broker.parameters import all_parameters
+from rewindmq.engine.broker.parameters import all_parameters, parameter_item
+from rewindmq.engine.definitions.document import global_item
 from rewindmq.engine.http.call import Call, done, not_found, reply
-from rewindmq.engine.http.listing import Item, listed
-from rewindmq.schemas.events import GlobalParameterSet
+from rewindmq.engine.http.listing import Item, by_key, listed
 
 
-def chosen(call: Call, vhosts: set[str], component: str | None = None) -> list[Item]:
-    return [
-        each
-        for each in all_parameters(call.broker.topology)
-        if each["vhost"] in vhosts and component in (None, each["component"])
-    ]
+async def parameters_in(call: Call, vhosts: set[str], component: str | None = None) -> Response:
+    def wanted(key: tuple[str, str, str]) -> bool:
+        return key[0] in vhosts and component in (None, key[1])
+
+    return await listed(call, await by_key(call.work, all_parameters(call.broker.topology), wanted), parameter_item)
 
 
 async def list_all(call: Call) -> Response:
     call.require_policymaker()
-    return await listed(call, chosen(call, set(call.visible_vhosts())))
+    return await parameters_in(call, set(call.visible_vhosts()))
 
 
 async def list_component(call: Call) -> Response:
     call.require_policymaker()
-    return await listed(call, chosen(call, set(call.visible_vhosts()), call.segment("component")))
+    return await parameters_in(call, set(call.visible_vhosts()), call.segment("component"))
 
 
 async def list_vhost(call: Call) -> Response:
     vhost = call.policymakers_vhost
-    return await listed(call, chosen(call, {vhost}, call.segment("component")))
+    return await parameters_in(call, {vhost}, call.segment("component"))
 
 
 def named(call: Call) -> Item | None:
     vhost, name = call.policymakers_vhost, call.segment("name")
-    found = (each for each in chosen(call, {vhost}, call.segment("component")) if each["name"] == name)
-    return next(found, None)
+    found = all_parameters(call.broker.topology).get((vhost, call.segment("component"), name))
+    return None if found is None else parameter_item(found)
 
 
 async def show(call: Call) -> Response:
@@ -65,13 +62,9 @@ async def delete(call: Call) -> Response:
 
 
 # -- global parameters
-def global_item(parameter: GlobalParameterSet) -> Item:
-    return {"name": parameter.name, "value": json.loads(parameter.value)}
-
-
 async def list_global(call: Call) -> Response:
     call.require_policymaker()
-    return await listed(call, [global_item(each) for _, each in sorted(call.broker.topology.global_parameters.items())])
+    return await listed(call, await by_key(call.work, call.broker.topology.global_parameters), global_item)
 
 
 async def show_global(call: Call) -> Response:

@@ -9,7 +9,7 @@ from typing import cast
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.http.listing import Item, by_key, listed
 from rewindmq.schemas.events import OperatorPolicySet, PolicySet
 
 Set = PolicySet | OperatorPolicySet
@@ -22,8 +22,8 @@ def policy_item(policy: Set) -> Item:
     }  # fmt: skip
 
 
-def chosen(policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> list[Item]:
-    return [policy_item(policy) for (vhost, _), policy in sorted(policies.items()) if vhost in vhosts]
+async def policies_in(call: Call, policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> Response:
+    return await listed(call, await by_key(call.work, policies, lambda key: key[0] in vhosts), policy_item)
 
 
 def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
@@ -34,19 +34,19 @@ def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
 
 
 async def list_all(call: Call) -> Response:
-    return await listed(call, chosen(call.broker.topology.policies, set(call.visible_vhosts())))
+    return await policies_in(call, call.broker.topology.policies, set(call.visible_vhosts()))
 
 
 async def list_all_operator(call: Call) -> Response:
-    return await listed(call, chosen(call.broker.topology.operator_policies, set(call.visible_vhosts())))
+    return await policies_in(call, call.broker.topology.operator_policies, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
-    return await listed(call, chosen(call.broker.topology.policies, {call.vhost}))
+    return await policies_in(call, call.broker.topology.policies, {call.vhost})
 
 
 async def list_vhost_operator(call: Call) -> Response:
-    return await listed(call, chosen(call.broker.topology.operator_policies, {call.vhost}))
+    return await policies_in(call, call.broker.topology.operator_policies, {call.vhost})
 
 
 async def show(call: Call) -> Response:

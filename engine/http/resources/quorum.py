@@ -15,7 +15,7 @@ from starlette.responses import Response
 
 from rewindmq.engine.http.call import ApiError, Call, bad_request, reply, text
 from rewindmq.engine.http.filters import NameFilter
-from rewindmq.engine.http.listing import Item
+from rewindmq.engine.http.listing import Item, queues_in
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed, reassignment
@@ -267,7 +267,6 @@ async def matching(call: Call, vhost_pattern: str, queue_pattern: str) -> list[t
     chosen = {vhost for vhost in call.broker.topology.vhosts if vhosts.fits(vhost)}
     return [
         (partition, queue)
-        for partition in call.broker.partitions
-        async for queue in call.work.over(list(partition.machine.queues()))
-        if queue.type == "quorum" and queue.vhost in chosen and names.fits(queue.name)
+        async for partition, queue in call.work.over(await queues_in(call, chosen))
+        if queue.type == "quorum" and names.fits(queue.name)
     ]

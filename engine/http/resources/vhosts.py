@@ -1,24 +1,47 @@
 """Virtual hosts over HTTP. Who sees them: an administrator and a monitoring user all, others those that they may enter;
 only an administrator sees one by its name and changes it."""
 
+from collections.abc import Container
+from itertools import groupby
+from typing import TYPE_CHECKING
+
 from starlette.responses import Response
 
 from rewindmq.engine.broker.users import tags_from
 from rewindmq.engine.definitions.document import metadata_of
 from rewindmq.engine.definitions.load import default_queue_type
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed
-from rewindmq.engine.http.statistics import depth_of, statistics
+from rewindmq.engine.http.listing import Item, by_key, listed, queues_by_name
+from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.schemas.events import VhostCreated
+
+if TYPE_CHECKING:
+    from rewindmq.engine.broker.broker import Broker
 
 
-def vhost_item(call: Call, name: str) -> Item:
+async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> dict[str, tuple[Numbers, Numbers]]:
+    """The depth of the queues in each of these vhosts, and what was delivered of them. A vhost without queues has no
+    entry."""
+    known = statistics(broker)
+    found: dict[str, tuple[Numbers, Numbers]] = {}
+    queues = await queues_by_name(broker, work, vhosts)
+    for first in range(0, len(queues), AT_ONCE):
+        for vhost, pairs in groupby(queues[first : first + AT_ONCE], lambda pair: pair[1].vhost):
+            some = list(pairs)
+            before, served_before = found.get(vhost, ({}, {}))
+            depth, served = depth_of(queue for _, queue in some), known.of_queues(some)
+            found[vhost] = summed((before, depth)), summed((served_before, served))
+        if work.due:
+            await work.give_way()
+    return found
+
+
+def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers, Numbers]]) -> Item:
     """message_stats: of what its queues delivered, for what was published is not counted by vhost."""
-    queues = list(call.broker.visible_queues(name))
-    known = statistics(call.broker)
-    depth = depth_of([queue for _, queue in queues])
-    served = known.of_queues(queues)
-    served.pop("publish", None)
-    vhost = call.broker.topology.vhosts[name]
+    name, known = vhost.vhost, statistics(call.broker)
+    depth, served = numbers.get(name) or (depth_of(()), known.of_queues(()))
+    served = {key: value for key, value in served.items() if key != "publish"}
     return {
         "name": name, "description": vhost.description, "tags": list(vhost.tags),
         "default_queue_type": vhost.default_queue_type or "undefined", "metadata": metadata_of(vhost),
@@ -28,7 +51,10 @@ def vhost_item(call: Call, name: str) -> Item:
 
 
 async def list_vhosts(call: Call) -> Response:
-    return await listed(call, call.monitored_vhosts(), lambda vhost: vhost_item(call, vhost))
+    names = set(call.monitored_vhosts())
+    vhosts = await by_key(call.work, call.broker.topology.vhosts, names.__contains__)
+    numbers = await numbers_of(call.broker, call.work, names)
+    return await listed(call, vhosts, lambda vhost: vhost_item(call, vhost, numbers))
 
 
 def named(call: Call) -> str:
@@ -41,7 +67,8 @@ def named(call: Call) -> str:
 
 
 async def show_vhost(call: Call) -> Response:
-    return reply(vhost_item(call, named(call)))
+    vhost = call.broker.topology.vhosts[named(call)]
+    return reply(vhost_item(call, vhost, await numbers_of(call.broker, call.work, {vhost.vhost})))
 
 
 async def put_vhost(call: Call) -> Response:
