@@ -26,6 +26,9 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import BROKER, Published
 
+# How a result begins where nothing was compared; the reason follows.
+NOT_CHECKED = "not checked: "
+NOTHING_STORED = "nothing is stored yet: a broker stores its state every 10,000 events and when it stops"
 # So many differences are listed for a partition; beyond that they are only counted.
 LISTED_DIFFERENCES = 1_000
 
@@ -66,7 +69,7 @@ class Verification:
         """In words."""
         if not self.equal:
             return f"{self.difference_count} differences"
-        return "equal" if self.stored else "nothing stored yet"
+        return "equal" if self.stored else NOT_CHECKED + NOTHING_STORED
 
     def differs(self, queue: str, key: str, what: str, message_id: int | None = None) -> None:
         self.difference_count += 1

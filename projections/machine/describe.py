@@ -119,7 +119,7 @@ def _words(value: Any) -> Iterator[str]:
             yield from _words(part)
         elif name == "body_size":
             yield f"body={part} bytes"
-        elif name in _SIZES:
+        elif name in _SIZES and part:
             yield f"{name}={len(part)} bytes"
         elif part is True:
             yield name

@@ -1,6 +1,7 @@
 """What the commands have in common: options, where a table goes, the Spark session of a command."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,12 +69,16 @@ def require_writable(option: str, file: Path) -> None:
 
 
 def start_spark(place: Place) -> Any:
+    """The session of a command. At a terminal a line on stderr says that Spark starts, which takes seconds; in a file
+    stderr stays empty as long as nothing is wrong."""
     from pyspark.logger import PySparkLogger
 
     from rewindmq.spark_replay.session import session
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
+    if sys.stderr.isatty():
+        click.echo("spark_replay: starting Spark, which takes some seconds ...", err=True)
     spark = session(records_in_java=isinstance(place, InKafka))
     lineage.begin(spark)
     return spark

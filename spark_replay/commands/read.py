@@ -1,5 +1,6 @@
 """Commands that show the history and the queues as they were: state-at, history, keep-history, biography, diff, slo."""
 
+import sys
 from json import dumps
 from pathlib import Path
 
@@ -34,10 +35,10 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @queue_option
 @snapshots_option
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
-@click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
+@click.option("--format", "form", type=click.Choice(["json", "table"]), help="Default: table at a terminal, else json.")
 def state_at(
     place: Place, times: tuple[str, ...], offsets: str | None, mark: str | None, queue: str | None,
-    snapshots: Path | None, messages: bool, form: str,
+    snapshots: Path | None, messages: bool, form: str | None,
 ) -> None:  # fmt: skip
     """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
     from rewindmq.spark_replay.commands.output import print_states
@@ -50,6 +51,7 @@ def state_at(
     spark = start_spark(place)
     states = [state_frame(spark, plan, queue, messages) for plan in plans]
     named = asked if len(asked) > 1 else [None]
+    form = form or ("table" if sys.stdout.isatty() else "json")
     print_states(list(zip(named, states, strict=True)), messages, form)
 
 

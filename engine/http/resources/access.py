@@ -176,9 +176,7 @@ async def delete_permissions(call: Call) -> Response:
 
 
 # -- topic permissions
-async def topic_permissions(
-    call: Call, vhost: str | None = None, user: str | None = None
-) -> list[TopicPermissionsSet]:
+async def topic_permissions(call: Call, vhost: str | None = None, user: str | None = None) -> list[TopicPermissionsSet]:
     def wanted(key: tuple[str, str, str]) -> bool:
         return vhost in (None, key[0]) and user in (None, key[1])
 
