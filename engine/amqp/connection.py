@@ -235,7 +235,7 @@ class Connection(HeldBack):
         asyncio.get_running_loop().call_soon(self.have_turn)
 
     def held_back(self) -> bool:
-        """An alarm (publish_hold.py), or flow control of connections that publish (engine/cluster/flow_control.py)."""
+        """An alarm (publish_hold.py), or flow control of connections that publish (engine/runtime/flow_control.py)."""
         if self.throttled:
             return True
         flow = self.broker.flow

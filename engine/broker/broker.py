@@ -38,7 +38,6 @@ from rewindmq.engine.broker.declarations import argument_of, resource
 from rewindmq.engine.broker.exchanges import Exchanges, strip_cr_lf
 from rewindmq.engine.broker.sessions import ChannelStatus, Session
 from rewindmq.engine.cluster.certainty import Certainty
-from rewindmq.engine.cluster.flow_control import Flow
 from rewindmq.engine.config import Config
 from rewindmq.engine.embedded.lifecycle import open_broker
 from rewindmq.engine.erasure.encryption import Subjects
@@ -63,6 +62,7 @@ from rewindmq.engine.runtime.admission import Door
 from rewindmq.engine.runtime.alarms import Alarms
 from rewindmq.engine.runtime.clock_watch import ClockWatch
 from rewindmq.engine.runtime.counters import all_counters
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.loop_share import LoopShare
@@ -574,7 +574,7 @@ class Broker(Exchanges):
 
     @property
     def flow(self) -> Flow | None:
-        """What holds publishers up for a moment on a log that is read back (Kafka)."""
+        """Holds connections that publish back while enough is on its way into the log."""
         return self.turns.flow
 
     @property

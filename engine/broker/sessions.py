@@ -38,7 +38,7 @@ class Link:
     frame_max: int = 0
     heartbeat_seconds: int = 0
     blocked: bool = False  # it published while publishing is held back
-    in_flow: bool = False  # it publishes, and waits for its turn (engine/cluster/flow_control.py)
+    in_flow: bool = False  # it publishes, and waits for its turn (engine/runtime/flow_control.py)
     received_octets: int = 0
     received_count: int = 0
     sent_octets: int = 0

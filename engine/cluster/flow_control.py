@@ -8,24 +8,20 @@ once a round trip, so they would fall behind though the node had time for them, 
 
 Rules of this file
 - Enough is what the log can carry in its fastest round trip: a longer line makes waiting, and no throughput.
-- Whoever publishes waits, and is not read from (frames.py looks at every `LOOK_BYTES` of a read). Who only consumes
-  never waits: acks make room. Precedent: RabbitMQ's credit flow, and the 32 unconfirmed messages of S-136.
-- First come, first served.
+- Precedent for a limit of unconfirmed messages: the 32 of S-136.
 """
 
-from collections import deque
-from collections.abc import Callable
-
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.partition import Partition
 
 LEAST_EVENTS = 128  # in batches of fewer the log costs more for each
 EVENTS_A_SECOND = 20_000  # about what one node carries (docs/cluster.md)
 
 
-class Flow:
+class RoundTripFlow(Flow):
     def __init__(self, partitions: list[Partition]) -> None:
+        super().__init__()
         self._partitions = partitions
-        self._waiting: deque[Callable[[], None]] = deque()
         self._fastest_seconds = 0.0  # 0: not known yet
 
     def learn(self, round_trip_seconds: float) -> None:
@@ -37,14 +33,3 @@ class Flow:
     def full(self) -> bool:
         under_way = sum(partition.appended - partition.settled for partition in self._partitions)
         return under_way >= max(LEAST_EVENTS, EVENTS_A_SECOND * self._fastest_seconds)
-
-    def wait(self, go_on: Callable[[], None]) -> None:
-        """`go_on` is called once, when there is room again."""
-        self._waiting.append(go_on)
-
-    def landed(self) -> None:
-        """More has come back."""
-        for _ in range(len(self._waiting)):  # who publishes too much once more waits at the end
-            if self.full:
-                return
-            self._waiting.popleft()()

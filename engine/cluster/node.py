@@ -22,7 +22,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.engine.cluster.flow_control import Flow
+from rewindmq.engine.cluster.flow_control import RoundTripFlow
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.repair import Mending
 from rewindmq.engine.config import VERSION, Config
@@ -73,7 +73,7 @@ class Node:
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0
         self._was_under_way = 0.0  # seconds, the last one
-        self._flow = Flow(list(partitions))
+        self._flow = RoundTripFlow(list(partitions))
         self._config = config
         self._metadata = metadata
         self._partitions = partitions

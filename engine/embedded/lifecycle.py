@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import VERSION, Config
+from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.log.contract import Log, LogError, LogPartition
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -57,6 +58,7 @@ class Alone:
         self._config = config
         self._metadata = metadata
         self._store = store
+        self._flow = DiskFlow(log)
         self._full = False
         self._stopped = False
         self._snapshots = Snapshots(config.data / "snapshots")
@@ -74,6 +76,7 @@ class Alone:
         turns.kick = self.log.commit
         turns.snapshots = self._snapshots_due
         turns.mend = self._mend_store
+        turns.flow = self._flow
         self.log.on_durable = self._durable
         self.log.on_failure = self._commit_failed
 
@@ -124,6 +127,8 @@ class Alone:
         self._broker.turns.problem("disk", FULL.format(self._config.data) if self._full else None)
         if self._full:
             asyncio.get_running_loop().call_later(DISK_SECONDS, self._look_again)
+        else:
+            self._flow.landed()
 
     def _look_again(self) -> None:
         if not self._stopped:

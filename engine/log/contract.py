@@ -100,4 +100,8 @@ class Log(Protocol):
     def full(self) -> bool:
         """The disk is full, and the log lives on what it has kept for this: nothing more should be published."""
 
+    @property
+    def crowded(self) -> bool:
+        """As much waits for the disk as may: connections that publish wait until some of it is written."""
+
     def close(self) -> None: ...

@@ -17,8 +17,8 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from rewindmq.engine.cluster.flow_control import Flow
 from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 
@@ -42,7 +42,7 @@ class Turns:
         self.forwarder = forwarder
         self.clock = clock
         self.blocked: str | None = None
-        self.flow: Flow | None = None  # set by the keeper, on a log that is read back
+        self.flow: Flow | None = None  # set by the keeper
         self.on_blocked: list[Callable[[], None]] = []
         self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()

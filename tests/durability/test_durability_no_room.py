@@ -60,7 +60,7 @@ def start(disk: SmallDisk) -> Iterator[Start]:
 
 
 def connected(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "?heartbeat=0&blocked_connection_timeout=60"))
+    return pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "?heartbeat=0&blocked_connection_timeout=240"))
 
 
 def publish(broker: RunningBroker, count: int, first: int = 0) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.amqp.frames import LOOK_BYTES
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, Flow
+from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
 from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, publish
 from tests.engine.test_read_back import Nodes, run, settled
 
@@ -135,7 +135,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
 
 def test_a_log_that_is_far_away_has_more_under_way() -> None:
     partition: Any = SimpleNamespace(appended=LEAST_EVENTS, settled=0)
-    flow = Flow([partition])
+    flow = RoundTripFlow([partition])
     assert flow.full
     flow.learn(1.0)
     assert not flow.full

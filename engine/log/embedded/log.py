@@ -15,9 +15,11 @@ from rewindmq.engine.log.embedded.commit import Committer
 from rewindmq.engine.log.embedded.directory import METADATA, partition_directory, prepare, queue_partition, write_layout
 from rewindmq.engine.log.embedded.lock import lock
 from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
-from rewindmq.engine.log.embedded.reserve import START_BYTES, Reserve
+from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Reserve
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 
+# May wait for the disk before publishers do. All of it fits into the reserve, and the acks behind it.
+WAITING_BYTES = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
 
 
@@ -46,6 +48,13 @@ class EmbeddedPartition:
         self.durable_offset = self.next_offset
         self._group = Group()
         self._sealed: deque[Group] = deque()
+        self._sealed_bytes = 0  # ever; counted in the loop
+        self._written_bytes = 0  # ever; counted in the thread
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of the records that are not yet written."""
+        return self._group.size + self._sealed_bytes - self._written_bytes
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
         group = self._group
@@ -77,6 +86,7 @@ class EmbeddedPartition:
     def seal(self) -> int:
         if self._group.records:
             self._sealed.append(self._group)
+            self._sealed_bytes += self._group.size
             self._group = Group()
         return sum([len(group.records) for group in self._sealed])
 
@@ -91,6 +101,7 @@ class EmbeddedPartition:
                 what = f"{len(group.records)} records from offset {self._writer.place.offset} on"
                 raise LogError(f"{self._writer.directory}: {what} wait, they could not be written: {error}") from error
             self._sealed.popleft()
+            self._written_bytes += group.size
 
     def land(self) -> bool:
         written = self._writer.place.offset
@@ -160,6 +171,12 @@ class EmbeddedLog:
     def full(self) -> bool:
         """The disk is so full that the log has taken from its reserve, or could not make one."""
         return not self._reserve.refill()
+
+    @property
+    def crowded(self) -> bool:
+        """What waits takes half of the reserve, or the log has begun to live on it."""
+        waiting = sum([partition.waiting_bytes for partition in (self.metadata, *self.queues)])
+        return waiting >= WAITING_BYTES or not self._reserve.whole
 
     def close(self) -> None:
         """Everything appended is durable, then the directory is free. LogError: not everything could be written."""

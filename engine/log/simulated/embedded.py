@@ -146,6 +146,10 @@ class MemoryLog:
     def full(self) -> bool:
         return False
 
+    @property
+    def crowded(self) -> bool:
+        return False
+
     def close(self) -> None:
         self.commit_and_wait()
         self._dead = True
