@@ -69,7 +69,9 @@ def _report(findings: Sequence[Finding], what: str) -> str:
             console.print(_line(finding), markup=False, soft_wrap=True)
         for (check, severity), hint in advice(bad).items():
             console.print(f"{check} is {severity}: {hint}", markup=False, soft_wrap=True)
-        console.print(passed(findings, what) if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
+        if missing := not_checked(findings):
+            console.print(f"not checked, as there was nothing to compare: {', '.join(missing)}", soft_wrap=True)
+        console.print(f"{what} passed" if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
     return report.get()
 
 
@@ -93,12 +95,10 @@ def result_of(sound: Sequence[Finding]) -> str:
     return OK if any(finding.checked for finding in sound) else NOT_CHECKED
 
 
-def passed(findings: Sequence[Finding], what: str) -> str:
-    not_checked = [
-        check for check in in_order(findings)
-        if result_of([finding for finding in findings if finding.check == check]) == NOT_CHECKED
-    ]  # fmt: skip
-    return f"{what} passed" + (f"; not checked: {', '.join(not_checked)}" if not_checked else "")
+def not_checked(findings: Sequence[Finding]) -> list[str]:
+    """The checks that compared nothing in any partition."""
+    by_check = {check: [each for each in findings if each.check == check] for check in in_order(findings)}
+    return [check for check, found in by_check.items() if result_of(found) == NOT_CHECKED]
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:

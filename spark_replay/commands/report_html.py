@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rewindmq.spark_replay.audit.findings import Finding
-from rewindmq.spark_replay.commands.report import MEANING, advice, in_order, passed, result_of
+from rewindmq.spark_replay.commands.report import MEANING, advice, in_order, not_checked, result_of
 
 ROWS = 1_000  # of findings; a history that is all wrong must not make a page that no browser opens
 
@@ -48,9 +48,14 @@ def report_html(findings: Sequence[Finding], place: str, when: datetime | None =
     return _PAGE.format(
         title="Audit of a RewindMQ history", place=html.escape(place),
         when=(when or datetime.now(UTC)).isoformat(timespec="seconds"), kind="bad" if bad else "ok",
-        result=f"failed, {len(bad):,} finding{'s' * (len(bad) > 1)}" if bad else passed(findings, "audit"),
+        result=f"failed, {len(bad):,} finding{'s' * (len(bad) > 1)}" if bad else _passed(findings),
         columns=_head("check", "result", "what it says", "looked at"), checks=checks, found=found,
     )  # fmt: skip
+
+
+def _passed(findings: Sequence[Finding]) -> str:
+    missing = not_checked(findings)
+    return f"passed; not checked: {html.escape(', '.join(missing))}" if missing else "passed: every check held"
 
 
 def _row(check: str, findings: list[Finding]) -> str:

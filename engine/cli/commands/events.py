@@ -86,7 +86,8 @@ def events(
     if data is None and kafka.servers is None:
         raise CliError(USAGE, "where is the history: --data, or --kafka?")
     if start is not None and start.startswith("-") and start[1:].isdecimal():
-        start, tail = None, int(start[1:]) if tail is None else tail
+        tail = int(start[1:]) if tail is None else tail
+        start = None
     history = kafka.history(data)
     wanted = None if queue is None else (settings.home, queue)
     shown = as_json if form == "json" or (form is None and settings.formatter in ("json", "json_stream")) else as_text
