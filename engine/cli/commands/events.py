@@ -68,7 +68,7 @@ class Line:
               help="From this offset on, or this moment (ISO 8601, -10m, mark:NAME); -20: as --tail 20.")  # fmt: skip
 @click.option("--to", "end", metavar="N|TIME", help="Up to this offset, which is not shown, or this moment.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
-@click.option("-Q", "--queue", metavar="QUEUE", help="Only what names this queue, or with --effects concerns it.")
+@click.option("--queue", metavar="QUEUE", help="Only what names this queue, or with --effects concerns it.")
 @click.option("--effects", "with_effects", is_flag=True, help="Show what came of each event, indented below it.")
 @click.option("--format", "form", type=click.Choice(["text", "json"]),
               help="text, or a JSON object for each event on a line of its own.")  # fmt: skip
