@@ -17,7 +17,6 @@ Rules
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from itertools import islice
 from typing import Any
 
 from rewindmq.projections.machine.data.effects import (
@@ -50,10 +49,14 @@ class Names:
 
     def messages(self, ids: Iterable[int]) -> str:
         """Ids in their order, consecutive ones as first-last; of many the first."""
-        ranges = _ranges(ids)
-        shown = " ".join(str(first) if first == last else f"{first}-{last}" for first, last in islice(ranges, SHOWN))
-        beyond = sum(last - first + 1 for first, last in ranges)
-        return f"{shown} and {beyond} more" if beyond else shown
+        shown: list[str] = []
+        beyond = 0
+        for first, last in _ranges(ids):
+            if len(shown) == SHOWN:
+                beyond += last - first + 1
+            else:
+                shown.append(str(first) if first == last else f"{first}-{last}")
+        return " ".join(shown) + (f" and {beyond} more" if beyond else "")
 
     def message(self, message_id: int) -> str:
         return self.messages((message_id,))
