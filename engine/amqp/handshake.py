@@ -101,10 +101,11 @@ async def identify(connection: "Connection", login: sasl.Login) -> None:
 
 
 def login_refused(connection: "Connection", user: str, error: AccessRefused) -> None:
+    """The client gets RabbitMQ's words, which send it to the broker's log; the log has the reason, and not these."""
     log.warning("%s: login of '%s' refused: %s", connection.peer, user, error.text)
     if connection.capabilities.get("authentication_failure_close") is True:
         told = f"Login was refused using authentication mechanism {connection.mechanism}."
-        connection.close(AccessRefused(told + " For details see the broker logfile."))
+        connection.close(AccessRefused(told + " For details see the broker logfile."), logged=True)
     else:
         connection.finish()
 

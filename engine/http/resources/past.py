@@ -1,9 +1,9 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
-`time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
-Who may read the queue now may read its past, back to its declaration: a queue that had the name before it is another
-incarnation. An administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue
-id.
+`time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`-10m`), or mark:NAME; `offset` is one of
+the queue's partition. Who may read the queue now may read its past, back to its declaration: a queue that had the name
+before it is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
+`incarnation` by its queue id.
 
 The fold runs in a process of its own (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
 any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
