@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from rewindmq.projections.machine import state
+from rewindmq.projections.machine import describe, state
 from rewindmq.projections.machine.data import message_order as ready
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
@@ -36,7 +36,7 @@ def follow(seed: int) -> None:
     history, model = History(seed), NaiveMachine()
     for offset, now_ms, actor, event in history.steps(600):
         told = model.apply(offset, now_ms, actor, event)
-        assert explain(history.effects) == told, f"seed {seed}, offset {offset}: {event}"
+        assert explain(history.effects) == told, f"seed {seed}, offset {offset}: {describe.event(event)}"
         history.machine.validate()
         for queue in model.queues:
             real = history.machine.by_name[(VHOST, queue.event.queue)]
