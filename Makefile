@@ -1,10 +1,10 @@
-# RewindMQ. `make demo` and `make test` need Python 3.11, Java 17 and Maven, and set up the rest by themselves.
+# RewindMQ. `make demo`, `make check` and `make test` need Python 3.11, Java 17 and Maven, and set up the rest by themselves.
 PYTHON ?= python3
 BIN := .venv/bin
 # Tests start brokers and Spark's workers by the hundred: without bytecode each compiles all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup demo notebook stack stack-stop test compare acceptance lint bench soak lock clean
+.PHONY: setup demo notebook stack stack-stop check test test-all compare acceptance lint bench soak lock clean
 
 setup: .venv/.ready
 
@@ -16,11 +16,11 @@ setup: .venv/.ready
 	touch $@
 
 demo: setup
-	$(BIN)/python tests/demo/demo.py
+	$(BIN)/python -m tests.demo.demo
 
 # docs/history.ipynb run from top to bottom on the demo's data: history.html, with its plots, and audit.html.
 notebook: setup
-	test -d demo-data || $(BIN)/python tests/demo/demo.py
+	test -d demo-data || $(BIN)/python -m tests.demo.demo
 	$(BIN)/python -m nbconvert --to html --execute docs/history.ipynb --output-dir . --output history.html
 
 # RewindMQ on Kafka, two nodes, with Spark's audit: what compose/compose.yaml runs, as plain processes. Until Ctrl-C.
@@ -31,14 +31,26 @@ stack-stop: setup
 	$(BIN)/python compose/stack.py stop
 
 lint: setup
-	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 
 # In two processes (tests/conftest.py says which tests stay together). PYTEST_OPTIONS= for one, or for other options.
 PYTEST_OPTIONS ?= -n 2 --dist loadscope
+PYTEST := $(BIN)/python -m pytest $(PYTEST_OPTIONS)
 
-test: lint
-	$(BIN)/python -m pytest $(PYTEST_OPTIONS)
+# The loop: a minute on two free cores. Nothing here starts a process.
+check: lint
+	$(PYTEST) --tier quick tests/unit tests/tidy
+
+# Before a merge: what tests/tiers.py does not call long. `make test T=tests/unit/machine` runs all of one folder or file.
+test: $(if $(T),setup,lint)
+	$(PYTEST) $(if $(T),$(T),--tier quick)
+
+# Everything. PART=rest: without the tests that `make test` has run.
+PART ?= all
+test-all: lint
+	$(PYTEST) --tier $(PART)
 
 # The same scenarios beside real RabbitMQs, Debian's and 4.3, where they are installed, else beside what they did when they
 # were recorded. What differs and why is in docs/differences.md.
@@ -53,7 +65,7 @@ acceptance: setup
 
 # Long runs, by hand: figures beside RabbitMQ (Debian's package, see docs/benchmarks.md), and the long simulation.
 bench: setup
-	$(BIN)/python tests/bench/run.py
+	$(BIN)/python -m tests.bench.run
 
 # Then hours of mixed traffic, with memory and latency a minute: SOAK_OPTIONS="--hours 8".
 SOAK_OPTIONS ?= --hours 2

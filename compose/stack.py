@@ -63,8 +63,8 @@ class Stack:
         for port in (*self.amqp_ports, *self.http_ports, *range(self.kafka_port, self.kafka_port + 3)):
             require_free(port)
         say("starting three brokers of Kafka ...")
-        self._run("kafka", "-m", "tests.kafka.cluster", str(self.data / "kafka"), "--nodes", "3", "--first-port",
-                  str(self.kafka_port), until_ready=True)  # fmt: skip
+        self._run("kafka", "-m", "tests.support.kafka.cluster", str(self.data / "kafka"), "--nodes", "3",
+                  "--first-port", str(self.kafka_port), until_ready=True)  # fmt: skip
         say("starting two nodes of RewindMQ ...")
         for node, amqp_port, http_port in zip(NODES, self.amqp_ports, self.http_ports, strict=True):
             name = f"rewindmq-{node}"
@@ -72,7 +72,7 @@ class Stack:
                       self.bootstrap,
                       "--amqp-port", str(amqp_port), "--http-port", str(http_port), until_ready=True)  # fmt: skip
         say("starting Spark's audit ...")
-        from tests.spark.connector import make_connectors_known
+        from tests.support.spark.connector import make_connectors_known
 
         make_connectors_known()
         self._run("spark", "-m", "spark_replay", "watch", "--kafka", self.bootstrap, "--checkpoint",
@@ -168,7 +168,7 @@ def up(options: argparse.Namespace) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         raise Stopped
 
-    from tests.kafka.cluster import missing
+    from tests.support.kafka.cluster import missing
 
     reason = missing()
     if reason is not None:

@@ -2,10 +2,10 @@
 
     broker          one started broker for a test module; ends with it, and must end cleanly
     start_broker    a function that starts more, or starts one again in the same directory
-    kafka, kafka3   a real Kafka of one node, of three (tests/kafka/fixtures.py)
+    kafka, kafka3   a real Kafka of one node, of three (tests/support/kafka/fixtures.py)
 
 Where tests run in several processes (`make test`), a file's tests stay together and in order, for what they share; and
-so do all of tests/kafka, since one Kafka is enough for two cores, and all of tests/spark.
+so do all of tests/system/kafka, since one Kafka is enough for two cores, and all of tests/system/spark.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,13 +13,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.kafka.fixtures import kafka, kafka3
-from tests.running import RunningBroker
+from tests.support.examples import DEV, FULL
+from tests.support.kafka.fixtures import kafka, kafka3
+from tests.support.running import RunningBroker
+from tests.tiers import TIERS, belongs
 
 __all__ = ["broker", "kafka", "kafka3", "start_broker"]
-TOGETHER = ("tests/kafka/", "tests/spark/")
+TOGETHER = ("tests/system/kafka/", "tests/system/spark/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--tier", choices=TIERS, default="all", help="which tests to run: tests/tiers.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile(DEV if config.getoption("--tier") == "quick" else FULL)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tier = config.getoption("--tier")
+    dropped = [item for item in items if not belongs(item, tier)]
+    items[:] = [item for item in items if belongs(item, tier)]
+    config.hook.pytest_deselected(items=dropped)
 
 
 class Grouped(LoadScopeScheduling):

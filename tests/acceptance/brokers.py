@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.bench.peers import RABBITMQ
 from tests.clients import brokers
-from tests.running import RunningBroker, free_port
+from tests.support.running import RunningBroker, free_port
 
 MANAGEMENT_PORT = 15672
 

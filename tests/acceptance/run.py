@@ -14,7 +14,7 @@ from tests.acceptance import brokers
 from tests.acceptance.fetching import CACHE
 from tests.acceptance.known import KNOWN
 from tests.acceptance.suites import SUITES, Outcome
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 
 def judged(suite: str, came: Outcome, seconds: float) -> tuple[str, int]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.acceptance import java, node
 from tests.acceptance.brokers import ANY, MANAGEMENT_PORT, Certificates, Ports, Start, is_free
 from tests.acceptance.fetching import copied, go_module, python, repository, source
-from tests.certificates import Authority
+from tests.support.certificates import Authority
 
 PIKA = "1.4.4"
 FASTSTREAM = "0.7.4"

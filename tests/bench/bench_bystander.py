@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import pika
 
-from tests.running import RunningBroker
+from tests.support.running import RunningBroker
 
 AUTH = ("guest", "guest")
 LARGE, LARGE_MESSAGES = 50_000_000, 4

@@ -1,6 +1,6 @@
 """What a commit of the embedded log costs, in CPU, without a broker: writing a block, and reading it again.
 
-    python tests/bench/bench_commit.py [DIR]       DIR: a directory on the disk to be measured (default: here)
+    python -m tests.bench.bench_commit [DIR]       DIR: a directory on the disk to be measured (default: here)
 
 First the disk's part: a block alone, a block with the bytes of its check in it, and two ways to keep a checksum
 elsewhere. Then whole blocks of the log: without fdatasync (in memory), with it, and reading. The least of five rounds.
@@ -13,11 +13,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.writer import PartitionWriter
-from tests.log.records import START_MS, record
+from tests.support.records import START_MS, record
 
 ROUNDS = 5
 SHAPES = ((1, 100), (20, 100), (200, 100), (1_000, 100), (40, 4_000), (4, 1_000_000))  # records of so many bytes

@@ -1,8 +1,8 @@
 """RewindMQ on Kafka: PerfTest against a node (Kafka beside it on the same machine), the same on the embedded log, and
 Debian's RabbitMQ with a quorum queue, in turn in one run.
 
-    python tests/bench/bench_kafka.py [--seconds 15] [--rounds 3]
-    python tests/bench/bench_kafka.py --delay-ms 10        only a node whose Kafka is that far away, in each direction
+    python -m tests.bench.bench_kafka [--seconds 15] [--rounds 3]
+    python -m tests.bench.bench_kafka --delay-ms 10        only a node whose Kafka is that far away, in each direction
 
 Confirms (500 outstanding) and manual acks, 100-byte persistent bodies: with a prefetch of 200, and with one of 500, as
 many as may be unconfirmed (on Kafka an ack comes back as late as a confirm, so with 200 the consumer falls behind and
@@ -15,17 +15,14 @@ import argparse
 import contextlib
 import re
 import statistics
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from peers import Broker, start_rabbitmq, start_rewindmq
-from perftest import Result, latency, perftest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.kafka.cluster import KafkaCluster
+from tests.bench.peers import Broker, start_rabbitmq, start_rewindmq
+from tests.bench.perftest import Result, latency, perftest
+from tests.support.kafka.cluster import KafkaCluster
 
 OPTIONS = ["-c", "500", "--quorum-queue"]
 WARM_SECONDS = "8"

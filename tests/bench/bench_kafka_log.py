@@ -1,21 +1,18 @@
 """The log in Kafka by itself: 200-byte records appended and read back through a Kafka of one node on this machine.
 
-python tests/bench/bench_kafka_log.py [--seconds 5] [--set linger.ms=1] ...
+python -m tests.bench.bench_kafka_log [--seconds 5] [--set linger.ms=1] ...
 """
 
 import argparse
 import asyncio
 import os
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.shared_contract import Arrived
-from tests.kafka.cluster import KafkaCluster
+from tests.support.kafka.cluster import KafkaCluster
 
 RECORD_BYTES = 200
 RECORDS = 300_000

@@ -1,14 +1,14 @@
 """Confirm latency at 1,000 messages a second, RewindMQ and Debian's RabbitMQ in one run, in turn.
 
-python tests/bench/bench_latency.py [--seconds 15] [--rounds 3]
+python -m tests.bench.bench_latency [--seconds 15] [--rounds 3]
 """
 
 import argparse
 import tempfile
 from pathlib import Path
 
-from peers import running
-from perftest import latency, perftest
+from tests.bench.peers import running
+from tests.bench.perftest import latency, perftest
 
 
 def main() -> None:

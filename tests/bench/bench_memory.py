@@ -3,7 +3,7 @@
 RewindMQ and Debian's RabbitMQ (classic queue) in one run. Restart: from the start of the process, after a clean stop,
 to an answer that counts all of them.
 
-    python tests/bench/bench_memory.py [--messages 1000000]
+    python -m tests.bench.bench_memory [--messages 1000000]
 """
 
 import argparse
@@ -12,8 +12,9 @@ import time
 from pathlib import Path
 
 import pika
-from peers import Broker, running
-from perftest import perftest
+
+from tests.bench.peers import Broker, running
+from tests.bench.perftest import perftest
 
 
 def ready(broker: Broker, queue: str) -> int:

@@ -1,6 +1,6 @@
 """Many queues, and queues with more rules, RewindMQ and Debian's RabbitMQ in turn in one run.
 
-    python tests/bench/bench_queues.py [--seconds 10] [--only rewindmq]
+    python -m tests.bench.bench_queues [--seconds 10] [--only rewindmq]
 
 - fan-out: one publisher to a fanout exchange, 100 queues, a consumer each (auto-ack): deliveries a second.
 - trickle: 100 publishers at 20 messages a second, each with a queue and a consumer of its own (confirms, manual acks):
@@ -12,8 +12,8 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from peers import Broker, running
-from perftest import latency, perftest
+from tests.bench.peers import Broker, running
+from tests.bench.perftest import latency, perftest
 
 QUEUES = 100
 PATTERN = ["--queue-pattern", "bench-%d", "--queue-pattern-from", "1", "--queue-pattern-to", str(QUEUES)]

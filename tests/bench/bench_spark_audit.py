@@ -1,22 +1,16 @@
 """What an audit costs, beside verify and state_at.
 
-    python tests/bench/bench_spark_audit.py [EVENTS] [--chunks N] [--segments N]
+    python -m tests.bench.bench_spark_audit [EVENTS] [--chunks N] [--segments N]
 
 One generated history in one partition, one Spark session on two cores. Each line: seconds on the wall, CPU of the
 Python workers for each event, and how many times that of state_at from the beginning, in the same run.
 """
 
 import argparse
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from bench_spark_scale import timed
-from generated_history import write_history
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.spark_replay.audit.audit import audit
@@ -25,6 +19,8 @@ from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.session import session
 from rewindmq.spark_replay.snapshots.build import cut
 from rewindmq.spark_replay.snapshots.verify import verify
+from tests.bench.bench_spark_scale import timed
+from tests.bench.generated_history import write_history
 
 EVENT_BYTES = 86  # of one in the log, on average
 

@@ -1,4 +1,4 @@
-"""How fast Spark folds a history: `python tests/bench/bench_spark_fold.py [EVENTS] [PARTITIONS]` (1,000,000 and 2).
+"""How fast Spark folds a history: `python -m tests.bench.bench_spark_fold [EVENTS] [PARTITIONS]` (1,000,000 and 2).
 
 A history as a busy queue makes it: publishes of 100 bytes, delivered to a consumer with prefetch and acked in small
 batches. Prints events a second for the fold alone (decode and apply, in this process), for `state_at` through Spark
@@ -10,8 +10,6 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of

@@ -1,4 +1,4 @@
-"""Our fold beside Spark's own Avro reader: `python tests/bench/bench_spark_native.py [EVENTS] [PARTITIONS]`.
+"""Our fold beside Spark's own Avro reader: `python -m tests.bench.bench_spark_native [EVENTS] [PARTITIONS]`.
 
 The same segment files (as bench_spark_fold.py makes them), the same JVM (C2, as this is about long jobs), in turn:
 
@@ -17,12 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from bench_spark_fold import tree_cpu_seconds, write_history
-
 from rewindmq.schemas.registry import envelope_schema
-from tests.spark.connector import make_connectors_known
+from tests.bench.bench_spark_fold import tree_cpu_seconds, write_history
+from tests.support.spark.connector import make_connectors_known
 
 ROUNDS = 4
 FOLDED = (

@@ -1,4 +1,4 @@
-"""How the fold of one partition scales: `python tests/bench/bench_spark_scale.py [EVENTS ...]` (10^5, 10^6 and 10^7).
+"""How the fold of one partition scales: `python -m tests.bench.bench_spark_scale [EVENTS ...]` (10^5, 10^6 and 10^7).
 
 For each size a generated history (generated_history.py says how it is made) in one partition, cut into 2 to 16 chunks
 (of 50,000 events at least, as each Spark task costs a worker some 0.05 s besides):
@@ -23,9 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
-from generated_history import write_backlog, write_history
+from tests.bench.generated_history import write_backlog, write_history
 
 CHUNKS = 16
 LEAST = 50_000
@@ -108,7 +106,8 @@ def of_size(data: Path, own: Path, every: int) -> list[dict[str, Any]]:
     """On one core and on two."""
     found = []
     for cores in (1, 2):
-        command = [sys.executable, __file__, "--measure", str(data), str(own), str(every), str(cores)]
+        this = [sys.executable, "-m", "tests.bench.bench_spark_scale"]
+        command = [*this, "--measure", str(data), str(own), str(every), str(cores)]
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         found.append(json.loads(printed.splitlines()[-1]))
     return found

@@ -1,6 +1,6 @@
 """PerfTest against RewindMQ and Debian's RabbitMQ in one run, in turn, each with all cores of the machine.
 
-python tests/bench/bench_throughput.py [--seconds 15] [--rounds 3] [--only rewindmq]
+python -m tests.bench.bench_throughput [--seconds 15] [--rounds 3] [--only rewindmq]
 """
 
 import argparse
@@ -8,8 +8,8 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from peers import running
-from perftest import WORKLOADS, perftest
+from tests.bench.peers import running
+from tests.bench.perftest import WORKLOADS, perftest
 
 
 def main() -> None:

@@ -23,7 +23,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 def free_port() -> int:
     """A port that is free now, below the ephemeral range, so that nobody takes it meanwhile, and none of
-    those that other tests take (tests/running.py)."""
+    those that other tests take (tests/support/running.py)."""
     for port in range(24000 + os.getpid() % 5000, 32000):
         with socket.socket() as probe:
             try:

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from peers import Broker
+from tests.bench.peers import Broker
 
 HERE = Path(__file__).parent
 LIB = HERE / "target" / "lib"

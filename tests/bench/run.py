@@ -2,15 +2,12 @@
 
 import subprocess
 import sys
-from pathlib import Path
-
-HERE = Path(__file__).parent
 
 SCRIPTS = (
-    "bench_throughput.py", "bench_queues.py", "bench_latency.py", "bench_memory.py", "bench_spark_fold.py",
-    "bench_spark_native.py", "bench_kafka_log.py", "bench_kafka.py",
+    "bench_throughput", "bench_queues", "bench_latency", "bench_memory", "bench_spark_fold",
+    "bench_spark_native", "bench_kafka_log", "bench_kafka",
 )  # fmt: skip
 
 for script in SCRIPTS:
     print(f"\n== {script}", flush=True)
-    subprocess.run([sys.executable, HERE / script], check=True)
+    subprocess.run([sys.executable, "-m", f"tests.bench.{script}"], check=True)

@@ -25,7 +25,7 @@ from pathlib import Path
 import httpx
 import pika
 
-from tests.running import RunningBroker
+from tests.support.running import RunningBroker
 
 MAX_HOURS = 24.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

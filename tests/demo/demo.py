@@ -18,12 +18,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import page
-from flights import AIRPORTS, Flight, departures
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from services import OPEN_DESKS, Desk, DoomedDesk, declare, publish
+
+from tests.demo import page
+from tests.demo.flights import AIRPORTS, Flight, departures
+from tests.demo.services import OPEN_DESKS, Desk, DoomedDesk, declare, publish
 
 if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession

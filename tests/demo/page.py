@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import charts
+from tests.demo import charts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

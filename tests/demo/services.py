@@ -13,8 +13,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 import pika
-from flights import AIRPORTS, Flight
 from pika.adapters.blocking_connection import BlockingChannel
+
+from tests.demo.flights import AIRPORTS, Flight
 
 EXCHANGE = "departures"
 CARRIERS = ("UA", "B6", "EV", "DL", "AA")

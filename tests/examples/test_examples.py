@@ -4,7 +4,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 
-from tests.running import ROOT, RunningBroker
+from tests.support.running import ROOT, RunningBroker
 
 
 def run(*words: str) -> str:

@@ -23,7 +23,7 @@ import httpx
 
 from tests.fuzz import requests_sent, streams_sent
 from tests.fuzz.bystander import CALM
-from tests.running import ROOT, RunningBroker, start_process
+from tests.support.running import ROOT, RunningBroker, start_process
 
 AMQP_CLIENTS = 8
 HTTP_CLIENTS = 4

@@ -1,4 +1,4 @@
-"""AMQP from a client that means no good: streams of tests/engine/amqp_fuzz.py over sockets, with hostile tables and
+"""AMQP from a client that means no good: streams of tests/support/amqp_fuzz.py over sockets, with hostile tables and
 many channels besides, each on a connection of its own."""
 
 import asyncio
@@ -6,8 +6,8 @@ import random
 import struct
 from collections import Counter
 
-from tests.engine.amqp_fuzz import QUEUES, Streams
-from tests.engine.amqp_wire import HANDSHAKE, HEADER, header_frame, method, publish, raw_frame
+from tests.support.amqp_fuzz import QUEUES, Streams
+from tests.support.amqp_wire import HANDSHAKE, HEADER, header_frame, method, publish, raw_frame
 
 ANSWER_SECONDS = 0.3  # a stream may end within a frame: nothing comes then
 CLOSE = struct.pack(">HH", 10, 50)

@@ -3,11 +3,11 @@
 import asyncio
 from pathlib import Path
 
-from tests.engine.amqp_wire import method
 from tests.fuzz.__main__ import Result, fuzz, judge
 from tests.fuzz.requests_sent import Requests
 from tests.fuzz.streams_sent import HostileStreams, codes_in
-from tests.running import RunningBroker
+from tests.support.amqp_wire import method
+from tests.support.running import RunningBroker
 
 FRAMES, REQUESTS = 4_000, 2_000
 

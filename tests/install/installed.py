@@ -14,7 +14,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.running import ROOT, RunningBroker
+from tests.support.running import ROOT, RunningBroker
 
 # What the images are built from (compose/Dockerfile), and all that a build needs.
 SOURCE = (

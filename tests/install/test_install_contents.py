@@ -11,7 +11,7 @@ import pytest
 
 import rewindmq
 from tests.install.installed import Environment, build, copy_source
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 FOLDERS = ("schemas", "projections", "engine", "spark_replay")
 NOT_SHIPPED = {"spark_replay/README.md"}

@@ -9,7 +9,7 @@ import pika
 import pytest
 
 from tests.install.installed import SECONDS, Environment, InstalledBroker, clean
-from tests.running import RunningBroker
+from tests.support.running import RunningBroker
 
 HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "confluent_kafka", "openlineage", "google.protobuf")
 OF_EXTRAS = (  # everything else is imported without an extra

@@ -28,9 +28,9 @@ from rewindmq.projections.store.projector import Projector
 from rewindmq.projections.store.snapshots import Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
-from tests.direct import Direct
 from tests.simulation.virtual import VirtualBatch, VirtualLoop, VirtualRocks
 from tests.simulation.witness import Claim, Life, Witness
+from tests.support.direct import Direct
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3

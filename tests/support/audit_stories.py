@@ -1,0 +1,267 @@
+"""Seeded stories of a real broker that restores, is killed, sets marks and has queues of every kind. What it logged is
+audited, without Spark: an honest history has no finding.
+
+    python -m tests.support.audit_stories SEEDS [FIRST]      thousands, with what was met
+"""
+
+import contextlib
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.log.location import History
+from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, Wish, name_of, restore
+from rewindmq.projections.rewind import At
+from rewindmq.schemas.events import Argument, MarkSet, Published
+from rewindmq.spark_replay.audit.findings import Finding
+from tests.support.auditing import findings_of
+from tests.support.broker_harness import Client, Harness, args
+
+KINDS: dict[str, tuple[Argument, ...]] = {
+    "classic": (),
+    "limited": args(x_max_length=4, x_dead_letter_exchange="dlx"),
+    "priorities": args(x_max_priority=3),
+    "single": args(x_single_active_consumer=True),
+    "quorum": args(x_queue_type="quorum"),
+    "quorum-limited": args(x_queue_type="quorum", x_delivery_limit=2, x_dead_letter_exchange="dlx"),
+    "quorum-single": args(x_queue_type="quorum", x_single_active_consumer=True),
+    "later": args(x_queue_type="quorum", x_semantics="rabbitmq-4.3"),
+    "later-retry": args(
+        x_queue_type="quorum", x_semantics="rabbitmq-4.3", x_delayed_retry_type="all", x_delayed_retry_min=20
+    ),
+    "later-single": args(x_queue_type="quorum", x_semantics="rabbitmq-4.3", x_single_active_consumer=True),
+    "stream": args(x_queue_type="stream"),
+    "dead": (),
+}  # fmt: skip
+TAKEN = [name for name in KINDS if name != "stream"]
+POLICIES: list[dict[str, object]] = [
+    {"max-length": 5}, {"message-ttl": 60}, {"delivery-limit": 1}, {"max-length": 3, "overflow": "reject-publish"},
+    {"dead-letter-exchange": "dlx", "message-ttl": 30},
+]  # fmt: skip
+HIDDEN = "amq.delayed.wait"
+
+
+class Past:
+    """The past's process, in this one."""
+
+    async def ask(self, wish: Any, user: str) -> Any:
+        return wish.answer()
+
+
+class Story:
+    """`met` counts what happened, so that a test can say that it did."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.dice = random.Random(f"audit {seed}")
+        self.directory = directory
+        self.lives = 0
+        self.met: Counter[str] = Counter()
+        self.h = Harness(self.data, partitions=3, snapshot_events=self.dice.choice((100, 10_000)))
+        self.begin()
+        session = self.sessions[0]
+        self.h.exchange(session, "dlx", "fanout")
+        self.h.exchange(session, "wait", "x-delayed-message", arguments=args(x_delayed_type="direct"))
+        for name, arguments in KINDS.items():
+            self.h.declare(session, name, arguments)
+            self.h.bind(session, "wait", name, name)
+        self.h.bind(session, "dlx", "dead")
+
+    @property
+    def data(self) -> Path:
+        return self.directory / f"life-{self.lives}"
+
+    def begin(self) -> None:
+        self.sessions = [self.h.session() for _ in range(3)]
+        self.consumers: list[tuple[Any, Client, Any]] = []
+
+    def tell(self, steps: int) -> None:
+        actions = {
+            self.publish: 30, self.consume: 8, self.settle: 22, self.fetch: 8, self.cancel: 4, self.policy: 4,
+            self.wait: 6, self.close: 3, self.purge: 4, self.delete: 2, self.restore: 5, self.mishap: 8, self.mark: 2,
+            self.crash: 2, self.restart: 1, self.turn: 8,
+        }  # fmt: skip
+        for action in self.dice.choices(list(actions), list(actions.values()), k=steps):
+            with contextlib.suppress(AmqpError):  # refused, as a client may be
+                action()
+
+    def turn(self) -> None:
+        self.h.settle()
+
+    def end(self) -> None:
+        self.turn()
+        self.h.__exit__()
+
+    # -- what clients do ----------------------------------------------------------------------------------------------
+
+    def name(self) -> str:
+        return self.dice.choice(list(KINDS))
+
+    def publish(self) -> None:
+        dice, session = self.dice, self.dice.choice(self.sessions)
+        for _ in range(dice.randint(1, 4)):
+            name, body = self.name(), b"x" * dice.randint(0, 9)
+            exchange = dice.choice(("", "", "", "wait"))
+            if exchange and self.h.broker.queue("/", HIDDEN) is None:
+                continue
+            delay = dice.choice((15, 90)) if exchange else dice.choice((None, None, None, 0, 50))
+            destinations = self.h.broker.route(session, exchange, HIDDEN if exchange else name, None)
+            for destination in destinations:
+                destination.partition.publish(session.actor, Published(
+                    destination.route, b"\x10\x00\x02", delay, dice.choice((None, 0, 2, 9)), dice.random() < 0.8, None,
+                    None, body, len(body),
+                ))  # fmt: skip
+
+    def consume(self) -> None:
+        session, client, no_ack = self.dice.choice(self.sessions), Client(), self.dice.random() < 0.2
+        name, channel = self.dice.choice(TAKEN), self.dice.randint(1, 2)
+        arguments = args(x_priority=self.dice.randint(0, 2))
+        prefetch, shared = self.dice.randint(0, 3), self.dice.choice((0, 0, 2))
+        consumer = self.h.consume(session, name, client, prefetch, no_ack, channel, False, shared, arguments)
+        if not no_ack:
+            self.consumers.append((session, client, consumer))
+
+    def settle(self) -> None:
+        if not self.consumers:
+            return
+        session, client, consumer = self.dice.choice(self.consumers)
+        self.h.in_loop(self.h.broker.end_of_turn)
+        taken = [client.deliveries.pop(0)[1] for _ in range(min(self.dice.randint(1, 3), len(client.deliveries)))]
+        if taken and self.dice.random() < 0.5:
+            self.h.ack(session, consumer, *taken)
+        elif taken:
+            self.h.nack(session, consumer, *taken, requeue=self.dice.random() < 0.7)
+
+    def fetch(self) -> None:
+        session, client, name = self.dice.choice(self.sessions), Client(), self.dice.choice(TAKEN)
+        self.h.broker.fetch(session, 2, client, name, self.dice.random() < 0.4)
+
+    def cancel(self) -> None:
+        if self.consumers:
+            session, _, (partition, queue, consumer) = self.dice.choice(self.consumers)
+            self.h.broker.cancel(session, partition, queue, consumer)
+
+    def close(self) -> None:
+        index = self.dice.randrange(len(self.sessions))
+        session = self.sessions[index]
+        if self.dice.random() < 0.5:
+            self.h.broker.close_channel(session, self.dice.randint(1, 2))
+        else:
+            self.h.broker.close_session(session)
+            self.sessions[index] = self.h.session()
+        self.consumers = [each for each in self.consumers if each[0] is not session]
+
+    # -- what operators do --------------------------------------------------------------------------------------------
+
+    def policy(self) -> None:
+        if self.dice.random() < 0.4:
+            self.h.broker.clear_policy("guest", "/", "p")
+        else:
+            pattern = self.dice.choice(("classic", "quorum", "later", "."))
+            self.h.broker.set_policy("guest", "/", "p", pattern, self.dice.choice(POLICIES), 1, "queues")
+
+    def wait(self) -> None:
+        self.h.pass_time(self.dice.choice((1, 10, 100, 500)))
+
+    def purge(self) -> None:
+        self.h.broker.purge_queue(self.sessions[0], self.dice.choice(TAKEN))
+
+    def delete(self) -> None:
+        name = self.name()
+        self.h.broker.delete_queue(self.sessions[0], name, False, False)
+        if self.dice.random() < 0.5:
+            self.h.declare(self.sessions[0], name, KINDS[name])
+
+    def mark(self) -> None:
+        positions = self.h.broker.positions()
+        self.h.settle()
+        self.h.broker.set_mark("guest", MarkSet(f"m{self.lives}", positions))
+        self.met["marks"] += 1
+
+    def mishap(self) -> None:
+        """Messages wait, are purged or deleted with their queue, and brought back; there may be a crash before."""
+        name, session = self.dice.choice(TAKEN), self.sessions[0]
+        for _ in range(self.dice.randint(1, 3)):
+            self.h.publish(session, "", name, b"mishap")
+        if self.dice.random() < 0.3:
+            self.h.settle()
+            self.crash()
+            session = self.sessions[0]
+        if self.dice.random() < 0.7:
+            self.h.broker.purge_queue(session, name)
+            self.restore_from(name, "purge")
+        else:
+            self.h.broker.delete_queue(session, name, False, False)
+            self.restore_from(name, "delete")
+
+    def restore(self) -> None:
+        """What a purge or a deletion took, or a queue as it was at some offset."""
+        self.restore_from(self.dice.choice(TAKEN), self.dice.choice(("purge", "delete", "", "")))
+
+    def restore_from(self, source: str, undo: str) -> None:
+        """Into itself or into another queue."""
+        dice, h = self.dice, self.h
+        h.settle()
+        history = History(h.config.data)
+        target = dice.choice((source, source, self.name()))
+        fates = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
+        if target == source:
+            fates = tuple(fate for fate in fates if fate not in THERE)
+        there = h.broker.partition_for("/", source).machine.next_offset
+        at = None if undo else At(offset=dice.randint(0, there))
+        plan = Wish(history, "/", source, at, undo, fates, frozenset()).answer()
+        if isinstance(plan, NoPlan):
+            return
+        broker, session = h.broker._broker, self.sessions[0]
+        done = h.loop.run_until_complete(restore(broker, session, Past(), history, plan, target, name_of(plan)))
+        self.met.update(restored=done.restored, repeated=done.duplicates, declared=done.declared)
+        self.met["restored from classic to quorum"] += (
+            done.restored if "quorum" not in source and target.startswith(("quorum", "later")) else 0
+        )
+
+    def crash(self) -> None:
+        """kill -9; the next life goes on with what was durable."""
+        self.lives += 1
+        after = self.h.killed_copy(self.data)
+        self.h.__exit__()
+        self.h = after
+        self.begin()
+        self.met["crashes"] += 1
+
+    def restart(self) -> None:
+        self.h.restart()
+        self.begin()
+
+
+def told(seed: int, directory: Path, steps: int = 160) -> tuple[list[Finding], Counter[str]]:
+    """What an audit finds bad in a story, and what was met in it."""
+    story = Story(seed, directory)
+    story.tell(steps)
+    story.end()
+    findings = findings_of(story.data)
+    story.met["checks"] = len({finding.check for finding in findings})
+    return [finding for finding in findings if not finding.ok], story.met
+
+
+def main() -> int:
+    first = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    met: Counter[str] = Counter()
+    convicted = 0
+    for seed in range(first, first + int(sys.argv[1])):
+        directory = Path(tempfile.mkdtemp(prefix="audit-story-"))
+        bad, counts = told(seed, directory)
+        met += counts
+        if bad:
+            convicted += 1
+            print(f"seed {seed}: {bad[0]}, and {len(bad) - 1} more", flush=True)
+        shutil.rmtree(directory)
+    print(f"{convicted} honest histories convicted; {dict(met)}")
+    return 1 if convicted else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+"""A broker on a real log and store in a temporary directory, without sockets: clients are plain objects here.
+
+with Harness(tmp_path) as h:          # its own event loop
+    session = h.session()
+    h.declare(session, "q", arguments=args(**{"x-max-length": 2}))
+    h.publish(session, "", "q", b"one")
+    h.settle()                        # effects out, everything durable
+"""
+
+import asyncio
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewindmq.engine.broker.broker import Config, Partition, Session
+from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.process import open_broker
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Acked, Argument, Nacked, Published
+from tests.support.direct import Direct
+
+PERSISTENT = b"\x10\x00\x02"  # delivery mode 2
+
+
+def args(**values: Any) -> tuple[Argument, ...]:
+    """Arguments by name (`_` stands for `-`) with the AMQP types that clients use."""
+    types = {bool: "bool", int: "signedint", str: "longstr", float: "double", bytes: "binary", type(None): "void"}
+    return tuple(Argument(name.replace("_", "-"), types[type(value)], value) for name, value in values.items())
+
+
+class Client:
+    """A consumer, a holder of basic.get, and one who waits for confirms."""
+
+    def __init__(self) -> None:
+        self.deliveries: list[tuple[str, int, bytes, bool, int]] = []  # queue, id, body, redelivered, delivery count
+        self.messages: list[Published] = []
+        self.fetches: list[tuple[int, bytes | None, int]] = []  # id, body, ready behind it
+        self.cancellations = 0
+        self.confirms: list[tuple[int, bool]] = []
+
+    def deliver(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
+        delivery_count: int, final: bool, acquired_count: int = 0,
+    ) -> None:  # fmt: skip
+        self.deliveries.append((queue.name, message_id, message.body, redelivered, delivery_count))
+        self.messages.append(message)
+
+    def fetched(
+        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
+        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
+    ) -> None:  # fmt: skip
+        self.fetches.append((message_id, None if message is None else message.body, messages_ready))
+        if message is not None:
+            self.messages.append(message)
+
+    def cancelled(self) -> None:
+        self.cancellations += 1
+
+    def confirm(self, sequence: int, refused: bool) -> None:
+        self.confirms.append((sequence, refused))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [body for _, _, body, _, _ in self.deliveries]
+
+
+class Harness:
+    def __init__(self, data: Path, **settings: Any) -> None:
+        self.now_ms = 1_700_000_000_000
+        self.config = Config(data=data, **settings)
+        self.loop = asyncio.new_event_loop()
+        self.broker = self.open(self.config)
+        self.sequence = 0
+
+    def open(self, config: Config) -> Any:
+        async def start() -> Direct:
+            return Direct(open_broker(config, wall_ms=lambda: self.now_ms))
+
+        return self.loop.run_until_complete(start())
+
+    def __enter__(self) -> "Harness":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        try:
+            self.in_loop(self.broker.close)
+        finally:
+            self.loop.close()
+
+    def in_loop(self, function: Any) -> Any:
+        async def call() -> Any:
+            return function()
+
+        return self.loop.run_until_complete(call())
+
+    def restart(self) -> None:
+        """A clean stop and a start."""
+        self.in_loop(self.broker.close)
+        self.broker = self.open(self.config)
+
+    def killed_copy(self, directory: Path) -> "Harness":
+        """Another broker on what a `kill -9` at this moment would have left behind."""
+        shutil.copytree(self.config.data, directory)
+        copy = Harness.__new__(Harness)
+        copy.now_ms = self.now_ms
+        copy.config = Config(data=directory, partitions=self.config.partitions)
+        copy.loop = asyncio.new_event_loop()
+        copy.broker = copy.open(copy.config)
+        copy.sequence = 0
+        return copy
+
+    # -- what clients do ----------------------------------------------------------------------------------------------
+
+    def session(self, user: str = "guest", vhost: str = "/") -> Session:
+        return self.broker.open_session(user, vhost, "test", {})
+
+    def login(self, user: str, password: str) -> str:
+        """The user's name; it may have to wait."""
+        return self.loop.run_until_complete(self.broker.access.authenticate(user, password))
+
+    def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
+        flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags
+        return self.broker.declare_queue(session, name, arguments=arguments, **flags)
+
+    def exchange(self, session: Session, name: str, type: str, **flags: Any) -> None:
+        given = {"passive": False, "durable": True, "auto_delete": False, "internal": False, "arguments": ()} | flags
+        self.broker.declare_exchange(session, name, type, **given)
+
+    def bind(self, session: Session, source: str, queue: str, key: str = "", **arguments: Any) -> None:
+        self.broker.bind(session, source, "queue", queue, key, args(**arguments))
+
+    def publish(
+        self, session: Session, exchange: str, key: str, body: bytes, confirms: Client | None = None,
+        properties: bytes = PERSISTENT, expiration_ms: int | None = None,
+    ) -> int:  # fmt: skip
+        """How many partitions it went to."""
+        destinations = self.broker.route(session, exchange, key, None)
+        self.sequence += 1
+        for destination in destinations:
+            offset = destination.partition.publish(session.actor, Published(
+                destination.route, properties, expiration_ms, None, True, None, None, body, len(body)
+            ))  # fmt: skip
+            if confirms is not None:
+                destination.partition.await_durable(offset, confirms, self.sequence)
+        return len(destinations)
+
+    def consume(
+        self, session: Session, queue: str, client: Client, prefetch: int = 0, no_ack: bool = False, channel: int = 1,
+        exclusive: bool = False, shared: int = 0, arguments: tuple[Argument, ...] = (),
+    ) -> tuple[Partition, Queue, int]:  # fmt: skip
+        return self.broker.consume(
+            session, channel, client, queue, "tag", no_ack, exclusive, prefetch, shared, arguments
+        )
+
+    def ack(self, session: Session, consumer: tuple[Partition, Queue, int], *message_ids: int) -> None:
+        partition, queue, consumer_id = consumer
+        ranges = tuple((message_id, message_id) for message_id in message_ids)
+        partition.append(session.actor, Acked(queue.vhost, queue.name, consumer_id, ranges))
+
+    def nack(
+        self, session: Session, consumer: tuple[Partition, Queue, int], *message_ids: int, requeue: bool = False
+    ) -> None:
+        partition, queue, consumer_id = consumer
+        ranges = tuple((message_id, message_id) for message_id in message_ids)
+        partition.append(session.actor, Nacked(queue.vhost, queue.name, consumer_id, ranges, requeue, "nack"))
+
+    def fetch(self, session: Session, queue: str, no_ack: bool = True) -> Published | None:
+        client = Client()
+        self.broker.fetch(session, 1, client, queue, no_ack)
+        self.settle()
+        return client.messages[0] if client.messages else None
+
+    # -- time and durability ------------------------------------------------------------------------------------------
+
+    def settle(self) -> None:
+        """Effects out, letters forwarded, everything durable and what follows from that too."""
+
+        async def settled() -> None:
+            for _ in range(20):
+                durable = asyncio.get_running_loop().create_future()
+                self.broker.end_of_turn()
+                self.broker.when_durable(lambda future=durable: future.set_result(None))  # type: ignore[misc]
+                await durable
+                if self.broker.turns.at_rest:
+                    return
+            raise AssertionError("the broker does not come to rest")
+
+        self.loop.run_until_complete(settled())
+
+    def pass_time(self, milliseconds: int) -> None:
+        self.now_ms += milliseconds
+        self.in_loop(self.broker.turns.time_passed)
+        self.settle()
+
+    def digests(self) -> list[str]:
+        return [partition.machine.digest() for partition in self.broker.partitions]
+
+    def queue(self, name: str, vhost: str = "/") -> Queue:
+        queue = self.broker.queue(vhost, name)
+        assert queue is not None, f"no queue {name}"
+        return queue
+
+    def ready(self, name: str) -> list[bytes]:
+        """Bodies in the queue, in delivery order, without taking them."""
+        queue = self.queue(name)
+        projector = self.broker.partition_for(queue.vhost, name).projector
+        return [projector.message(queue.queue_id, message_id).body for message_id in queue.ready_ids()]
+
+
+def refusal(error: type[AmqpError], text: str) -> Any:
+    """`with refusal(NotFound, "no queue 'q' in vhost '/'"):` the exact text."""
+    import re
+
+    return pytest.raises(error, match=f"^{re.escape(text)}$")

@@ -1,0 +1,266 @@
+"""A trial: clients publish and consume through a fault, everything is drained, and the account is judged.
+
+    trial = Trial(nodes, seed)
+    await trial.run(fault)        fault(trial): done while clients publish (confirms) and consume (manual acks)
+
+What must hold is in tests/system/durability/ledger.py, and more than there: a node delivers only what is durable, so
+whatever comes a second time has the redelivered flag, also after a crash. Then all nodes and a plain fold of the topics
+agree on the digest of every partition.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import aio_pika
+import httpx
+
+from tests.support.kafka.nodes import Nodes, api
+from tests.system.durability.ledger import Ledger
+from tests.system.durability.load import ACCOUNTS, CONSUMED, QUEUES, TARGETS, Clients
+
+DEADLINE_SECONDS = 120
+PROGRESS = 400  # confirms, and acks, after which a load counts as going on
+
+
+@dataclass
+class Totals:
+    """Of all trials of a test module."""
+
+    trials: int = 0
+    confirmed: int = 0
+    lost: int = 0
+    unknown: int = 0
+    again: int = 0
+    longest_pause: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.trials} trials: {self.confirmed} confirmed, {self.lost} of them lost, {self.unknown} without an"
+            f" answer, {self.again} deliveries again (flagged), no confirm for {self.longest_pause:.1f} s at the most"
+        )
+
+
+class Trial:
+    def __init__(self, nodes: Nodes, seed: int) -> None:
+        self.nodes = nodes
+        self.ledger = Ledger(ACCOUNTS)
+        self.clients = Clients(self.ledger, seed, nodes=True)
+        self.random = self.clients.random
+        self.longest_pause = 0.0
+
+    async def run(self, fault: Callable[["Trial"], Awaitable[None]], totals: Totals) -> None:
+        await self.declare()
+        clients = self.clients
+        self.serve()
+        tasks = [asyncio.create_task(clients.consumer(name)) for name in CONSUMED]
+        tasks += [
+            asyncio.create_task(clients.publisher(number, exchange, key))
+            for number, (exchange, key) in enumerate(TARGETS)
+        ]
+        watch = asyncio.create_task(self.watch())
+        living = asyncio.create_task(self.live(fault))
+        try:
+            await asyncio.wait([living, *tasks], return_when=asyncio.FIRST_COMPLETED)
+            for task in tasks:
+                if task.done():
+                    await task  # a client that ends has failed
+            await living
+            clients.publishing = False
+            clients.orderly = True
+            await self.drained()
+        finally:
+            clients.ended = True
+            for task in (living, watch, *tasks):
+                task.cancel()
+            _, left = await asyncio.wait([living, watch, *tasks], timeout=30)
+            for task in left:
+                task.print_stack()
+            assert not left, f"{len(left)} clients do not end"
+        self.judge(totals)
+        await asyncio.to_thread(self.nodes.digests)
+        self.nodes.check_errors()
+
+    async def live(self, fault: Callable[["Trial"], Awaitable[None]]) -> None:
+        await self.progress()
+        await fault(self)
+        self.serve()
+        await self.progress()
+
+    def serve(self) -> None:
+        """Clients connect to the nodes that run now."""
+        self.clients.urls = [node.amqp_url for node in self.nodes.running.values()]
+
+    async def declare(self) -> None:
+        """The queues, made anew."""
+        first = next(iter(self.nodes.running.values()))
+        connection = await aio_pika.connect(first.amqp_url)
+        channel = await connection.channel()
+        for name in QUEUES:
+            await channel.queue_delete(name)
+        await connection.close()
+        await self.clients.declare(first.amqp_url)
+
+    async def progress(self) -> None:
+        """Until the load goes on: publishes are confirmed, and messages acked, in every account."""
+        ledger = self.ledger
+        before = {name: (len(each.expected), len(each.acked)) for name, each in ledger.queues.items()}
+        least = PROGRESS // len(before)
+
+        def going_on() -> bool:
+            return all(
+                len(each.expected) >= before[name][0] + least and len(each.acked) >= before[name][1] + least
+                for name, each in ledger.queues.items()
+            )
+
+        await self.until(going_on, "the load does not go on")
+
+    async def until(self, condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while not condition():
+            assert time.monotonic() < deadline, f"{what}:\n  {self.ledger.summary()}"
+            await asyncio.sleep(0.05)
+
+    async def watch(self) -> None:
+        """The longest time in which nothing was confirmed in one of the accounts, while it was published."""
+        seen: dict[str, tuple[int, float]] = {}
+        while True:
+            now = time.monotonic()
+            for name, account in self.ledger.queues.items():
+                count, since = seen.get(name, (-1, now))
+                if len(account.expected) != count or not self.clients.publishing:
+                    seen[name] = (len(account.expected), now)
+                self.longest_pause = max(self.longest_pause, now - since)
+            await asyncio.sleep(0.02)
+
+    async def drained(self) -> None:
+        """Until every confirmed message is acked, and the queues of every node are empty."""
+        accounts = self.ledger.queues.values()
+        await self.until(
+            lambda: not any(account.expected - account.acked for account in accounts), "confirmed and not acked"
+        )
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while left := await asyncio.to_thread(self.left):
+            assert time.monotonic() < deadline, left
+            await asyncio.sleep(0.1)
+
+    def left(self) -> list[str]:
+        """What is still in queues or on its way to others, by any node."""
+        found = []
+        for name, node in self.nodes.running.items():
+            try:
+                with api(node) as client:
+                    queues = client.get("/queues").raise_for_status().json()
+            except httpx.HTTPError as error:
+                found.append(f"{name}: {error}")
+                continue
+            found += [f"{name}: {each['name']} {each['messages']}" for each in queues if each.get("messages")]
+            if not {each["name"] for each in queues} >= QUEUES.keys():
+                found.append(f"{name}: not all queues are there")
+        return found
+
+    def judge(self, totals: Totals) -> None:
+        summary = f"{self.ledger.summary()}\n  longest pause {self.longest_pause:.1f} s"
+        print(summary)
+        accounts = self.ledger.queues.values()
+        totals.trials += 1
+        totals.confirmed += self.ledger.confirmed
+        totals.lost += sum(len(account.expected - account.acked) for account in accounts)
+        totals.unknown += self.ledger.unknown
+        totals.again += sum(account.delivered.total() - len(account.delivered) for account in accounts)
+        totals.longest_pause = max(totals.longest_pause, self.longest_pause)
+        wrong = self.ledger.judge()
+        assert not wrong, "\n".join([*wrong, summary])
+
+
+# -- faults -----------------------------------------------------------------------------------------------------------
+
+
+async def kill_a_node(trial: Trial) -> None:
+    """A node is killed, the others miss it, and it comes back."""
+    nodes = trial.nodes
+    name = trial.random.choice(list(nodes.running))
+    await asyncio.to_thread(nodes.kill, name)
+    trial.serve()
+    await trial.progress()
+    await asyncio.to_thread(nodes.start, name)
+
+
+async def kill_a_node_and_start_it_at_once(trial: Trial) -> None:
+    nodes = trial.nodes
+    name = trial.random.choice(list(nodes.running))
+    await asyncio.to_thread(nodes.kill, name)
+    await asyncio.to_thread(nodes.start, name)
+
+
+async def kill_each_kafka_node(trial: Trial) -> None:
+    """One after another, each when the one before is in sync again."""
+    kafka = trial.nodes.kafka
+    for number in list(kafka.processes):
+        await kill_a_kafka_node(trial, number)
+
+
+async def kill_a_kafka_node(trial: Trial, number: int = 0) -> None:
+    kafka = trial.nodes.kafka
+    number = number or trial.random.choice(list(kafka.processes))
+    await asyncio.to_thread(kafka.kill, number)
+    await trial.progress()
+    await asyncio.to_thread(kafka.start_node, number)
+    await asyncio.to_thread(kafka.wait_in_sync)
+
+
+async def restart_everything(trial: Trial) -> None:
+    """All at once, as when the power is cut."""
+    nodes = trial.nodes
+    names, numbers = list(nodes.running), list(nodes.kafka.processes)
+    trial.clients.urls = []
+    for name in names:
+        nodes.kill(name)
+    await asyncio.to_thread(nodes.kafka.stop)
+    for number in numbers:
+        await asyncio.to_thread(nodes.kafka.start_node, number, wait=False)
+    await asyncio.to_thread(nodes.kafka.wait)
+    for name in names:
+        await asyncio.to_thread(nodes.start, name)
+
+
+async def stand_still(trial: Trial) -> None:
+    """A node stands still for longer than the others wait for it."""
+    nodes = trial.nodes
+    name = trial.random.choice(list(nodes.running))
+    nodes.pause(name)
+    trial.clients.urls = [node.amqp_url for other, node in nodes.running.items() if other != name]
+    await asyncio.sleep(nodes.timeout + 2)
+    nodes.go_on(name)
+    await trial.until(lambda: declared_lost(nodes, name), f"{name} was not declared lost")
+
+
+def declared_lost(nodes: Nodes, name: str) -> bool:
+    return any("was declared lost" in line for line in nodes.running[name].errors)
+
+
+async def restart_kafka(trial: Trial) -> None:
+    """All of Kafka is away for longer than nodes wait for each other: nobody could have been heard."""
+    kafka = trial.nodes.kafka
+    numbers = list(kafka.processes)
+    await asyncio.to_thread(kafka.stop)
+    await asyncio.sleep(trial.nodes.timeout)
+    for number in numbers:
+        await asyncio.to_thread(kafka.start_node, number, wait=False)
+    await asyncio.to_thread(kafka.wait)
+    await trial.progress()
+    await asyncio.to_thread(kafka.wait_in_sync)
+
+
+async def slow_kafka(trial: Trial) -> None:
+    """Kafka's nodes answer in pulses, one after another, as those do whose disk is slow: each stands still for most of
+    some seconds."""
+    kafka = trial.nodes.kafka
+    for number in list(kafka.processes):
+        for _ in range(4):
+            kafka.pause(number)
+            await asyncio.sleep(trial.random.uniform(0.1, 0.8))
+            kafka.go_on(number)
+            await asyncio.sleep(0.1)
+    await asyncio.to_thread(kafka.wait_in_sync)

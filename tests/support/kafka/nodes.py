@@ -1,0 +1,147 @@
+"""Nodes of RewindMQ on one Kafka and one prefix, as processes of their own, and what tests ask of them.
+
+with Nodes(directory, kafka, "prefix") as nodes:
+    north = nodes.start("north"); south = nodes.start("south")
+    nodes.digests()         asks every node that runs for its digests, folds the topics plainly, and compares all
+"""
+
+import itertools
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import pika
+from pika import BlockingConnection
+
+from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.schemas.events import BROKER, CheckpointAsked, Checkpointed
+from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.producers import ordered_producer
+from tests.support.running import RunningBroker
+
+SECONDS = 60
+PREFIXES = itertools.count(1)
+NEVER = 600  # seconds: a node timeout that no test waits for
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+def connect(node: RunningBroker, user: str = "guest", password: str = "guest", vhost: str = "/") -> BlockingConnection:
+    credentials = pika.PlainCredentials(user, password)
+    return BlockingConnection(pika.ConnectionParameters(node.host, node.amqp_port, vhost, credentials))
+
+
+def api(node: RunningBroker) -> httpx.Client:
+    return httpx.Client(base_url=f"{node.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=SECONDS)
+
+
+class Nodes:
+    """Each node's data directory is found by its name: a node that is started again goes on where it was. All are
+    stopped at the end, and must end cleanly, unless they were ended before."""
+
+    def __init__(self, directory: Path, kafka: KafkaCluster, prefix: str = "", timeout: int = 3) -> None:
+        self.directory = directory
+        self.kafka = kafka
+        self.prefix = prefix or f"nodes-{next(PREFIXES)}"
+        self.timeout = timeout
+        self.running: dict[str, RunningBroker] = {}
+        self.ended: list[RunningBroker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for name in list(self.running):
+            if kind is None:
+                self.stop(name)
+            else:
+                self.kill(name)
+        if kind is None:
+            self.check_errors()
+
+    def start(self, name: str, bootstrap: str = "", data: str = "") -> RunningBroker:
+        """`bootstrap`: another way to the same Kafka (a proxy's)."""
+        node = RunningBroker(self.directory / (data or name), *self.options(name, bootstrap))
+        self.running[name] = node
+        return node
+
+    def options(self, name: str, bootstrap: str = "") -> tuple[str, ...]:
+        return (
+            "--kafka", bootstrap or self.kafka.bootstrap, "--kafka-prefix", self.prefix, "--node", name,
+            "--node-timeout", str(self.timeout),
+        )  # fmt: skip
+
+    def stop(self, name: str) -> None:
+        node = self.running.pop(name)
+        self.ended.append(node)
+        code = node.stop()
+        assert code == 0, f"{name} ended with {code}: {''.join(node.errors)}"
+
+    def kill(self, name: str) -> None:
+        node = self.running.pop(name)
+        self.ended.append(node)
+        node.kill()
+
+    def pause(self, name: str) -> None:
+        self.running[name].process.send_signal(signal.SIGSTOP)
+
+    def go_on(self, name: str) -> None:
+        self.running[name].process.send_signal(signal.SIGCONT)
+
+    def check_errors(self) -> None:
+        """No node has met a defect of its own."""
+        for node in (*self.ended, *self.running.values()):
+            assert "Traceback" not in "".join(node.errors), "".join(node.errors)
+
+    # -- what all nodes must agree on ---------------------------------------------------------------------------------
+
+    def digests(self) -> dict[str, str]:
+        """By partition: the digest of the state that all nodes that run have at one offset, and a plain fold of the
+        topic, too."""
+        log = KafkaLogReader(self.kafka.bootstrap, self.prefix)
+        encoder = FramedEncoder()
+        producer = ordered_producer(self.kafka.bootstrap)
+        agreed = {}
+        for number, partition in enumerate(log.queues):
+            at: list[int] = []
+            producer.produce(
+                f"{self.prefix}.queues", encoder.encode(encoder.prefix(0, BROKER), CheckpointAsked()), partition=number,
+                on_delivery=lambda error, message, at=at: at.append(message.offset()) if error is None else None,
+            )  # fmt: skip
+            assert producer.flush(SECONDS) == 0
+            (asked,) = at
+            claims: dict[str, str] = {}
+            deadline = time.monotonic() + SECONDS
+            while claims.keys() != self.running.keys():
+                assert time.monotonic() < deadline, f"{partition.name}: only {sorted(claims)} claim what they believe"
+                time.sleep(0.05)
+                claims = self._claims(partition, asked)
+            machine = Machine(partition.name)
+            fold(machine, partition, asked + 1)
+            assert machine.next_offset == asked + 1
+            machine.validate()
+            claims["a plain fold"] = machine.digest()
+            assert len(set(claims.values())) == 1, f"{partition.name} at {asked}: {claims}"
+            agreed[partition.name] = machine.digest()
+        return agreed
+
+    def _claims(self, partition: Any, asked: int) -> dict[str, str]:
+        decode = FramedDecoder().decode
+        found = {}
+        for block in partition.read(asked + 1):
+            for record in block.records:
+                event = decode(record)[2]
+                if isinstance(event, Checkpointed) and event.offset == asked:
+                    found[event.node] = event.digest
+        return found

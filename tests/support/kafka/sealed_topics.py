@@ -1,0 +1,109 @@
+"""Topics of a history that is sealed, and copies of them with something changed: what somebody can do who owns Kafka.
+
+    place = sealed_history(kafka, "true", key)          1,000 events in queues-0, in stretches of some 300
+    with forged(place) as copy: copy.queues[4:6] = copy.queues[5:3:-1]         a copy under another prefix, each record
+                                                                               at its offset, with its time
+
+The copy's topics take the times of who writes (CreateTime), so that a record's time can be what it was.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.in_topic import in_topics
+from rewindmq.engine.log.seals.seal import Stored, fingerprint
+from rewindmq.schemas.codec import Encoder
+from rewindmq.schemas.events import Actor, Event, Purged, VhostCreated
+from rewindmq.schemas.single_object import wrap
+from tests.support.kafka.producers import ordered_producer
+
+SECONDS = 30
+RECORDS = 1_000
+START_MS = 1_763_694_000_000
+KEY = Ed25519PrivateKey.generate()
+KEYS = {fingerprint(KEY.public_key()): KEY.public_key()}
+PRIVATE_PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+PUBLIC_PEM = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+@dataclass(slots=True)
+class Topics:
+    """(timestamp, value) of each record."""
+
+    bootstrap: str
+    prefix: str
+    metadata: list[tuple[int, bytes]]
+    queues: list[tuple[int, bytes]]
+    chain: list[tuple[int, bytes]]
+    prints: list[tuple[int, bytes]] = field(default_factory=list)
+
+    @property
+    def log(self) -> KafkaLogReader:
+        return KafkaLogReader(self.bootstrap, self.prefix)
+
+    def write(self) -> None:
+        settings = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "retention.bytes": "-1"}
+        names = [f"{self.prefix}.{name}" for name in ("metadata", "queues", "nodes", "chain")]
+        if not self.chain:
+            names.pop()
+        admin = AdminClient({"bootstrap.servers": self.bootstrap})
+        topics = [NewTopic(name, 1 + name.endswith("chain"), 1, config=settings) for name in names]
+        for future in admin.create_topics(topics).values():
+            future.result(SECONDS)
+        self.append("metadata", self.metadata)
+        self.append("queues", self.queues)
+        self.append("chain", self.chain)
+        if self.chain:
+            self.append("chain", self.prints, 1)
+
+    def append(self, topic: str, records: list[tuple[int, bytes]], number: int = 0) -> None:
+        producer = ordered_producer(self.bootstrap)
+        for timestamp_ms, value in records:
+            producer.produce(f"{self.prefix}.{topic}", value, b"", number, timestamp=timestamp_ms)
+        assert producer.flush(SECONDS) == 0
+
+
+def event(number: int, what: Event) -> tuple[int, bytes]:
+    encoder = Encoder()
+    at = START_MS + number
+    return at, wrap(encoder.encode(encoder.prefix(at, Actor("ann", 7)), what))
+
+
+def purge(number: int) -> tuple[int, bytes]:
+    return event(number, Purged("/", f"queue {number}"))
+
+
+def history(bootstrap: str) -> Topics:
+    """Topics of a new prefix, which nobody has sealed."""
+    topics = Topics(bootstrap, f"sealed-{uuid.uuid4().hex[:12]}", [], [], [])
+    topics.metadata = [event(0, VhostCreated("/"))]
+    topics.queues = [purge(number) for number in range(RECORDS)]
+    topics.write()
+    return topics
+
+
+def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: object) -> list[Stored]:
+    new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]  # type: ignore[arg-type]
+    log = topics.log
+    chain, prints = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))
+    topics.chain = [(START_MS, record) for block in chain for record in block.records]
+    topics.prints = [(START_MS, record) for block in prints for record in block.records]
+    return new
+
+
+@contextmanager
+def forged(original: Topics) -> Iterator[Topics]:
+    """A copy, to be changed; what it is at the end is written to topics of its own."""
+    prefix = f"forged-{uuid.uuid4().hex[:12]}"
+    parts = (original.metadata, original.queues, original.chain, original.prints)
+    copy = Topics(original.bootstrap, prefix, *([*part] for part in parts))
+    yield copy
+    copy.write()

@@ -1,0 +1,44 @@
+"""Debian's RabbitMQ with its management plugin, as a process of its own."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+
+from tests.bench.peers import RABBITMQ, Broker, wait_for_amqp
+from tests.support.running import free_port, start_process
+
+PLUGINS = RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*")
+INSTALLED = RABBITMQ.exists() and any(PLUGINS)
+NOT_INSTALLED = "Debian's package rabbitmq-server, with its management plugin, is not installed"
+
+
+def start_management(home: Path, seconds: float = 60) -> Broker:
+    """Ready when the management API answers."""
+    port, http_port, dist = free_port(), free_port(), free_port()
+    (home / "plugins").write_text("[rabbitmq_management].\n")
+    (home / "rabbit.conf").write_text(
+        f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
+    )
+    env = {
+        "PATH": os.environ["PATH"], "HOME": str(home), "RABBITMQ_NODENAME": f"shapes{port}@localhost",
+        "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(dist),
+        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"), "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"), "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"), "RABBITMQ_CONFIG_FILE": str(home / "rabbit.conf"),
+    }  # fmt: skip
+    with open(home / "out", "ab") as out:
+        process = start_process([str(RABBITMQ)], env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
+    broker = Broker("RabbitMQ", port, process, home, http_port)
+    wait_for_amqp(port, process, seconds)
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        try:
+            httpx.get(f"http://127.0.0.1:{http_port}/api/overview", auth=("guest", "guest"), trust_env=False)
+            return broker
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    broker.stop()
+    raise RuntimeError("the management API did not answer")

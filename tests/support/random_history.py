@@ -1,0 +1,250 @@
+"""Seeded random histories, denser than hypothesis makes them: most events make sense, because the generator looks at a
+machine that folds along. The same seed gives the same history under any PYTHONHASHSEED.
+
+    python -m tests.support.random_history SEED EVENTS     prints the digest after folding (a test runs it so)
+"""
+
+import random
+import sys
+from collections.abc import Iterator
+
+from rewindmq.projections.machine.data.consumer import Consumer
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.events import (
+    BROKER,
+    Acked,
+    Actor,
+    BrokerStarted,
+    Checkpointed,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Credited,
+    DeadLettersForwarded,
+    Event,
+    Fetched,
+    GlobalPrefetchSet,
+    MachineUpgraded,
+    Nacked,
+    NodeLost,
+    Origin,
+    Policy,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    SessionClosed,
+    Tick,
+)
+from tests.support.events_for_tests import START_MS, VHOST, arguments, policy, route
+
+DELAYS = "amq.delayed.x"
+NAMES = ("a", "b", "c", "d", DELAYS)
+Step = tuple[int, int, Actor, Event]  # offset, timestamp_ms, actor, event
+
+
+class History:
+    """An endless history. `machine` is the fold of what it gave out."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.machine = Machine("queues-0")
+        self.effects: list[Effect] = []  # of the last step
+        self.now_ms = START_MS
+        self.offset = 0
+        self.number = 0  # of the last consumer
+        self.sequence = 0
+        self.epochs = {1: 1, 2: 1, 3: 2}  # of the nodes through which sessions 1 to 3 come
+        self.last_epoch = 2
+
+    def steps(self, count: int) -> Iterator[Step]:
+        for _ in range(count):
+            event, session = self._event()
+            self.now_ms += self.dice.choice((0, 0, 0, 1, 1, 2, 5, 30)) if self.dice.random() < 0.5 else 0
+            self.now_ms += 700 if self.dice.random() < 0.005 else 0  # for the age of a stream's messages
+            step = (self.offset, self.now_ms, Actor("guest", session) if session else BROKER, event)
+            self.effects = []
+            self.machine.apply(*step, self.effects)
+            self.offset += self.dice.choice((1, 1, 1, 2))  # Kafka has gaps
+            yield step
+
+    def _session(self, number: int) -> int:
+        return self.epochs[number] << 24 | number
+
+    def _some_session(self) -> int:
+        return self._session(self.dice.randint(1, 3))
+
+    def _event(self) -> tuple[Event, int]:
+        dice = self.dice
+        lost = [number for number, epoch in self.epochs.items() if epoch in self.machine.lost_epochs]
+        if lost and dice.random() < 0.1:  # the node is back; until then it does not know that it is lost
+            self.last_epoch += 1
+            self.epochs |= dict.fromkeys(lost, self.last_epoch)
+        if self.machine.machine_version < MACHINE_VERSION and dice.random() < 0.05:
+            return MachineUpgraded(dice.randint(self.machine.machine_version + 1, MACHINE_VERSION)), 0
+        missing = [name for name in NAMES if self.machine.queue(VHOST, name) is None]
+        if missing and dice.random() < 0.3:
+            return self._declare(dice.choice(missing))
+        holders = [h for q in self.machine.queues() for h in q.holders.values() if h.held]
+        throw = dice.random()
+        if throw < 0.38:
+            return self._publish()
+        if throw < 0.72 and holders:
+            return self._settle(dice.choice(holders))
+        if throw < 0.84:
+            return self._consume()
+        if throw < 0.88:
+            number = dice.choice((901, 902, 903))
+            return Fetched(VHOST, dice.choice(NAMES), number, 1, dice.random() < 0.4), self._session(number % 3 + 1)
+        if throw < 0.92:
+            return self._consumer_event()
+        if throw < 0.95:
+            return PolicyApplied(VHOST, dice.choice(NAMES), self._policy(), self._policy()), 0
+        return self._rare()
+
+    def _settings(self) -> dict[str, object]:
+        dice = self.dice
+        keys: dict[str, object] = {}
+        for key, chance, values in (
+            ("max_length", 0.4, (0, 1, 3, 6, 10)),
+            ("max_length_bytes", 0.2, (5, 20, 40)),
+            ("overflow", 0.5, ("drop-head", "reject-publish", "reject-publish", "reject-publish-dlx")),
+            ("message_ttl", 0.2, (0, 2, 20, 60)),
+            ("expires", 0.1, (30, 80)),
+            ("dead_letter_exchange", 0.5, ("dlx",)),
+            ("dead_letter_routing_key", 0.2, ("dead",)),
+            ("dead_letter_strategy", 0.5, ("at-least-once",)),
+            ("delivery_limit", 0.4, (-1, 0, 1, 2, 5_000)),
+            ("delayed_retry_type", 0.3, ("all", "failed", "returned", "disabled")),
+            ("delayed_retry_min", 0.4, (0, 1, 4)),
+            ("delayed_retry_max", 0.2, (2, 6)),
+            ("max_age", 0.2, ("1s", "2s")),
+        ):
+            if dice.random() < chance:
+                keys[key] = dice.choice(values)
+        return keys
+
+    def _policy(self) -> Policy | None:
+        return policy("p", self.offset, **self._settings()) if self.dice.random() < 0.6 else None
+
+    def _declare(self, name: str) -> tuple[Event, int]:
+        dice = self.dice
+        types = ("classic", "classic", "quorum", "quorum", "quorum", "stream")
+        type = "delayed" if name == DELAYS else dice.choice(types)
+        durable, exclusive, auto_delete = dice.random() < 0.8, dice.random() < 0.1, dice.random() < 0.2
+        session = self._some_session()
+        owner = session if exclusive else 0
+        asked = self._settings() if dice.random() < 0.5 else {}
+        if type == "classic" and dice.random() < 0.4:
+            asked["max_priority"] = dice.choice((0, 1, 3, 255))
+        if dice.random() < 0.3:
+            asked["single_active_consumer"] = dice.random() < 0.8
+        given = arguments(asked)
+        semantics = dice.choice(("rabbitmq-3.13", "rabbitmq-4.3"))
+        event = QueueDeclared(
+            VHOST, name, type, durable, exclusive, auto_delete, owner, given, semantics, self._policy(), self._policy()
+        )  # fmt: skip
+        return event, session
+
+    def _publish(self) -> tuple[Event, int]:
+        dice = self.dice
+        names = sorted(dice.sample(NAMES, dice.choice((1, 1, 1, 2, 3))))
+        expiration = dice.choice((None, None, None, 0, 3, 40))
+        origin = None
+        if dice.random() < 0.1:
+            self.sequence += dice.choice((0, 1))
+            origin = Origin(VHOST, "elsewhere", 5, 55, "expired", self.sequence)
+        elif dice.random() < 0.15:
+            origin = self._restored()
+        size, persistent = dice.randint(0, 12), dice.random() < 0.7
+        priority = dice.choice((None, 0, 1, 2, 5, 255))
+        event = Published(route(*names), b"", expiration, priority, persistent, origin, None, b"", size)
+        return event, self._session(1)
+
+    def _restored(self) -> Origin:
+        """What a restoration says of a message: it may have been flagged by a crash without a delivery that counts, or
+        be of a classic queue, which counts none."""
+        dice = self.dice
+        name, message_id = dice.choice(("undo purge", "undo delete")), dice.randint(1, 200)
+        flagged = dice.random() < 0.6
+        count = dice.choice((0, 0, 1, 3, 5_000, 1 << 40)) if flagged else 0
+        return Origin(VHOST, "elsewhere", 5, message_id, "restored", message_id, name, count, flagged)
+
+    def _settle(self, holder: Consumer) -> tuple[Event, int]:
+        dice = self.dice
+        ids = sorted(holder.held)
+        count = dice.choice((1, 1, 2, len(ids)))
+        chosen = sorted(dice.sample(ids, min(count, len(ids))))
+        ranges = []
+        for message_id in chosen:
+            if ranges and ranges[-1][1] == message_id - 1:
+                ranges[-1] = (ranges[-1][0], message_id)
+            else:
+                ranges.append((message_id, message_id))
+        if dice.random() < 0.05:
+            ranges[-1] = (ranges[-1][0], ranges[-1][1] + dice.choice((1, 5, 10**12)))
+        name = holder.queue.name
+        if dice.random() < 0.4:
+            return Acked(VHOST, name, holder.consumer, tuple(ranges)), holder.session
+        method = dice.choice(("nack", "reject", "recover"))
+        return Nacked(VHOST, name, holder.consumer, tuple(ranges), dice.random() < 0.75, method), holder.session
+
+    def _consume(self) -> tuple[Event, int]:
+        dice = self.dice
+        if dice.random() < 0.2:
+            session = self._some_session()
+            return GlobalPrefetchSet(session, dice.randint(1, 2), dice.choice((0, 1, 2, 5))), session
+        self.number += 1
+        event = ConsumerAttached(
+            VHOST, dice.choice(NAMES), self.number, dice.randint(1, 2), f"t{self.number}", dice.random() < 0.25,
+            dice.random() < 0.1,
+            dice.choice((0, 1, 2, 5)), dice.choice((0, 1, 4)), dice.choice((0, 0, 1, 3)), dice.choice((0, 0, 0, 7, -1)),
+            (),
+        )  # fmt: skip
+        return event, self._some_session()
+
+    def _consumer_event(self) -> tuple[Event, int]:
+        attached = [h for q in self.machine.queues() for h in q.holders.values() if h.attached]
+        if not attached:
+            return Tick(), 0
+        consumer = self.dice.choice(attached)
+        if self.dice.random() < 0.5:
+            return ConsumerCancelled(VHOST, consumer.queue.name, consumer.consumer), consumer.session
+        credit = self.dice.randint(0, 4)
+        return Credited(VHOST, consumer.queue.name, consumer.consumer, credit), consumer.session
+
+    def _rare(self) -> tuple[Event, int]:
+        dice = self.dice
+        name = dice.choice(NAMES)
+        waiting = list(self.machine.outboxes())
+        throw = dice.random()
+        if throw < 0.35 and waiting:
+            queue = dice.choice(waiting)
+            sequence = dice.choice(sorted(queue.outbox))
+            return DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence), 0
+        if throw < 0.6:
+            session = self._some_session()
+            return SessionClosed(session, dice.choice((0, 1, 2))), session
+        if throw < 0.7:
+            return Purged(VHOST, name), self._some_session()
+        if throw < 0.8:
+            return QueueDeleted(VHOST, name, dice.random() < 0.3, dice.random() < 0.3), self._some_session()
+        if throw < 0.85:
+            return BrokerStarted("n", "1", 1, dice.random() < 0.6), 0
+        if throw < 0.88:
+            return NodeLost("n", dice.choice(sorted(self.epochs.values())), "lapsed"), 0
+        if throw < 0.91:
+            return Checkpointed(self.offset - 1, ""), 0
+        return Tick(), 0
+
+
+def main() -> None:
+    history = History(int(sys.argv[1]))
+    for _ in history.steps(int(sys.argv[2])):
+        pass
+    print(history.machine.digest())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""A broker in a process of its own, as an operator starts it, on free ports."""
+
+import ctypes
+import itertools
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 30
+# Ports below those that the system gives to clients, and others for each process of a test run, so that nobody takes
+# one between our asking and its use.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+_FIRST = 10_000 + _WORKER * 3_500
+PORTS = itertools.cycle((*range(_FIRST + os.getpid() % 150 * 20, _FIRST + 3_500), *range(_FIRST, _FIRST + 3_000)))
+
+
+# Linux ends a child with the *thread* that started it (PR_SET_PDEATHSIG), so one thread that lives as long as the test
+# run starts them all.
+_starter = ThreadPoolExecutor(1, thread_name_prefix="starter")
+# Loaded here: between fork and exec the loader's lock may be held for ever, by a thread that the child does not have.
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
+
+
+def start_process(command: list[str], **how: Any) -> "subprocess.Popen[Any]":
+    """A process that is killed when the test run ends, however that ends."""
+
+    def die_with_parent() -> None:
+        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    return _starter.submit(subprocess.Popen, command, preexec_fn=die_with_parent, **how).result()
+
+
+def free_port() -> int:
+    """A free port on loopback."""
+    for port in PORTS:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("no free port")
+
+
+class RunningBroker:
+    """A broker process that is ready. What it writes to stderr is kept in `errors`."""
+
+    program: tuple[str, ...] = ("-m", "rewindmq.engine")
+
+    def __init__(self, data: Path, *options: str) -> None:
+        self.data = data
+        self.host = "127.0.0.1"
+        self.amqp_port = free_port()
+        self.http_port = free_port()
+        self.errors: list[str] = []
+        self.process = start_process(
+            self.command([
+                sys.executable, *self.program, "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
+                str(self.http_port), *options,
+            ]),
+            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read_errors, daemon=True)
+        self._reader.start()
+        assert self.process.stdout is not None
+        timer = threading.Timer(START_SECONDS, self.process.kill)
+        timer.start()
+        self.ready_line = self.process.stdout.readline()
+        timer.cancel()
+        if not self.ready_line:
+            self.process.wait()
+            self._reader.join()
+            raise AssertionError(f"the broker ended with {self.process.returncode}: {''.join(self.errors)}")
+
+    def command(self, command: list[str]) -> list[str]:
+        """How the command is started: as it is."""
+        return command
+
+    @property
+    def amqp_url(self) -> str:
+        return f"amqp://guest:guest@{self.host}:{self.amqp_port}/"
+
+    @property
+    def http_url(self) -> str:
+        return f"http://{self.host}:{self.http_port}"
+
+    def stop(self) -> int:
+        """End it as an operator does (SIGTERM); its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self._ended()
+
+    def kill(self) -> int:
+        """End it as a power cut does."""
+        self.process.kill()
+        return self._ended()
+
+    def _ended(self) -> int:
+        try:
+            code = self.process.wait(timeout=30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"the broker did not stop: {''.join(self.errors)}") from None
+        self._reader.join()
+        for pipe in (self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+        return code
+
+    def _read_errors(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.errors.append(line)

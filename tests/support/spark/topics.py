@@ -1,0 +1,117 @@
+"""The topics of a history in a real Kafka, for tests: copied from an embedded log, or written event by event.
+
+They are as RewindMQ makes them, but that whoever writes says the time (CreateTime): so a history can have the same
+times in both logs.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import (  # fmt: skip
+    Acked,
+    Actor,
+    Argument,
+    ConsumerAttached,
+    Event,
+    Published,
+    QueueDeclared,
+    Route,
+)
+from rewindmq.schemas.single_object import wrap
+from rewindmq.spark_replay.location.log import InKafka
+from tests.support.kafka.producers import ordered_producer
+from tests.support.spark.histories import ANN, START_MS
+
+SECONDS = 60
+FOR_EVER = {"message.timestamp.type": "CreateTime", "retention.ms": "-1", "retention.bytes": "-1"}
+
+
+def make_topics(bootstrap: str, prefix: str, partitions: int, settings: Mapping[str, str] = FOR_EVER) -> InKafka:
+    place = InKafka(bootstrap, prefix)
+    counts = {place.metadata: 1, place.queues: partitions, f"{prefix}.nodes": 1}
+    topics = [NewTopic(name, count, 1, config={**FOR_EVER, **settings}) for name, count in counts.items()]
+    admin = AdminClient({"bootstrap.servers": bootstrap})  # it must live until the answers are there
+    for future in admin.create_topics(topics).values():
+        future.result(SECONDS)
+    return place
+
+
+class Writer:
+    """Appends to the topics. `settings` are librdkafka's."""
+
+    def __init__(self, place: InKafka, **settings: str) -> None:
+        self.place = place
+        self.producer = ordered_producer(place.bootstrap, **settings)
+        self.encoder = Encoder()
+        self.copied: dict[str, int] = {}
+
+    def event(self, number: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
+        self.record(self.place.queues, number, timestamp_ms, self.encoder.encode(
+            self.encoder.prefix(timestamp_ms, actor), event
+        ))  # fmt: skip
+
+    def record(self, topic: str, number: int, timestamp_ms: int, record: bytes) -> None:
+        self.value(topic, number, timestamp_ms, wrap(record))
+
+    def value(self, topic: str, number: int, timestamp_ms: int, value: bytes | None) -> None:
+        while True:
+            try:
+                self.producer.produce(topic, value, b"", number, timestamp=timestamp_ms)
+                return
+            except BufferError:
+                self.producer.poll(0.1)
+
+    def flush(self) -> None:
+        assert self.producer.flush(SECONDS) == 0
+
+    def copy(self, data: Path, share: float = 1.0) -> None:
+        """What stands in the embedded log, up to this share of each partition, and is not copied yet: each record under
+        the time of its envelope and (in topics that were empty) the same offset."""
+        log = EmbeddedLogReader(data)
+        time_of = Decoder().timestamp_ms
+        for partition in log.partitions:
+            topic = self.place.metadata if partition.name == log.metadata.name else self.place.queues
+            start, end = self.copied.get(partition.name, 0), int(partition.next_offset * share)
+            for block in partition.read(start, end):
+                for offset, record in enumerate(block.records, block.first_offset):
+                    if start <= offset < end:
+                        self.record(topic, int(partition.name.rpartition("-")[2]), time_of(record), record)
+            self.copied[partition.name] = end
+        self.flush()
+
+
+def published(body: bytes, queue: str = "orders") -> Published:
+    route = Route("/", "", queue, (queue,))
+    return Published(route, b"\x10\x00\x02", None, None, True, None, None, body, len(body))
+
+
+def write_gaps(place: InKafka) -> None:
+    """A history of one queue partition with ends of transactions in it, which take offsets (1, 4, 6, 10, 13, 15), with
+    an aborted transaction (what was appended was appended), and with values that are no events."""
+    writer = Writer(place, **{"transactional.id": place.prefix})
+    producer = writer.producer
+    producer.init_transactions()
+    times = iter(range(START_MS, START_MS + 100))
+
+    def append(*events: Event | bytes | None, ends: Callable[[], None] = producer.commit_transaction) -> None:
+        producer.begin_transaction()
+        for event in events:
+            if event is None or isinstance(event, bytes):
+                writer.value(place.queues, 0, next(times), event)
+            else:
+                writer.event(0, next(times), ANN, event)
+        writer.flush()  # an abort throws away what was not sent
+        ends()
+
+    limit = (Argument("x-max-length", "signedint", 3),)
+    append(QueueDeclared("/", "orders", "classic", True, False, False, 0, limit, "rabbitmq-3.13", None, None))
+    append(published(b"at 2"), published(b"at 3"))  # 4: the end of the transaction
+    append(published(b"at 5"), ends=producer.abort_transaction)
+    append(b"no event", None, b"\xc3\x01" + bytes(8) + b"of an unknown schema")  # 7, 8, 9
+    attached = ConsumerAttached("/", "orders", 100, 1, "", False, False, 2, 0, 0, 0, ())
+    append(attached, Acked("/", "orders", 100, ((2, 3),)))
+    append(published(b"at 14"))

@@ -1,0 +1,75 @@
+"""Hypothesis strategies for every event of history, built from the fields' types: a new event class has one at once.
+
+    from tests.support.strategies import EVENTS, actors, events, timestamps
+
+Values are anything that the schema has room for, sensible or not (`body_size` always agrees with the rest, being no
+field of the schema). `plain` makes events comparable, as routes are compared by identity.
+"""
+
+import dataclasses
+from typing import Any, get_type_hints
+
+from hypothesis import strategies as st
+
+from rewindmq.schemas.events import EVENT_TYPES, Actor, Argument, Encryption, Event, Origin, Policy, Published, Route
+
+longs = st.one_of(st.integers(0, 300), st.integers(-(2**63), 2**63 - 1))
+texts = st.one_of(st.sampled_from(["", "/", "orders", "naïve ✈"]), st.text(max_size=80))
+blobs = st.one_of(st.binary(max_size=100), st.binary(min_size=1, max_size=4).map(lambda some: some * 8000))
+timestamps = st.one_of(st.integers(1_600_000_000_000, 2_000_000_000_000), longs)
+_ranges = st.lists(st.tuples(longs, longs), max_size=4).map(tuple)
+_names = st.lists(texts, max_size=4).map(tuple)
+
+_BY_NAME = {
+    "method": st.sampled_from(["nack", "reject", "recover"]),
+    "reason": st.sampled_from(["expired", "rejected", "maxlen", "delivery_limit"]) | texts,
+    "destination_type": st.sampled_from(["queue", "exchange"]),
+}
+
+
+def _of(cls: type) -> st.SearchStrategy[Any]:
+    hints = get_type_hints(cls)
+    return st.builds(cls, **{name: _BY_NAME.get(name, _BY_TYPE.get(hint)) for name, hint in hints.items()})
+
+
+_BY_TYPE: dict[Any, st.SearchStrategy[Any]] = {
+    int: longs,
+    str: texts,
+    bytes: blobs,
+    bool: st.booleans(),
+    int | None: st.none() | longs,
+    tuple[str, ...]: _names,
+    tuple[tuple[int, int], ...]: _ranges,
+    tuple[tuple[str, int], ...]: st.lists(st.tuples(texts, longs), max_size=4).map(tuple),
+    None | bool | int | float | str | bytes: st.one_of(
+        st.none(), st.booleans(), longs, st.floats(allow_nan=False), texts, st.binary(max_size=20)
+    ),
+}
+actors = _of(Actor)
+routes = _of(Route)
+arguments = _of(Argument)
+policies = _of(Policy)
+origins = _of(Origin)
+encryptions = _of(Encryption)
+_BY_TYPE |= {
+    Route: routes,
+    Policy | None: st.none() | policies,
+    Origin | None: st.none() | origins,
+    Encryption | None: st.none() | encryptions,
+    tuple[Argument, ...]: st.lists(arguments, max_size=4).map(tuple),
+}
+
+
+def _with_true_size(message: Published) -> Published:
+    size = len(message.body) if message.encryption is None else message.encryption.plain_size
+    return dataclasses.replace(message, body_size=size)
+
+
+EVENTS: dict[type[Event], st.SearchStrategy[Any]] = {cls: _of(cls) for cls in EVENT_TYPES}
+EVENTS[Published] = EVENTS[Published].map(_with_true_size)
+events = st.one_of(list(EVENTS.values()))
+
+
+def plain(event: Any) -> tuple[Any, ...]:
+    """The event as nested tuples, type and all, with 1 and True and 1.0 told apart."""
+    return (type(event).__name__, repr(event))

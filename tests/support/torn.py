@@ -1,0 +1,272 @@
+"""What a power cut or a bad disk leaves of a log, from a seed, and what opening it must make of that.
+
+    python -m tests.support.torn 10000            # so many seeds from 0 on; prints what became of each kind of damage
+
+A partition is written, with the last block not synced, or all. Then one of these happens:
+
+    torn         sectors (512 or 4,096 bytes) of the last block are zeros, or missing from some byte on
+    older        sectors of the last block hold what stood elsewhere in the file, or there in a former life of the file
+    stale        a whole block of this file, or of a former life of it, stands in the place of the last one
+    misdirected  a block of another partition or another segment stands there, or over an earlier block
+    flipped      one bit, anywhere in what was durable
+
+What must come of it: the records are those that were written, in their order, from the first to the last durable one
+(and maybe those of the block that was not synced); or the log is refused, with file and offset. Never another record,
+never one twice. After a torn or older block it must open. What readers see beside it is the same.
+"""
+
+import random
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rewindmq.engine.log.contract import CorruptLog, LogError
+from rewindmq.engine.log.embedded.index import ENTRY, index_path, lengths_path
+from rewindmq.engine.log.embedded.reader import PartitionReader
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.engine.log.embedded.writer import PartitionWriter
+from tests.support.records import START_MS, record
+
+KINDS = ("torn", "older", "stale", "misdirected", "flipped")
+Group = list[bytes]
+
+
+@dataclass
+class Told:
+    """A partition as it was written. `durable`: its files without the last block, `whole`: with it."""
+
+    directory: Path
+    groups: list[Group]
+    durable: dict[str, bytes] = field(default_factory=dict)
+    whole: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def last(self) -> str:
+        return max(name for name in self.whole if name.endswith(".avro"))
+
+    @property
+    def synced(self) -> bytes:
+        """The last segment without the last block."""
+        return self.durable[self.last]
+
+
+def groups(chance: random.Random, count: int, life: int) -> list[Group]:
+    """Records that say their number and their life, of all sizes: some groups are larger than a stored block."""
+    found = []
+    number = 0
+    for _ in range(count):
+        size = chance.choice((0, 0, 30, 300, 3_000, 70_000) if chance.random() < 0.1 else (0, 30, 300, 1_500))
+        group = []
+        for _ in range(chance.randint(1, 9)):
+            body = size if size < 10_000 else chance.randint(1, size)
+            group.append(record(number, START_MS + number + 100_000 * life, body))
+            number += 1
+        found.append(group)
+    return found
+
+
+def tell(directory: Path, written: list[Group], segment_bytes: int) -> Told:
+    directory.mkdir(parents=True)
+    told = Told(directory, written)
+    writer = PartitionWriter(directory, segment_bytes, begin=True)
+    for number, group in enumerate(written):
+        if number == len(written) - 1:
+            told.durable = {path.name: path.read_bytes() for path in directory.iterdir()}
+        writer.write(group, START_MS)
+    writer.close()
+    told.whole = {path.name: path.read_bytes() for path in directory.iterdir()}
+    if told.last not in told.durable:  # the last block began a segment, whose header was synced before
+        told.durable[told.last] = header_of(directory / told.last)
+    return told
+
+
+def header_of(path: Path) -> bytes:
+    first = next(block for block in PartitionReader(path.parent).read() if block.file == path)
+    return path.read_bytes()[: first.position]
+
+
+def again(told: Told, written: list[Group], whole: bool = False) -> bytes:
+    """The last segment as another life of the file would have it: the same header, other blocks behind `synced` (or all
+    `whole`)."""
+    directory = told.directory.with_name("life") / told.directory.name
+    directory.mkdir(parents=True)
+    base = header_of(told.directory / told.last) if whole else told.synced
+    for name, content in told.durable.items():
+        if name.endswith(".avro"):
+            (directory / name).write_bytes(base if name == told.last else content)
+    writer = PartitionWriter(directory, 1 << 30, begin=False)
+    for group in written:
+        writer.write(group, START_MS)
+    writer.close()
+    content = (directory / told.last).read_bytes()
+    shutil.rmtree(directory.parent)
+    return content
+
+
+def sectors_lost(chance: random.Random, told: Told, fill: bytes) -> bytes:
+    """The last segment with some sectors of its last block replaced by those of `fill`, zeros beyond its end."""
+    size = chance.choice((512, 4_096))
+    content = bytearray(told.whole[told.last])
+    start, end = len(told.synced), len(content)
+    if chance.random() < 0.3:
+        end = chance.randint(start, end)
+        del content[end:]
+    sectors = list(range(start // size, -(-end // size)))
+    lost = [sector for sector in sectors if chance.random() < 0.5] or sectors[-1:]
+    for sector in lost:
+        first, behind = max(start, sector * size), min(end, (sector + 1) * size)
+        content[first:behind] = fill[first:behind].ljust(behind - first, b"\0")
+    return bytes(content)
+
+
+def block_bytes(told: Told) -> list[tuple[Path, int, bytes]]:
+    """(file, position, bytes) of each block as stored."""
+    found = list(PartitionReader(told.directory).read())
+    stored = []
+    for number, block in enumerate(found):
+        after = found[number + 1] if number + 1 < len(found) and found[number + 1].file == block.file else None
+        content = (told.directory / block.file.name).read_bytes()
+        stored.append((block.file, block.position, content[block.position : after.position if after else None]))
+    return stored
+
+
+def damage(chance: random.Random, kind: str, told: Told) -> tuple[dict[str, bytes], list[list[Group]]]:
+    """The segments after it, and each sequence of groups that opening them may find."""
+    files = {name: content for name, content in told.whole.items() if name.endswith(".avro")}
+    durable, last = told.groups[:-1], told.last
+    may = [durable, told.groups]
+    if kind == "torn":
+        files[last] = sectors_lost(chance, told, b"")
+    elif kind == "older":
+        if chance.random() < 0.5:
+            shift = chance.randrange(1, len(told.synced)) if chance.random() < 0.5 else 512 * chance.randint(1, 8)
+            fill = bytes(shift) + told.whole[last]
+        else:
+            other = groups(chance, len(told.groups), 1)[-1]
+            fill = again(told, [other])
+            may.append([*durable, other])
+        files[last] = sectors_lost(chance, told, fill)
+    elif kind == "stale":
+        mine = [raw for path, _, raw in block_bytes(told) if path.name == last][:-1]
+        if mine and chance.random() < 0.5:
+            files[last] = told.synced + chance.choice(mine)
+        elif mine:  # the blocks before were others in that life, with as many records
+            sizes = [len(group) for group in told.groups[-len(mine) - 1 :]]
+            number = sum(map(len, told.groups)) - sum(sizes)
+            other = []
+            for size in sizes:
+                other.append([record(number + n, START_MS + 900_000 + number + n, 40) for n in range(size)])
+                number += size
+            life = Told(told.directory, other, {}, {last: again(told, other, whole=True)})
+            files[last] = told.synced + last_block(life, last, len(other[-1]))
+        else:
+            files[last] = told.synced + told.whole[last][len(told.synced) :] * 2
+    elif kind == "misdirected":
+        foreign = tell(told.directory.with_name("queues-7"), groups(chance, len(told.groups), 2), 1 << 30)
+        block = chance.choice(block_bytes(foreign))[2]
+        shutil.rmtree(foreign.directory)
+        if chance.random() < 0.5:
+            files[last] = told.synced + block
+        else:
+            path, position, _ = chance.choice(block_bytes(told)[:-1])
+            content = files[path.name]
+            files[path.name] = content[:position] + block + content[position + len(block) :]
+    else:
+        name = chance.choice(sorted(files))
+        content = bytearray(files[name])
+        at = chance.randrange(len(content))
+        content[at] ^= 1 << chance.randrange(8)
+        files[name] = bytes(content)
+        if name != last:  # of the last block, nothing may say that it was durable
+            may.remove(durable)
+    return files, may
+
+
+def last_block(life: Told, name: str, records: int) -> bytes:
+    """Of a segment that stands in no directory: its blocks end where its sync marker is, and the last has so many."""
+    content = life.whole[name]
+    sync = content[-16:]
+    start = content.rindex(sync, 0, len(content) - 16) + 16
+    assert content[start] >> 1 == records
+    return content[start:]
+
+
+def run(seed: int, directory: Path) -> tuple[str, str]:
+    """One case, in a directory of its own: the kind, and what became of it. AssertionError when it must not be."""
+    chance = random.Random(seed)
+    kind = chance.choice(KINDS)
+    told = tell(directory / "queues-0", groups(chance, chance.randint(2, 7), 0), chance.choice((5_000, 9_000, 1 << 30)))
+    files, may = damage(chance, kind, told)
+    synced = chance.random() < 0.2 and kind not in ("torn", "older")
+    for name, content in files.items():
+        (told.directory / name).write_bytes(content)
+        for sidecar in (index_path(told.directory / name), lengths_path(told.directory / name)):
+            if chance.random() < 0.3:
+                sidecar.unlink()
+            elif name == told.last and not synced and sidecar.suffix == ".index":
+                sidecar.write_bytes(sidecar.read_bytes()[: -ENTRY.size])
+    outcome = judged(told, kind, may)
+    shutil.rmtree(directory)
+    return kind, outcome
+
+
+def judged(told: Told, kind: str, may: list[list[Group]]) -> str:
+    wanted = [[record for group in each for record in group] for each in may]
+    refused: LogError | None = None
+    seen: list[bytes] = []
+    try:
+        for block in PartitionReader(told.directory).read():
+            seen += block.records
+        assert seen in wanted, f"a reader beside it found {len(seen)} records, which were not written"
+    except LogError as error:
+        refused = error
+        assert any(each[: len(seen)] == seen for each in wanted), "a reader beside it found other records"
+    try:
+        writer = PartitionWriter(told.directory, 1 << 30, begin=False)
+    except LogError as error:
+        if refused is None:
+            raise AssertionError(f"a start refused what a reader read: {error}") from error
+        refused = error
+    else:
+        writer.write([record(999_999)], START_MS)
+        writer.close()
+        if refused is None:
+            went_on = [record for block in PartitionReader(told.directory).read() for record in block.records]
+            assert went_on == [*seen, record(999_999)]
+            verified = list(verify_chain(told.directory))
+            assert sum(each.records for each in verified) == len(went_on)
+    if refused is None:
+        return "cut" if len(seen) < len(max(wanted, key=len)) else "whole"
+    assert kind not in ("torn", "older"), f"a torn end was refused: {refused}"
+    assert str(told.directory) in str(refused)
+    if isinstance(refused, CorruptLog):
+        assert refused.file.parent == told.directory
+        assert refused.offset <= sum(map(len, told.groups))
+    else:  # a bit of its header
+        assert kind == "flipped"
+    return "refused"
+
+
+def main() -> None:
+    seeds = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000
+    shm = Path("/dev/shm")
+    outcomes: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None) as directory:
+        for seed in range(seeds):
+            try:
+                outcomes[run(seed, Path(directory) / str(seed))] += 1
+            except Exception:
+                print(f"seed {seed}", file=sys.stderr)
+                raise
+    for (kind, outcome), count in sorted(outcomes.items()):
+        print(f"{kind:12} {outcome:8} {count:7,}")
+
+
+if __name__ == "__main__":
+    import logging
+
+    logging.disable(logging.ERROR)
+    main()

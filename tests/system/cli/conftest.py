@@ -1,0 +1,24 @@
+"""The real `rewindmq` command, run as a process against a real broker (forked.py)."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.forked import run
+from tests.support.running import RunningBroker
+
+Cli = Callable[..., "subprocess.CompletedProcess[str]"]
+COMMAND = Path(sys.executable).parent / "rewindmq"
+
+
+@pytest.fixture
+def cli(broker: RunningBroker) -> Cli:
+    """`cli("list_queues", "-q")`: the command on the broker."""
+
+    def command(*arguments: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
+        return run(*arguments, stdin=stdin, REWINDMQ_URL=broker.http_url)
+
+    return command

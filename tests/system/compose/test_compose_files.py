@@ -1,0 +1,172 @@
+"""The container stack, as far as it can be checked without a container engine: every file, version, variable, option
+and service that it names is there, and what is said twice is said alike."""
+
+import os
+import re
+import shlex
+import tomllib
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import click
+import pytest
+import yaml
+
+from rewindmq.engine.cli.client import HTTP_PORT
+from rewindmq.engine.cli.main import rewindmq
+from rewindmq.spark_replay.__main__ import main as spark_replay
+from tests.support.running import ROOT
+
+COMPOSE = ROOT / "compose"
+DOCKERFILE = (COMPOSE / "Dockerfile").read_text()
+ENVIRONMENT = dict(
+    line.split("=", 1) for line in (COMPOSE / ".env").read_text().splitlines() if line and not line.startswith("#")
+)
+TEXT = (COMPOSE / "compose.yaml").read_text()
+STACK: dict[str, Any] = yaml.safe_load(re.sub(r"\$\{(\w+)\}", lambda found: ENVIRONMENT[found[1]], TEXT))
+SERVICES: dict[str, dict[str, Any]] = STACK["services"]
+KAFKA = {name: service for name, service in SERVICES.items() if name.startswith("kafka-")}
+NODES = {name: service for name, service in SERVICES.items() if name.startswith("rewindmq-")}
+ADDRESSES = {f"{name}:9092" for name in KAFKA}
+
+
+def parsed(command: click.Command, arguments: list[str]) -> dict[str, Any]:
+    """The options, as the program takes them; a click error when it does not."""
+    return command.make_context(command.name, list(arguments)).params
+
+
+def test_every_variable_has_a_value_and_every_value_a_use() -> None:
+    assert set(re.findall(r"\$\{(\w+)\}", TEXT)) == set(ENVIRONMENT)
+    arguments = set(re.findall(r"^ARG (\w+)$", DOCKERFILE, re.M))
+    assert set(re.findall(r"\$\{(\w+)\}", DOCKERFILE)) == arguments <= set(ENVIRONMENT)
+    for service in SERVICES.values():
+        if "build" in service:
+            assert service["build"]["args"] == {name: ENVIRONMENT[name] for name in arguments}
+
+
+def test_images_are_pinned() -> None:
+    for name, service in SERVICES.items():
+        assert re.search(r":(local|\d+\.\d+\.\d+)$", service["image"]), f"{name}: {service['image']}"
+    stages = set(re.findall(r" AS (\w+)$", DOCKERFILE, re.M))
+    for image in re.findall(r"^FROM (\S+)", DOCKERFILE, re.M):
+        assert image in stages or re.search(r":\$\{(PYTHON|MAVEN)_VERSION\}-", image), image
+    built = {service["image"] for service in SERVICES.values() if "build" in service}
+    assert {service["image"] for service in SERVICES.values() if service["image"].endswith(":local")} == built
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+", ENVIRONMENT[name]) for name in ENVIRONMENT if name.endswith("_VERSION"))
+
+
+@pytest.mark.parametrize(("lock", "extras"), [("requirements.lock", ()), ("requirements-spark.lock", ("spark",))])
+def test_the_packages_are_those_that_are_tested_with(lock: str, extras: tuple[str, ...]) -> None:
+    """And no more than it takes to run."""
+    tested, taken = pins(ROOT / "requirements.lock"), pins(COMPOSE / lock)
+    assert {name: tested.get(name) for name in taken} == taken
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    optional = project["optional-dependencies"]
+    needed = sum((optional[extra] for extra in ("build", "kafka", *extras)), project["dependencies"])
+    assert {re.split(r"[\[<>=]", each)[0].lower() for each in needed} <= taken.keys()
+    unused = {"pytest", "nbconvert", "matplotlib", "hypothesis"}
+    assert not (unused if extras else unused | {"pyspark", "pyarrow", "pandas", "numpy", "protobuf"}) & taken.keys()
+    assert f"pip install --no-cache-dir --require-hashes -r {lock}\n" in DOCKERFILE
+
+
+def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:
+    """Version and hashes of each package."""
+    found = re.findall(r"^([\w.-]+)==(\S+)((?: \\\n    --hash=sha256:\w+)+)", lock.read_text(), re.M)
+    return {name: (version, frozenset(re.findall(r"sha256:\w+", hashes))) for name, version, hashes in found}
+
+
+def test_the_versions_are_those_that_are_tested_with() -> None:
+    space = {"": "http://maven.apache.org/POM/4.0.0"}
+    dependency = ElementTree.parse(ROOT / "tests/support/kafka/pom.xml").find(".//dependency/version", space)
+    assert dependency is not None
+    assert dependency.text == ENVIRONMENT["KAFKA_VERSION"]
+    python = ENVIRONMENT["PYTHON_VERSION"].rpartition(".")[0]
+    assert f'requires-python = ">={python}"' in (ROOT / "pyproject.toml").read_text()
+    assert f"/lib/python{python}/site-packages/pyspark/jars/" in DOCKERFILE
+
+
+def test_what_is_built_from_is_there() -> None:
+    allowed = {line[1:] for line in (COMPOSE / "Dockerfile.dockerignore").read_text().splitlines() if line[:1] == "!"}
+    copied = set()
+    for line in re.findall(r"^COPY (?!--from)(.*)$", DOCKERFILE, re.M):
+        copied |= set(line.split()[:-1])
+    assert copied == allowed
+    assert [path for path in copied if not (ROOT / path).exists()] == []
+    stages = set(re.findall(r" AS (\w+)$", DOCKERFILE, re.M))
+    assert set(re.findall(r"--from=(\w+)", DOCKERFILE)) <= stages
+    for service in SERVICES.values():
+        if "build" in service:
+            build = service["build"]
+            assert (COMPOSE / build["context"]).resolve() == ROOT
+            assert (ROOT / build["dockerfile"]).resolve() == COMPOSE / "Dockerfile"
+            assert build["target"] in stages
+
+
+def test_the_nodes_start_with_options_that_there_are() -> None:
+    start = rewindmq.commands["start"]
+    for name, service in NODES.items():
+        options = parsed(start, service["command"][1:])
+        assert service["command"][0] == "start"
+        assert (options["node"], options["host"]) == (name, "0.0.0.0")
+        [volume] = service["volumes"]
+        assert volume == f"{name}:{options['data']}"
+        listening = {str(options["amqp_port"]), str(options["http_port"] or HTTP_PORT)}
+        assert {port.split(":")[-1] for port in service["ports"]} == listening
+        kinds = {option.envvar for option in start.params if isinstance(option, click.Option) and option.envvar}
+        assert set(service["environment"]) <= kinds
+        assert set(service["environment"]["REWINDMQ_KAFKA"].split(",")) == ADDRESSES
+    published = [port for service in SERVICES.values() for port in service.get("ports", ())]
+    assert all(port.startswith("127.0.0.1:") for port in published)
+    assert len({port.split(":")[1] for port in published}) == len(published)
+
+
+def test_spark_watches_with_options_that_there_are() -> None:
+    service = SERVICES["spark"]
+    options = parsed(spark_replay.commands[service["command"][0]], service["command"][1:])
+    assert set(options["kafka"].split(",")) == ADDRESSES
+    [volume] = service["volumes"]
+    assert os.fspath(options["checkpoint"]).startswith(volume.split(":")[1] + "/")
+
+
+def test_commands_in_the_images_are_ours() -> None:
+    [check] = re.findall(r"^HEALTHCHECK .* CMD \[(.*)\]$", DOCKERFILE, re.M)
+    program, *words = (word.strip(' "') for word in check.split(","))
+    assert program == "rewindmq"
+    parsed(rewindmq.commands[words[0]], words[1:])
+    script = (COMPOSE / "first-user.sh").read_text()
+    assert os.access(COMPOSE / "first-user.sh", os.X_OK)
+    used = set()
+    for line in re.findall(r"rewindmq (.*?)(?: \|\||$)", script, re.M):
+        words = shlex.split(line)
+        used |= set(re.findall(r"\$(\w+)", line))
+        parsed(rewindmq.commands[words[0]], words[1:])
+    assert used == set(SERVICES["first-user"]["environment"])
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_wait_for_what_can_be_healthy(name: str) -> None:
+    service = SERVICES[name]
+    for other, how in service.get("depends_on", {}).items():
+        assert how == {"condition": "service_healthy"}
+        checked = "healthcheck" in SERVICES[other] or SERVICES[other].get("build", {}).get("target") == "broker"
+        assert checked, f"{other} is never healthy"
+    if "network_mode" in service:
+        assert service["network_mode"].removeprefix("service:") in service["depends_on"]
+    for volume in service.get("volumes", ()):
+        assert volume.split(":")[0] in STACK["volumes"]
+
+
+def test_kafka_is_one_cluster_that_survives_a_broker() -> None:
+    voters = {f"{service['environment']['KAFKA_NODE_ID']}@{name}:9093" for name, service in KAFKA.items()}
+    assert len(voters) == 3
+    for name, service in KAFKA.items():
+        settings = service["environment"]
+        assert set(settings["KAFKA_CONTROLLER_QUORUM_VOTERS"].split(",")) == voters
+        assert settings["KAFKA_ADVERTISED_LISTENERS"] == f"PLAINTEXT://{name}:9092"
+        assert service["hostname"] == name
+        assert service["volumes"] == [f"{name}:{settings['KAFKA_LOG_DIRS']}"]
+        assert all(isinstance(value, str) for value in settings.values())
+        replication = {value for key, value in settings.items() if key.endswith("REPLICATION_FACTOR")}
+        least = {value for key, value in settings.items() if key.endswith(("MIN_ISR", "MIN_INSYNC_REPLICAS"))}
+        assert (replication, least) == ({"3"}, {"2"})

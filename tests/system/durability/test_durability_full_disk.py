@@ -1,0 +1,126 @@
+"""The disk is full, seen by clients: publishers are told and held back, consumers go on, nothing confirmed is lost.
+
+The broker's files may not grow any more (RLIMIT_FSIZE, lowered from outside while it runs), and then they may again.
+"""
+
+import resource
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.support.running import RunningBroker
+
+BODY = b"x" * 2_000
+LIMIT_BYTES = 400_000
+ONE = ("--partitions", "1")
+
+
+def limit_files(broker: RunningBroker, limit: int) -> None:
+    hard = resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE)[1]
+    resource.prlimit(broker.process.pid, resource.RLIMIT_FSIZE, (limit, hard))
+
+
+class Publisher(threading.Thread):
+    """A publish every few milliseconds until told that publishing is blocked, as a decent client does. The broker tells
+    those who publish, as RabbitMQ does. (SelectConnection, in a thread of its own.)"""
+
+    def __init__(self, broker: RunningBroker) -> None:
+        super().__init__()
+        self.blocked: list[str] = []
+        self.unblocked = 0
+        self.published = 0
+        self.confirmed = 0
+        self.nacked = 0
+        self.stopping = False
+        self.ended = ""
+        self.connection = pika.SelectConnection(
+            pika.URLParameters(broker.amqp_url + "?heartbeat=0"), on_open_callback=self.opened,
+            on_close_callback=self.closed,
+        )  # fmt: skip
+        self.connection.add_on_connection_blocked_callback(lambda _, frame: self.blocked.append(frame.method.reason))
+        self.connection.add_on_connection_unblocked_callback(lambda *_: setattr(self, "unblocked", self.unblocked + 1))
+
+    def run(self) -> None:
+        self.connection.ioloop.start()
+
+    def opened(self, connection: pika.SelectConnection) -> None:
+        connection.channel(on_open_callback=self.ready)
+
+    def ready(self, channel: pika.channel.Channel) -> None:
+        self.channel = channel
+        channel.confirm_delivery(self.answered, lambda _: self.publish())
+
+    def publish(self) -> None:
+        if not self.channel.is_open:  # the broker has closed it, which `closed` hears next
+            return
+        if self.stopping and self.confirmed == self.published:
+            self.connection.close()
+            return
+        if not self.stopping and len(self.blocked) == self.unblocked:
+            body = b"%d " % self.published + BODY
+            self.published += 1
+            self.channel.basic_publish("", "kept", body, pika.BasicProperties(delivery_mode=2))
+        self.connection.ioloop.call_later(0.005, self.publish)
+
+    def answered(self, frame: pika.frame.Method) -> None:
+        if isinstance(frame.method, pika.spec.Basic.Nack):
+            self.nacked += 1
+        elif frame.method.multiple:
+            self.confirmed = frame.method.delivery_tag
+        else:
+            self.confirmed += 1
+
+    def closed(self, connection: pika.SelectConnection, reason: Exception) -> None:
+        self.ended = type(reason).__name__
+        connection.ioloop.stop()
+
+
+def until(condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("end", ["room again", "killed"])
+def test_a_full_disk_holds_publishers_back(
+    tmp_path: Path, start_broker: Callable[..., RunningBroker], end: str
+) -> None:
+    broker = start_broker(tmp_path / "data", *ONE)
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:
+        connection.channel().queue_declare("kept", durable=True)
+    publisher = Publisher(broker)
+    limit_files(broker, LIMIT_BYTES)
+    publisher.start()
+    until(lambda: bool(publisher.blocked), "connection.blocked never came")
+    assert "written" in publisher.blocked[0] or "disk" in publisher.blocked[0], publisher.blocked
+    held_at = publisher.confirmed
+    assert 50 < held_at < publisher.published
+    time.sleep(1.5)  # longer than the log waits between tries
+    assert publisher.confirmed == held_at, "confirmed without a disk"
+    with pika.BlockingConnection(pika.URLParameters(broker.amqp_url)) as connection:  # consumers are served meanwhile
+        assert connection.channel().basic_get("kept", auto_ack=False)[2].startswith(b"0 ")
+    if end == "room again":
+        limit_files(broker, resource.RLIM_INFINITY)
+        until(lambda: publisher.unblocked == 1, "connection.unblocked never came")
+        until(lambda: publisher.confirmed > held_at + 50, "publishing did not go on")
+        publisher.stopping = True
+        publisher.join(30)
+        assert publisher.ended == "ConnectionClosedByClient"
+        assert broker.stop() == 0
+    else:
+        broker.kill()
+        publisher.join(30)
+    again = start_broker(tmp_path / "data", *ONE)
+    with pika.BlockingConnection(pika.URLParameters(again.amqp_url)) as connection:
+        channel = connection.channel()
+        count = channel.queue_declare("kept", passive=True).method.message_count
+        got = [int(channel.basic_get("kept", auto_ack=True)[2].split()[0]) for _ in range(count)]
+    assert got == list(range(len(got)))
+    assert publisher.confirmed <= len(got) <= publisher.published
+    assert publisher.nacked == 0
+    assert "Traceback" not in "".join(broker.errors + again.errors)

@@ -1,0 +1,203 @@
+"""A file system that is really full, under the log and under RocksDB: publishing waits and goes on, queues can be
+drained, acks are durable, and a broker starts.
+"""
+
+import random
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+
+from tests.support.running import RunningBroker
+from tests.system.durability.full_disk import SmallDisk
+from tests.system.durability.test_durability_full_disk import Publisher, until
+
+MEGABYTE = 1 << 20
+BODY = random.Random(1).randbytes(20_000)  # RocksDB must not compress it
+# What happens goes to RocksDB at once, and it writes a file for each 8 MB.
+AT_ONCE = """
+import sys
+from rewindmq.engine.cli.main import main
+from rewindmq.engine.runtime import partition
+from rewindmq.projections.store import projector
+partition.PREPARE_EVENTS = 20
+projector.FRESH_BYTES = 65536
+main(["start", *sys.argv[1:]])
+"""
+Start = Callable[[], RunningBroker]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk", megabytes=160) as small:
+        yield small
+
+
+@pytest.fixture
+def start(disk: SmallDisk) -> Iterator[Start]:
+    started: list[RunningBroker] = []
+
+    class Within(RunningBroker):
+        program = ("-c", AT_ONCE)
+
+        def command(self, command: list[str]) -> list[str]:
+            return disk.command(command)
+
+    def begin() -> RunningBroker:
+        # without the alarm for free space: it would hold publishers back before the disk is full
+        started.append(Within(disk.mount_point / "data", "--partitions", "1", "--disk-free-limit", "0"))
+        return started[-1]
+
+    yield begin
+    for broker in started:
+        if broker.process.poll() is None:
+            broker.kill()
+
+
+def connected(broker: RunningBroker) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.URLParameters(broker.amqp_url + "?heartbeat=0&blocked_connection_timeout=240"))
+
+
+def publish(broker: RunningBroker, count: int, first: int = 0) -> None:
+    with connected(broker) as connection:
+        channel = connection.channel()
+        channel.queue_declare("kept", durable=True)
+        channel.confirm_delivery()
+        for number in range(first, first + count):
+            channel.basic_publish("", "kept", b"%d " % number + BODY, pika.BasicProperties(delivery_mode=2))
+
+
+def take(broker: RunningBroker, count: int) -> list[int]:
+    """Numbers of messages that were fetched and acked; the acks are durable."""
+    with connected(broker) as connection:
+        channel = connection.channel()
+        found = []
+        for _ in range(count):
+            method, _, body = channel.basic_get("kept", auto_ack=False)
+            assert method is not None
+            channel.basic_ack(method.delivery_tag)
+            found.append(int(body.split()[0]))
+        channel.queue_declare("kept", durable=True)  # is answered when all before it is durable
+        return found
+
+
+def blocked_reason(broker: RunningBroker) -> str:
+    """Why a publisher is held back, as connection.blocked tells it."""
+    publisher = Publisher(broker)
+    publisher.start()
+    until(lambda: bool(publisher.blocked), f"connection.blocked never came: {''.join(broker.errors)}")
+    publisher.connection.ioloop.add_callback_threadsafe(publisher.connection.ioloop.stop)
+    publisher.join(30)
+    return publisher.blocked[0]
+
+
+def rest_of(broker: RunningBroker) -> list[int]:
+    with connected(broker) as connection:
+        count = connection.channel().queue_declare("kept", passive=True).method.message_count
+    return take(broker, count)
+
+
+def publish_until_blocked(broker: RunningBroker, number: int = 0) -> tuple[int, pika.BlockingConnection]:
+    """Publish from `number` on, without confirms, until connection.blocked comes. The next number, and the connection:
+    it is not read until publishing goes on, and can't be closed."""
+    connection = connected(broker)
+    channel = connection.channel()
+    channel.queue_declare("kept", durable=True)
+    blocked: list[object] = []
+    connection.add_on_connection_blocked_callback(lambda *arguments: blocked.append(arguments))
+    deadline = time.monotonic() + 60
+    while not blocked:
+        assert time.monotonic() < deadline, "connection.blocked never came"
+        channel.basic_publish("", "kept", b"%d " % number + BODY, pika.BasicProperties(delivery_mode=2))
+        number += 1
+        connection.process_data_events(0)
+    return number, connection
+
+
+def goes_on(broker: RunningBroker, first: int, number: int, connection: pika.BlockingConnection) -> None:
+    """Publishing goes on, with what the connection has sent before, and nothing is missing from `first` on."""
+    until(lambda: "publishing goes on" in "".join(broker.errors), f"it never went on: {''.join(broker.errors)}", 60)
+    connection.close()
+    publish(broker, 1, first=number)
+    assert rest_of(broker) == list(range(first, number + 1))
+    assert "Traceback" not in "".join(broker.errors)
+
+
+def test_publishing_goes_on_after_rocksdb_met_a_full_disk(disk: SmallDisk, start: Start) -> None:
+    """The log has room for 2 MB and for its reserve; RocksDB, which has 7.4 MB in memory, for no file of 8 MB."""
+    broker = start()
+    publish(broker, 370)
+    disk.fill(leave_bytes=2 * MEGABYTE)
+    number, connection = publish_until_blocked(broker, 370)
+    taken = 0
+    while "the state can't be written" not in "".join(broker.errors):  # what consumers do goes to RocksDB, too
+        assert taken < 300, "RocksDB has written, on a full disk"
+        assert take(broker, 10) == list(range(taken, taken + 10))
+        taken += 10
+    assert take(broker, 10) == list(range(taken, taken + 10))  # consumers go on
+    disk.empty()
+    goes_on(broker, taken + 10, number, connection)
+    assert broker.stop() == 0
+    again = start()  # the state that was mended is what the log says, or the start would say otherwise
+    assert rest_of(again) == []
+    assert "Traceback" not in "".join(again.errors)
+
+
+def test_a_start_on_a_full_disk_serves_consumers_and_acks_last(disk: SmallDisk, start: Start) -> None:
+    broker = start()
+    publish(broker, 200)
+    broker.kill()
+    disk.fill()
+    again = start()
+    assert "No space left" in blocked_reason(again)
+    assert take(again, 50) == list(range(50))
+    again.kill()  # acks that were taken while the disk was full are not lost
+    third = start()
+    assert take(third, 50) == list(range(50, 100))
+    assert third.stop() == 0
+    disk.empty()
+    fourth = start()
+    publish(fourth, 10, first=200)
+    assert [number for number in rest_of(fourth) if number] == list(range(100, 210))  # 0: who asked for the reason
+    assert fourth.stop() == 0
+    assert "Traceback" not in "".join(broker.errors + again.errors + third.errors + fourth.errors)
+
+
+def test_a_start_on_a_full_disk_without_a_state(disk: SmallDisk, start: Start) -> None:
+    """RocksDB cannot even be made: the fold is in memory, bodies come from the log, and later the state is made."""
+    broker = start()
+    publish(broker, 300)
+    assert broker.stop() == 0
+    state = disk.path / "data" / "state"
+    for file in state.iterdir():
+        file.unlink()
+    state.rmdir()
+    disk.fill()
+    again = start()
+    assert take(again, 20) == list(range(20))
+    disk.empty()
+    publish(again, 5, first=300)  # returns when publishing goes on
+    assert again.stop() == 0
+    assert any(file.suffix == ".sst" for file in state.iterdir())
+    assert rest_of(start()) == list(range(20, 305))
+
+
+def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back_no_longer_than_that(
+    tmp_path: Path, start_broker: Callable[..., Any]
+) -> None:
+    """After EMFILE RocksDB refuses every write until it is opened again."""
+    broker = start_broker(tmp_path / "data", "--partitions", "1")
+    with connected(broker):
+        pass
+    soft, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)
+    timer = threading.Timer(1, resource.prlimit, (broker.process.pid, resource.RLIMIT_NOFILE, (3, hard)))
+    timer.start()
+    number, connection = publish_until_blocked(broker)
+    timer.join()
+    resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
+    goes_on(broker, 0, number, connection)

@@ -1,0 +1,116 @@
+"""On a real Kafka: what a client was told at one node is so for a client of another, in the same moment."""
+
+import time
+import uuid
+from collections.abc import Iterator
+
+import pika
+import pytest
+from confluent_kafka import Producer
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, UnroutableError
+
+from rewindmq.schemas.events import BROKER, Tick
+from rewindmq.schemas.single_object import FramedEncoder
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.nodes import SECONDS, Nodes, api, connect
+from tests.support.running import RunningBroker
+
+ROUNDS = 40
+
+
+@pytest.fixture(scope="module")
+def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), kafka, timeout=10) as nodes:
+        nodes.start("north")
+        nodes.start("south")
+        yield nodes
+        nodes.digests()
+
+
+@pytest.fixture
+def here(nodes: Nodes) -> Iterator[BlockingChannel]:
+    yield from channel_of(nodes.running["north"])
+
+
+@pytest.fixture
+def there(nodes: Nodes) -> Iterator[BlockingChannel]:
+    yield from channel_of(nodes.running["south"])
+
+
+def channel_of(node: RunningBroker) -> Iterator[BlockingChannel]:
+    connection = connect(node)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    yield channel
+    connection.close()
+
+
+def test_what_was_declared_and_filled_at_one_node_is_there_at_the_other(
+    here: BlockingChannel, there: BlockingChannel
+) -> None:
+    for _ in range(ROUNDS):
+        name = uuid.uuid4().hex
+        here.queue_declare(name)
+        here.basic_publish("", name, b"1")
+        there.queue_declare(name, passive=True)
+        here.exchange_declare(name, "fanout")
+        here.queue_bind(name, name)
+        there.basic_publish(name, "", b"2", mandatory=True)
+        assert here.queue_purge(name).method.message_count == 2
+        here.basic_publish("", name, b"3")
+        assert there.basic_get(name, auto_ack=True)[2] == b"3"
+        here.queue_delete(name)
+        here.exchange_delete(name)
+
+
+def test_over_http_too(nodes: Nodes, here: BlockingChannel) -> None:
+    with api(nodes.running["south"]) as south, api(nodes.running["north"]) as north:
+        for _ in range(ROUNDS):
+            name = uuid.uuid4().hex
+            here.queue_declare(name)
+            assert south.get(f"/queues/%2F/{name}").status_code == 200
+            assert south.delete(f"/queues/%2F/{name}").status_code == 204
+        for _ in range(ROUNDS // 4):
+            name = uuid.uuid4().hex
+            assert north.put(f"/vhosts/{name}", json={}).status_code == 201
+            assert north.put(f"/users/{name}", json={"password": "p", "tags": ""}).status_code == 201
+            rights = {"configure": ".*", "write": ".*", "read": ".*"}
+            assert north.put(f"/permissions/{name}/{name}", json=rights).status_code == 201
+            connect(nodes.running["south"], name, "p", name).close()
+            assert south.delete(f"/vhosts/{name}").status_code == 204
+
+
+def test_what_is_not_there_is_told_also_when_a_partition_ends_with_no_record(
+    kafka: KafkaCluster, nodes: Nodes, there: BlockingChannel
+) -> None:
+    """The marker of a service's transaction takes the last offset, and is never read."""
+    service = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": uuid.uuid4().hex})
+    service.init_transactions(SECONDS)
+    service.begin_transaction()
+    encoder = FramedEncoder()
+    for partition in range(2):
+        tick = encoder.encode(encoder.prefix(time.time_ns() // 1_000_000, BROKER), Tick())
+        service.produce(f"{nodes.prefix}.queues", tick, partition=partition)
+    service.commit_transaction()
+    connection = there.connection
+    for _ in range(3):
+        with pytest.raises(ChannelClosedByBroker, match="NOT_FOUND"):
+            connection.channel().queue_declare(uuid.uuid4().hex, passive=True)
+    with pytest.raises(UnroutableError):
+        there.basic_publish("", uuid.uuid4().hex, b"", mandatory=True)
+
+
+def test_who_publishes_to_nobody_is_not_slowed_down_to_a_round_trip_each(here: BlockingChannel) -> None:
+    """A thousand publishes that go nowhere share what they cost: one by one they would take a thousand round trips."""
+    plain = here.connection.channel()
+    began = time.monotonic()
+    for _ in range(20):
+        plain.queue_declare("", passive=False, exclusive=True)  # a round trip each
+    round_trip = (time.monotonic() - began) / 20
+    plain = here.connection.channel()
+    began = time.monotonic()
+    for _ in range(5_000):
+        plain.basic_publish("", "nowhere", b"x", pika.BasicProperties(delivery_mode=1))
+    plain.queue_declare("", exclusive=True)
+    assert time.monotonic() - began < 5_000 * round_trip / 2

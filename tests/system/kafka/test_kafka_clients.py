@@ -1,0 +1,59 @@
+"""One of two nodes on Kafka does what RabbitMQ does: the scenarios of tests/clients; PerfTest and Celery, unchanged."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.bench.peers import Broker
+from tests.clients.compare import outcomes
+from tests.clients.expected import reworded
+from tests.clients.scenarios import SCENARIOS
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.nodes import Nodes
+from tests.support.running import RunningBroker
+from tests.system.clients import test_clients_celery as celery
+from tests.system.clients import test_clients_perftest as perftest
+from tests.system.clients import test_clients_scenarios as scenarios
+
+worker, jars = celery.worker, perftest.jars
+_NONE = SimpleNamespace(params={})
+# What these ask for within a millisecond (an expiry, a count), a node on Kafka knows after a round trip.
+LATER = ("arguments, classic", "arguments, quorum", "closed channel again", "exclusive ends with its connection")
+
+
+@pytest.fixture(scope="module")
+def broker(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
+    with Nodes(tmp_path_factory.mktemp("nodes"), kafka, timeout=10) as nodes:
+        nodes.start("north")
+        yield nodes.start("south")
+        nodes.digests()
+
+
+@pytest.fixture(scope="module")
+def came(broker: RunningBroker, request: pytest.FixtureRequest) -> dict[str, Any]:
+    """The outcomes of the scenarios that this run is about."""
+    asked = [item.callspec.params["name"] for item in request.session.items
+             if item.path == Path(__file__) and "name" in getattr(item, "callspec", _NONE).params]  # fmt: skip
+    node = Broker("a node on Kafka", broker.amqp_port, broker.process, broker.data, broker.http_port)
+    return {name: reworded("3.13", found) for name, found in outcomes(node, asked).items()}
+
+
+@pytest.mark.parametrize("name", [name for name in SCENARIOS if name not in LATER])
+def test_outcome_is_that_of_rabbitmq(came: dict[str, Any], name: str) -> None:
+    scenarios.test_outcome_is_that_of_rabbitmq({"3.13": came}, "3.13", name)
+
+
+@pytest.mark.java
+@pytest.mark.parametrize("mode", ["confirms and acks", "quorum queue"])
+def test_perftest(broker: RunningBroker, jars: None, mode: str) -> None:
+    perftest.test_what_is_published_arrives(broker, mode)
+
+
+def test_celery(worker: celery.Worker) -> None:
+    """The last: its workers go on talking to each other."""
+    celery.test_tasks_on_several_queues(worker)
+    celery.test_retries(worker)
+    celery.test_a_lost_worker_process_gives_its_task_back(worker)

@@ -1,0 +1,206 @@
+"""Seals of a history in Kafka: the commands, and what somebody may do who owns it (B-05). What Spark finds of that is
+in tests/system/spark/test_spark_seals.py."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from rewindmq.engine.cli.main import run
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.kafka import reader as kafka_reading
+from rewindmq.engine.log.kafka import topics as kafka_topics
+from rewindmq.engine.log.kafka.log import KafkaLog
+from rewindmq.engine.log.seals import sealer as sealing
+from rewindmq.engine.log.seals.in_topic import in_topics, split_time
+from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
+from rewindmq.engine.log.seals.sealer import Harm, check, prove
+from rewindmq.schemas.single_object import FramedDecoder
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.plants import PLANTS, of_queues
+from tests.support.kafka.sealed_topics import (
+    KEY,
+    KEYS,
+    PRIVATE_PEM,
+    PUBLIC_PEM,
+    RECORDS,
+    Topics,
+    forged,
+    history,
+    purge,
+    seal,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def short_stretches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sealing, "STRETCH_RECORDS", 300)
+        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+        yield
+
+
+@pytest.fixture(scope="module")
+def original(kafka: KafkaCluster) -> Topics:
+    topics = history(kafka.bootstrap)
+    assert [each.seal.next_offset for each in seal(topics)] == [1, 300, 600, 900, RECORDS]
+    return topics
+
+
+def harms(topics: Topics, copies: tuple[Stored, ...] = ()) -> list[Harm]:
+    return [each.harm for each in check(in_topics(topics.log), KEYS, copies) if each.harm is not None]
+
+
+def test_b05_a_sound_copy_holds_under_any_prefix(original: Topics) -> None:
+    assert harms(original) == []
+    with forged(original) as same:
+        pass
+    assert harms(same) == []
+
+
+@pytest.mark.parametrize("name", PLANTS)
+def test_b05_every_harm_is_found_and_located(original: Topics, name: str) -> None:
+    plant, partition, offset, what = PLANTS[name]
+    with forged(original) as copy:
+        plant(copy)
+    found = harms(copy)
+    assert any((each.partition, each.offset) == (partition, offset) and what in each.what for each in found), found
+    assert min(each.offset or 0 for each in found if each.partition == partition) == offset
+
+
+def test_b05_newest_seals_that_were_taken_away_are_missed_by_who_kept_copies(original: Topics) -> None:
+    copies = tuple(each for part in in_topics(original.log) for each in part.seals()[0])
+    assert harms(original, copies) == []
+    with forged(original) as copy:
+        del copy.chain[of_queues(copy)[-1]]
+        copy.queues[950] = purge(77)
+    assert harms(copy) == []  # nobody else can tell
+    found = harms(copy, copies)
+    assert {each.offset for each in found} == {900, 950}
+    assert "the seal of offsets 900 to 999 is gone; there is a copy" in str(found)
+    with pytest.raises(BadSeal, match="is gone; there is a copy"):
+        seal(copy, copies=copies)  # it is not signed again
+
+
+def test_b05_ends_of_transactions_have_their_place_and_sealing_goes_on(kafka: KafkaCluster) -> None:
+    topics = history(kafka.bootstrap)
+    producer = Producer({"bootstrap.servers": kafka.bootstrap, "transactional.id": topics.prefix})
+    producer.init_transactions()
+    for _ in range(2):  # 1000, its end at 1001; 1002, its end at 1003
+        producer.begin_transaction()
+        producer.produce(f"{topics.prefix}.queues", purge(1)[1], b"", 0)
+        producer.flush()
+        producer.commit_transaction()
+    assert seal(topics)[-1].seal.next_offset == 1_004
+    assert harms(topics) == []
+    assert seal(topics) == []
+    [_, queues] = in_topics(topics.log)
+    for offset, length in ((1_000, 100), (1_001, 0), (1_003, 0)):
+        _, record = check_proof(prove(queues, offset), KEYS)
+        assert bool(record) == bool(length)
+    topics.append("queues", [purge(5)])
+    [new] = seal(topics)
+    assert (new.seal.base_offset, new.seal.next_offset) == (1_004, 1_005)
+    assert harms(topics) == []
+
+
+def test_b05_two_who_seal_at_once_make_two_true_seals(kafka: KafkaCluster) -> None:
+    topics = history(kafka.bootstrap)
+    one, other = in_topics(topics.log), in_topics(topics.log)
+    for part in (*one, *other):
+        part.seals()  # each has read that there is none
+    for parts in (one, other):
+        for part in parts:
+            list(sealing.seal(part, KEY, 7))
+    assert harms(topics) == []
+    topics.append("queues", [purge(5)])
+    assert len(seal(topics)) == 1
+    assert harms(topics) == []
+
+
+def test_a_history_whose_beginning_is_gone_is_not_sealed_and_is_found(original: Topics) -> None:
+    with forged(original) as copy:
+        copy.chain = []
+    admin = AdminClient({"bootstrap.servers": copy.bootstrap})
+    partition = TopicPartition(f"{copy.prefix}.queues", 0, 20)
+    admin.delete_records([partition])[partition].result(30)
+    (gone,) = [part for part in in_topics(copy.log) if part.name == "queues-0"]
+    with pytest.raises(BadSeal, match="its history begins at offset 20"):
+        next(gone.walk(0, None, b""))  # said before so many records are made of nothing
+    with pytest.raises(BadSeal, match="its history begins at offset 20"):
+        seal(copy)
+    with forged(original) as sealed:
+        pass
+    partition = TopicPartition(f"{sealed.prefix}.queues", 0, 20)
+    admin.delete_records([partition])[partition].result(30)
+    [found] = harms(sealed)
+    assert (found.partition, found.offset) == ("queues-0", 0)
+    assert "is gone" in found.what
+
+
+def test_the_commands(
+    original: Topics, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    private, public, copies = tmp_path / "key", tmp_path / "pub", tmp_path / "copies"
+    private.write_bytes(PRIVATE_PEM)
+    public.write_bytes(PUBLIC_PEM)
+    with forged(original) as topics:
+        topics.chain = []
+    there = ("--kafka", topics.bootstrap, "--kafka-prefix", topics.prefix)
+    assert run(["seal", *there, "--key", str(private), "--copies", str(copies), "--formatter", "json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["partition"], row["to"]) for row in rows][-1] == ("queues-0", RECORDS - 1)
+    assert run(["export_seals", *there]) == 0
+    assert capsys.readouterr().out == copies.read_text()
+    verify = ("verify_seals", "--public-key", str(public), "--copies", str(copies))
+    assert run([*verify, *there]) == 0
+    monkeypatch.setenv("REWINDMQ_KAFKA", topics.bootstrap)
+    assert run([*verify, "--kafka-prefix", topics.prefix]) == 0
+    monkeypatch.setattr(kafka_topics, "UNKNOWN_SECONDS", 0.2)
+    assert run([*verify, "--kafka-prefix", "nowhere"]) == 69
+    assert run([*verify, *there, "--data", str(tmp_path)]) == 64
+    assert run(["verify_seals", *there, "--public-key", str(private)]) == 65
+    capsys.readouterr()
+    assert run(["prove", "queues-0:17", *there]) == 0
+    (tmp_path / "proof.json").write_text(capsys.readouterr().out)
+    assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", str(public)]) == 0
+    assert "Purged queue='queue 17'" in capsys.readouterr().out
+    with forged(topics) as bad:
+        bad.queues[17] = bad.queues[18]
+        bad.chain = [(0, line.encode()) for line in copies.read_text().splitlines()]
+    assert run([*verify, "--kafka-prefix", bad.prefix]) == 1  # prints are gone
+    assert "queues-0 offset 0: offsets 0 to 299 are not the records" in capsys.readouterr().err
+
+
+def test_what_nodes_append_is_sealed_and_the_topic_may_lose_nothing(kafka: KafkaCluster) -> None:
+    prefix = f"nodes-{uuid.uuid4().hex[:12]}"
+    log = KafkaLog.open(kafka.bootstrap, prefix)
+    for number in range(50):
+        log.queues[number % 2].append(b"", purge(number)[1])
+    log.flush()
+    log.close()
+    topics = Topics(kafka.bootstrap, prefix, [], [], [])
+    ends = {each.seal.partition: each.seal.next_offset for each in seal(topics)}
+    assert ends == {"queues-0": 25, "queues-1": 25}
+    assert harms(topics) == []
+    topics.append("queues", [purge(5)])
+    resource = ConfigResource(ResourceType.TOPIC, f"{prefix}.chain")
+    resource.add_incremental_config(
+        ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
+    )  # fmt: skip
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # it must live until the answer is there
+    admin.incremental_alter_configs([resource])[resource].result(30)
+    with pytest.raises(LogError, match=r"has retention.ms=1000000, and has to have -1"):
+        seal(topics)
+
+
+def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:
+    [_, queues] = in_topics(original.log)
+    [one] = queues.walk(500, 501, b"")
+    timestamp_ms, value = split_time(one.records[0])
+    assert (timestamp_ms, value) == original.queues[500]
+    assert FramedDecoder().decode(value)[2].queue == "queue 500"

@@ -1,0 +1,111 @@
+"""Streams and the past at two nodes of one Kafka: declared at one, written at both, read at either."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pika
+import pytest
+
+from tests.support.kafka.cluster import KafkaCluster
+from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.running import RunningBroker
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture(scope="module")
+def nodes(kafka: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with Nodes(tmp_path_factory.mktemp("streams"), kafka, timeout=30) as nodes:
+        nodes.start("north")
+        nodes.start("south")
+        yield nodes
+        nodes.digests()
+
+
+class Reader:
+    def __init__(self, node: RunningBroker, queue: str, **arguments: Any) -> None:
+        self.connection = connect(node)
+        self.channel = self.connection.channel()
+        self.channel.basic_qos(prefetch_count=10)
+        self.got: list[tuple[int, bytes]] = []
+        self.cancelled = False
+        self.channel.add_on_cancel_callback(lambda _: setattr(self, "cancelled", True))
+        given = {key.replace("_", "-"): value for key, value in arguments.items()}
+        self.channel.basic_consume(queue, self.take, arguments=given)
+
+    def take(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        self.got.append((properties.headers["x-stream-offset"], body))
+        channel.basic_ack(method.delivery_tag)
+
+    def wait(self, condition: Callable[[], bool]) -> None:
+        def come() -> bool:
+            self.connection.process_data_events(time_limit=0.05)
+            return condition()
+
+        until(come, "it did not come")
+
+    def until(self, count: int) -> list[tuple[int, bytes]]:
+        self.wait(lambda: len(self.got) >= count)
+        return self.got
+
+
+def declare(node: RunningBroker, arguments: dict[str, Any]) -> str:
+    name = f"q-{uuid.uuid4().hex[:8]}"
+    with connect(node) as connection:
+        connection.channel().queue_declare(name, durable=True, arguments=arguments)
+    return name
+
+
+def publish(node: RunningBroker, queue: str, *bodies: bytes) -> None:
+    with connect(node) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(queue, passive=True)  # what others declared is known from here on
+        for body in bodies:
+            channel.basic_publish("", queue, body, PERSISTENT, mandatory=True)
+
+
+def test_a_stream_is_the_same_at_every_node(nodes: Nodes) -> None:
+    north, south = nodes.running["north"], nodes.running["south"]
+    stream = declare(north, {"x-queue-type": "stream"})
+    until(lambda: api(south).get(f"/queues/%2F/{stream}").status_code == 200, "the stream is not known in the south")
+    publish(north, stream, *(b"%d" % n for n in range(100)))
+    publish(south, stream, *(b"%d" % n for n in range(100, 200)))
+    expected = [(n, b"%d" % n) for n in range(200)]
+    readers = [Reader(node, stream, x_stream_offset=start) for start in (0, 150) for node in (north, south)]
+    for reader, start in zip(readers, (0, 0, 150, 150), strict=True):
+        assert reader.until(200 - start) == expected[start:]
+    until(lambda: api(south).get(f"/queues/%2F/{stream}").json()["consumers"] == 4, "not all consumers are listed")
+    publish(south, stream, b"200")
+    for reader in readers:
+        reader.wait(lambda reader=reader: reader.got[-1] == (200, b"200"))  # type: ignore[misc]
+    with connect(south) as connection:
+        connection.channel().queue_delete(stream)
+    for reader in readers:
+        reader.wait(lambda reader=reader: reader.cancelled)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_b01_the_past_is_read_at_any_node(nodes: Nodes, kind: str) -> None:
+    north, south = nodes.running["north"], nodes.running["south"]
+    queue = declare(north, {"x-queue-type": kind})
+    publish(north, queue, *(b"%d" % n for n in range(300)))
+    time.sleep(0.05)
+    then = datetime.now(UTC).isoformat(timespec="milliseconds")
+    time.sleep(0.05)
+    with connect(south) as connection:
+        connection.channel().queue_purge(queue)
+    publish(south, queue, b"300")
+    readers = [Reader(node, queue, x_stream_offset="first") for node in (north, south)]
+    for node, reader in zip((north, south), readers, strict=True):
+        assert [body for _, body in reader.until(301)] == [b"%d" % n for n in range(301)]
+        assert [body for _, body in Reader(node, queue, x_stream_offset="last").until(1)] == [b"300"]
+        rewound = Reader(node, queue, x_rewind_to=then)
+        rewound.wait(lambda rewound=rewound: rewound.cancelled)  # type: ignore[misc]
+        assert [body for _, body in rewound.got] == [b"%d" % n for n in range(300)]
+    publish(south, queue, b"more")
+    for reader in readers:
+        assert reader.until(302)[301][1] == b"more"

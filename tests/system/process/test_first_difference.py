@@ -1,0 +1,152 @@
+"""Two versions of the fold over one history: the first event that they take differently is named (B-08)."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.cli import main as cli
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.projections.machine.data.effects import MAXLEN
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import blocks_of, events_of, replay
+from rewindmq.projections.store.quarantine import QuarantineReport
+from rewindmq.projections.versions import compare as stepping
+from rewindmq.projections.versions.compare import VersionError, first_difference
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Acked, Purged
+from tests.support.running import ROOT
+from tests.support.traffic import Traffic
+
+Changed = Callable[[str, str, str], Path]
+
+
+@pytest.fixture(scope="module")
+def traffic() -> Traffic:
+    traffic = Traffic(11)
+    traffic.run(1_500)
+    return traffic
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Changed:
+    """Another version: this one, but that in `file` the text `old` is `new`."""
+
+    def change(file: str, old: str, new: str) -> Path:
+        for folder in ("projections", "schemas"):
+            ignored = shutil.ignore_patterns("__pycache__")
+            shutil.copytree(ROOT / folder, tmp_path / "rewindmq" / folder, ignore=ignored)
+        path = tmp_path / "rewindmq" / file
+        assert path.read_text().count(old) == 1
+        path.write_text(path.read_text().replace(old, new))
+        return tmp_path
+
+    return change
+
+
+@pytest.fixture(autouse=True)
+def short_strides(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping, "STRIDE", 200)
+
+
+def first_of(traffic: Traffic, kind: type) -> int:
+    return next(offset for offset, _, _, event in events_of(traffic.log) if type(event) is kind)
+
+
+def test_b08_the_same_rules_agree(traffic: Traffic, changed: Changed) -> None:
+    other = changed(
+        "projections/verify.py", "LISTED_DIFFERENCES = 1_000", "LISTED_DIFFERENCES = 1"
+    )  # which no fold imports
+    assert first_difference(traffic.log, other) is None
+
+
+def test_b08_the_first_event_that_leads_to_something_else(traffic: Traffic, changed: Changed) -> None:
+    """Though the states stay the same: a reason is in no state."""
+    found = first_difference(
+        traffic.log, changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    )
+    assert found is not None
+    assert (found.partition, found.offset, found.event, found.user) == ("queues-0", *first_over_length(traffic))
+    assert [text for text in found.here.effects if "'maxlen'" in text]
+    assert [text.replace("maxlen", "too long") for text in found.here.effects] == found.there.effects
+    assert list(found.fields()) == []
+
+
+def first_over_length(traffic: Traffic) -> tuple[int, str, str]:
+    """Offset, event and user of the first event for which a length limit decided."""
+    runs = blocks_of(traffic.log, 0, None)
+    for offset, _, actor, event, effects in replay(Machine("queues-0"), runs, Decoder(), QuarantineReport()):
+        if any(getattr(effect, "reason", "") == MAXLEN for effect in effects):
+            return offset, type(event).__name__, actor.user
+    raise AssertionError("no limit decided anything")
+
+
+def test_b08_the_first_event_that_leaves_another_state(traffic: Traffic, changed: Changed) -> None:
+    other = changed("projections/machine/events/settlement.py", "queue.acked += count", "queue.acked += 2 * count")
+    found = first_difference(traffic.log, other)
+    assert found is not None
+    assert (found.offset, found.event) == (first_of(traffic, Acked), "Acked")
+    assert found.here.effects == found.there.effects
+    [(_, field, here, there)] = found.fields()
+    assert (field, here, there) == ("acked", 1, 2)
+    assert first_difference(traffic.log, other, effects_only=True) is None
+
+
+def test_b08_a_version_before_the_package_rewindmq(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
+    """Its folders were packages of their own."""
+    changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    older = tmp_path / "older"
+    for folder in ("projections", "schemas"):
+        shutil.move(tmp_path / "rewindmq" / folder, older / folder)
+    for file in older.rglob("*.py"):
+        file.write_text(file.read_text().replace("from rewindmq.", "from ").replace('("rewindmq.', '("'))
+    found = first_difference(traffic.log, older)
+    assert found is not None
+    assert (found.offset, found.event) == first_over_length(traffic)[:2]
+    assert [text for text in found.there.effects if "'too long'" in text]
+
+
+def test_b08_a_version_that_cannot_go_on(traffic: Traffic, changed: Changed) -> None:
+    handler = "def on_purged(state: State, offset: int, actor: Actor, event: Purged, effects: list[Effect]) -> None:\n"
+    other = changed("projections/machine/events/queues.py", handler, handler + "    raise KeyError(event.queue)\n")
+    found = first_difference(traffic.log, other)
+    assert found is not None
+    assert (found.offset, found.event) == (first_of(traffic, Purged), "Purged")
+    assert found.here.ended == ""
+    assert found.there.ended.startswith("KeyError: ")
+
+
+def test_what_is_no_version_is_said(traffic: Traffic, changed: Changed, tmp_path: Path) -> None:
+    with pytest.raises(VersionError, match="no version of RewindMQ: it has no projections/"):
+        first_difference(traffic.log, tmp_path)
+    other = changed("projections/machine/data/queue.py", "class Queue(Outcomes):", "class Queue(Outcomes:")
+    with pytest.raises(VersionError, match="SyntaxError"):
+        first_difference(traffic.log, other)
+
+
+def test_compare_versions(
+    changed: Changed, tmp_path_factory: pytest.TempPathFactory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path_factory.mktemp("data")
+    log = EmbeddedLog.open(data, partitions=1)
+    traffic = Traffic(11, log=log.queues[0])
+    traffic.run(1_500)
+    log.commit_and_wait()
+    log.close()
+    offset, event, user = first_over_length(traffic)
+    asked = ["compare_versions", "--data", str(data), "--silent"]
+    assert cli.run([*asked, str(ROOT)]) == 0
+    assert capsys.readouterr().out == f"queues-0\t{traffic.machine.next_offset}\tequal\n"
+    other = changed("projections/machine/data/effects.py", 'MAXLEN = "maxlen"', 'MAXLEN = "too long"')
+    assert cli.run([*asked, str(other)]) == 1
+    out, err = capsys.readouterr()
+    lines = out.splitlines()
+    assert lines[0] == f"queues-0\t{traffic.machine.next_offset}\tdiffers from offset {offset} on"
+    assert lines[1].startswith(f"queues-0 offset {offset}: {event} by {user}, 2025-11-21T03:00:")
+    assert "'maxlen'" in lines[2]
+    assert "'too long'" in lines[3]
+    assert err == f"Error: {other} folds 1 of 1 partitions otherwise\n"
+    assert cli.run(["compare_versions", str(other)]) == 64
+    assert cli.run([*asked, str(data)]) == 65
+    assert capsys.readouterr().err.endswith("it has no projections/\n")

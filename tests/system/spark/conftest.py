@@ -1,0 +1,34 @@
+"""One Spark session and one busy history for all tests of this directory."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.spark.connector import make_connectors_known
+from tests.support.spark.histories import Recorder, random_history
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[object]:
+    from rewindmq.spark_replay.session import session
+
+    make_connectors_known(delta=True)
+    found = session(cores="2")
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="session")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory of 1,500 events in two partitions, with everything in it that a queue can meet."""
+    data = tmp_path_factory.mktemp("busy")
+    history = Recorder(data)
+    random_history(history, 20, 1_500)
+    for queue in ("rest", "calm", "still", "quiet"):  # in which something stays
+        history.declare(queue)
+        for n in range(3):
+            history.publish(queue, b"left %d" % n)
+    history.get("rest", 1)
+    history.close()
+    return data

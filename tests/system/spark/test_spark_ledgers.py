@@ -1,0 +1,170 @@
+"""An audit from ledger to ledger says what one of the whole says, and trusts no ledger that it does not arrive at."""
+
+import hashlib
+import json
+import pickle
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewindmq.projections.store.snapshots import Snapshots
+from rewindmq.schemas.events import Checkpointed
+from rewindmq.spark_replay import __main__ as cli
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.audit.ledger_files import Ledgers
+from rewindmq.spark_replay.snapshots.build import cut
+from tests.support.spark.forging import tell
+from tests.support.spark.histories import BROKER, Recorder, random_history
+
+EVERY = 150
+
+
+def lied_to(data: Path) -> tuple[Path, int]:
+    """A history with a false claim in its middle, and more than one chunk on either side."""
+    told = Recorder(data)
+    random_history(told, 7, 700)
+    end = told.log.queues[0].next_offset
+    lie = told.append(0, BROKER, Checkpointed(end - 1, "no digest"))
+    random_history(told, 8, 700)
+    told.close()
+    return data, lie
+
+
+def kept(own: Path) -> dict[str, list[int]]:
+    return {name: Ledgers(Snapshots(own), name).offsets() for name in ("queues-0", "queues-1")}
+
+
+def said(findings: list[Finding]) -> set[tuple[Any, ...]]:
+    """All but what is about snapshots and ledgers."""
+    apart = ("snapshots", "ledgers")
+    return {finding.row() for finding in findings if finding.check not in apart}
+
+
+def bad(findings: list[Finding]) -> list[tuple[str, str, int | None]]:
+    return [(finding.check, finding.partition, finding.offset) for finding in findings if not finding.ok]
+
+
+def test_chunks_say_what_the_whole_says(spark, busy: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    cut(spark, str(busy), EVERY, own)
+    whole = audit(spark, str(busy))
+    assert bad(whole) == []
+    for chunks in (1, 4):  # the first audit leaves the ledgers, the second goes from one to the next
+        found = audit(spark, str(busy), own)
+        assert bad(found) == []
+        assert said(found) == said(whole)
+        [of_ledgers] = [each for each in found if each.check == "ledgers" and each.partition == "queues-0"]
+        assert (f"in {chunks} chunk" in of_ledgers.detail) == (chunks == 1)
+        assert kept(own) == {name: Snapshots(own).offsets(name) for name in kept(own)}
+    assert len(kept(own)["queues-0"]) > 3
+    since = audit(spark, str(busy), own, since_last=True)
+    assert said(since) == said(whole)
+    subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=own, check=True, capture_output=True)
+
+
+def test_an_audit_that_was_cut_short_goes_on(spark, busy: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    cut(spark, str(busy), EVERY, own)
+    audit(spark, str(busy), own)
+    all_kept = kept(own)
+    for name, offsets in all_kept.items():
+        for offset in offsets[2:]:
+            (own / name / f"{offset:020d}.ledger").unlink()
+    found = audit(spark, str(busy), own)
+    assert bad(found) == []
+    assert [each.detail.rpartition(" in ")[2] for each in found if each.check == "ledgers"] == ["3 chunks"] * 2
+    assert kept(own) == all_kept
+
+
+def test_dead_letters_are_joined_with_those_of_earlier_audits(spark, tmp_path: Path) -> None:
+    told = tell(tmp_path / "data")
+    own = tmp_path / "own"
+    cut(spark, str(told.data), 5, own)
+    whole = audit(spark, str(told.data))
+    audit(spark, str(told.data), own)
+    for since_last in (False, True):
+        found = audit(spark, str(told.data), own, since_last)
+        assert said(found) == said(whole)
+        [arrivals] = [each for each in found if each.check == "arrivals"]
+        assert arrivals.ok
+        assert not arrivals.detail.startswith("0 ")
+
+
+def test_what_is_found_is_found_once_and_not_forgotten(spark, tmp_path: Path) -> None:
+    data, lie = lied_to(tmp_path / "data")
+    own = tmp_path / "own"
+    cut(spark, str(data), EVERY, own)
+    assert bad(audit(spark, str(data), own)) == bad(audit(spark, str(data), own)) == [("claims", "queues-0", lie)]
+    since = audit(spark, str(data), own, since_last=True)
+    assert bad(since) == [("claims", "queues-0", None)]
+    [finding] = [each for each in since if not each.ok]
+    assert finding.detail.startswith("1 found before offset ")
+    arguments = ["audit", "--data", str(data), "--snapshots", str(own)]
+    assert cli.run([*arguments, "--since-last"]) == 1
+
+
+def raise_a_count(content: dict[str, Any]) -> None:
+    content["beliefs"]["events"] += 1
+
+
+def forget_a_letter(content: dict[str, Any]) -> None:
+    content["beliefs"]["letters"] = {1: 99}
+
+
+def other_machine(content: dict[str, Any]) -> None:
+    content["digest"] = "0" * 64
+
+
+@pytest.mark.parametrize("forge", [raise_a_count, forget_a_letter, other_machine, None])
+def test_a_forged_ledger_is_a_finding_whatever_its_checksum(
+    spark, busy: Path, tmp_path: Path, forge: Callable[[dict[str, Any]], None] | None
+) -> None:
+    own = tmp_path / "own"
+    cut(spark, str(busy), EVERY, own)
+    whole = audit(spark, str(busy), own)
+    offset = kept(own)["queues-0"][1]
+    path = own / "queues-0" / f"{offset:020d}.ledger"
+    content = pickle.loads(path.read_bytes()[32:])  # our own
+    if forge is None:
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        forge(content)
+        packed = pickle.dumps(content, protocol=5)
+        path.write_bytes(hashlib.sha256(packed).digest() + packed)
+    found = audit(spark, str(busy), own)
+    assert set(bad(found)) == {("ledgers", "queues-0", offset)}
+    assert said(found) == said(whole)
+
+
+def test_a_snapshot_of_another_state_is_a_finding(spark, busy: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    cut(spark, str(busy), EVERY, own)
+    audit(spark, str(busy), own)
+    first, second = kept(own)["queues-0"][:2]
+    shutil.copy(own / "queues-0" / f"{first:020d}.snapshot", own / "queues-0" / f"{second:020d}.snapshot")
+    found = audit(spark, str(busy), own)
+    assert {(check, partition) for check, partition, _ in bad(found)} >= {("snapshots", "queues-0")}
+    assert {check for check, _, _ in bad(found)} <= {"snapshots", "ledgers"}
+
+
+def test_since_last_needs_a_directory_of_ledgers(
+    spark, busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["audit", "--data", str(busy), "--since-last"]) == 64
+    assert "say with --snapshots" in capsys.readouterr().err
+    own = tmp_path / "own"
+    cut(spark, str(busy), EVERY, own)
+    command = ["audit", "--data", str(busy), "--snapshots", str(own), "--format", "json"]
+    assert cli.run([*command, "--since-last", "--progress"]) == 0
+    told = capsys.readouterr()
+    assert {row["ok"] for row in json.loads(told.out)} == {True}
+    assert " tasks done, " in told.err
+    assert re.search(r"audit: \d+ s, .*\d+ ledgers kept", told.err)
+    assert cli.run(command) == 0
+    assert capsys.readouterr().err == ""  # it is no terminal

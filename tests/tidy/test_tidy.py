@@ -1,0 +1,245 @@
+"""The layout as a test: imports flow one way, the machine is pure, files stay short, names mean something."""
+
+import ast
+import graphlib
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tiers import LONG
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("schemas", "projections", "engine", "spark_replay")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+# What a package may import of ours (besides itself). The Spark side reads the log, and nothing else of the engine.
+ALLOWED = {
+    "schemas": set(),
+    "projections": {"schemas"},
+    "engine": {"schemas", "projections"},
+    "spark_replay": {"schemas", "projections", "engine.log"},
+}
+# The rooms of the engine, lowest first. A file imports from its own line and from the lines above it, also where the
+# import is for a type only. The embedded log and Kafka are twins on one line. `cli` lies above `process`, for the
+# command `start` runs a broker.
+LAYERS = (
+    ("errors", "file_modes", "logging_setup", "tls"),
+    ("log",),
+    ("runtime",),
+    ("config",),
+    ("routing",),
+    ("erasure",),
+    ("broker", "rewind"),
+    ("embedded", "cluster"),
+    ("definitions",),
+    ("amqp",),
+    ("http",),
+    ("process",),
+    ("cli",),
+    ("__main__",),
+)
+MOST_FILES = 26  # of a room
+# A module is named by a noun. These nouns end as participles do, or are the names of the two kinds of log.
+PARTICIPLES = re.compile(r"(?:^|_)\w*(?:ing|ed|told|kept|gone|held|known|given|hidden)(?:_|$)")
+NOUNS = {"routing", "publishing", "listing", "logging_setup", "delayed_order", "delayed_exchanges", "restored_ids"}
+KINDS_OF_LOG = {"embedded", "shared", "shared_contract", "simulated"}
+FMT_SKIPS = 470
+# The machine is a function: nothing of the world (docs/design.md#one-idea).
+PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}
+IMPURE_CALLS = re.compile(r"\bhash\(|\bid\(|\bopen\(|\bprint\(|\bset\([^)]*\)\s*:|\bfloat\(")
+BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(parsed(path)))
+
+
+@cache
+def imports(path: Path) -> set[str]:
+    """Modules that a file imports, dotted, imports inside functions included."""
+    found = set()
+    for node in nodes(path):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module)
+    return found
+
+
+def imports_that_run(path: Path) -> set[str]:
+    """As `imports`, without those for type checkers; and what is taken from a package as the module that it may be."""
+
+    class Running(ast.NodeTransformer):
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+
+    found = set()
+    for node in ast.walk(Running().visit(ast.parse(path.read_text()))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return found
+
+
+def module_name(path: Path) -> str:
+    return ".".join(("rewindmq", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def of_every(paths: Sequence[Path]) -> Callable[[Callable[[Path], None]], Callable[[], None]]:
+    """A rule about one file as one test about all of them, which names every file that breaks it."""
+
+    def decorate(rule: Callable[[Path], None]) -> Callable[[], None]:
+        def test() -> None:
+            offenders = []
+            for path in paths:
+                try:
+                    rule(path)
+                except AssertionError as error:
+                    offenders.append(f"{name(path)}: {error}")
+            assert paths, "no file is looked at"
+            assert not offenders, "\n".join(offenders)
+
+        test.__name__, test.__doc__ = rule.__name__, rule.__doc__
+        return test
+
+    return decorate
+
+
+@of_every(SOURCES)
+def test_imports_flow_one_way(path: Path) -> None:
+    package = path.relative_to(ROOT).parts[0]
+    modules = imports(path)
+    assert not {m for m in modules if m.split(".")[0] in PACKAGES}, "the folders are packages of rewindmq"
+    ours = {m.removeprefix("rewindmq.") for m in modules if m.startswith("rewindmq.")}
+    allowed = ALLOWED[package] | {package}
+    wrong = {m for m in ours if not any(m == a or m.startswith(a + ".") for a in allowed)}
+    assert not wrong, f"{name(path)} must not import {sorted(wrong)}"
+
+
+def test_no_file_imports_itself_by_way_of_others() -> None:
+    """What is imported for its type alone does not count: it runs nowhere."""
+    arrows = {module_name(path): imports_that_run(path) for path in SOURCES}
+    graph = {module: arrows[module] & arrows.keys() - {module} for module in arrows}
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def rooms_imported(path: Path) -> Iterator[tuple[str, str]]:
+    """Of the engine, by a file, for types too: the room, and the module."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("rewindmq.engine"):
+            module = node.module.removeprefix("rewindmq.engine").removeprefix(".")
+            for name in [module] if module else [alias.name for alias in node.names]:
+                yield name.split(".")[0], name
+
+
+def test_the_engine_has_layers() -> None:
+    floors = {room: floor for floor, rooms in enumerate(LAYERS) for room in rooms}
+    engine = ROOT / "engine"
+    arrows = {
+        (str(path.relative_to(engine)), module)
+        for path in sorted(engine.rglob("*.py"))
+        for room, module in rooms_imported(path)
+        if floors[room] > floors[path.relative_to(engine).parts[0].removesuffix(".py")]
+    }
+    assert not arrows
+
+
+def test_rooms_are_small() -> None:
+    files: dict[Path, int] = {}
+    for path in SOURCES:
+        files[path.parent] = files.get(path.parent, 0) + (path.stem != "__init__")
+    assert not {name(room): count for room, count in files.items() if count > MOST_FILES}
+
+
+def test_modules_are_named_by_nouns() -> None:
+    stems = {path.stem for path in SOURCES} | {path.parent.name for path in SOURCES}
+    assert {stem for stem in stems if PARTICIPLES.search(stem)} == NOUNS | KINDS_OF_LOG
+
+
+def test_the_formatter_is_let_do_its_work() -> None:
+    found = sum(path.read_text().count("# fmt: skip") for path in SOURCES)
+    assert found <= FMT_SKIPS, "write it so that ruff format may have it"
+    assert found == FMT_SKIPS, f"there are fewer: set FMT_SKIPS to {found}"
+
+
+@of_every(sorted((ROOT / "projections" / "machine").rglob("*.py")))
+def test_machine_is_pure(path: Path) -> None:
+    own = ("rewindmq.projections.machine", "rewindmq.schemas.")
+    foreign = {m for m in imports(path) if m.split(".")[0] not in PURE and not m.startswith(own)}
+    assert not foreign, f"{name(path)} imports {sorted(foreign)}: the fold has no clock, chance or I/O"
+    code = "\n".join(line for line in ast.unparse(parsed(path)).splitlines())
+    assert not IMPURE_CALLS.search(code), f"{name(path)}: {IMPURE_CALLS.search(code)}"
+
+
+@of_every(SOURCES)
+def test_files_are_short_and_named_for_what_they_do(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 600, f"{name(path)}: over 600 lines, split it by purpose"
+    assert path.stem not in BANNED_NAMES
+    documented = ast.get_docstring(parsed(path))
+    assert path.stem == "__init__" or documented, f"{name(path)}: say what it is for"
+
+
+@of_every(SOURCES)
+def test_a_pattern_that_is_not_our_own_is_pcre2s(path: Path) -> None:
+    """Python's `re` takes as long as it likes. Whatever comes from outside is matched by
+    projections/rules/patterns.py."""
+    if path == ROOT / "projections" / "rules" / "patterns.py":  # where Python's own decides what old histories hold
+        return
+    for node in nodes(path):
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "re" and called.attr != "escape":
+            assert isinstance(node, ast.Call)
+            pattern = node.args[0]
+            parts = pattern.values if isinstance(pattern, ast.JoinedStr) else [pattern]
+            foreign = [
+                ast.unparse(part) for part in parts
+                if not isinstance(part, ast.Constant) and "re.escape" not in ast.unparse(part)
+            ]  # fmt: skip
+            assert not foreign, f"{name(path)}:{node.lineno}: {foreign}"
+
+
+@of_every(SOURCES)
+def test_functions_fit_a_screen(path: Path) -> None:
+    for node in nodes(path):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            assert length <= 70, f"{name(path)}:{node.lineno} {node.name} has {length} lines"
+
+
+def test_every_event_has_a_schema_and_a_handler() -> None:
+    from rewindmq.projections.machine.machine import HANDLERS
+    from rewindmq.projections.topology.topology import HANDLERS as TOPOLOGY_HANDLERS
+    from rewindmq.schemas.events import EVENT_TYPES, NodeAlive
+
+    for event in EVENT_TYPES:
+        assert (ROOT / "schemas" / "avsc" / f"{event.__name__}.avsc").exists(), f"{event.__name__} has no schema"
+        folded = event is not NodeAlive  # a heartbeat, which is no history
+        assert (event in HANDLERS or event in TOPOLOGY_HANDLERS) == folded, f"{event.__name__} has no handler"
+
+
+def test_every_test_that_a_tier_leaves_out_is_there() -> None:
+    """A test that was renamed would come back into `make test` without a word."""
+    tests = ROOT / "tests"
+    for pattern in LONG:
+        files, _, named = pattern.partition("::")
+        found = list(tests.glob(files))
+        assert found, f"tests/tiers.py: no file is {files}"
+        wanted = f"def {named.rstrip('*')}" if named != "*" else ""
+        assert any(wanted in path.read_text() for path in found if path.is_file()), (
+            f"tests/tiers.py: no test is {pattern}"
+        )

@@ -1,0 +1,72 @@
+"""Which tests the tiers run; no other place says so.
+
+--tier quick     what `make check` and `make test` run: neither LONG nor most seeds, and few examples of each property
+--tier rest      what quick left out, and each property with all of its examples
+--tier all       everything (the default)
+"""
+
+import re
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import is_hypothesis_test
+
+TIERS = ("quick", "rest", "all")
+SEEDS = 20  # of each kind of simulated history, in the quick tier
+
+# Node ids below tests/, as fnmatch patterns. Chosen by durations in two processes on two busy cores: a test that takes
+# more than some eight seconds, or a file that starts a Kafka or a RabbitMQ of its own and has a cheaper sibling.
+LONG = (
+    "simulation/test_simulation_planted.py::*",
+    "simulation/test_simulation_nodes_planted.py::*",
+    "simulation/*::test_the_histories_meet_everything",
+    "simulation/test_simulation_clocks.py::test_histories_under_a_wrong_clock",
+    "system/clients/test_clients_celery_canvas.py::*",
+    "system/clients/test_clients_celery.py::test_tasks_for_later_do_not_keep_one_for_now_waiting",
+    "system/clients/test_clients_definitions.py::*",
+    "system/compose/test_compose_stack.py::*",
+    "system/demo/*",
+    "system/durability/test_durability_kills.py::*",
+    "system/durability/test_durability_memory.py::test_bodies_that_never_end_are_bounded",
+    "system/durability/test_durability_no_room.py::test_descriptors_*",
+    "system/engine/test_broker_process.py::test_a_history_of_a_newer_version_*",
+    "system/http/test_http_shapes.py::*",
+    "system/kafka/test_kafka_clients.py::*",
+    "system/kafka/test_kafka_cluster.py::*",
+    "system/kafka/test_kafka_copy_state.py::*",
+    "system/kafka/test_kafka_faults.py::*",
+    "system/kafka/test_kafka_log.py::test_a_node_whose_topics_were_deleted_fails",
+    "system/kafka/test_kafka_nodes_ending.py::*",
+    "system/kafka/test_kafka_operating.py::*",
+    "system/kafka/test_kafka_past.py::*",
+    "system/kafka/test_kafka_restore.py::*",
+    "system/kafka/test_kafka_trouble.py::*",
+    "system/spark/test_spark_chunks.py::*",
+    "system/spark/test_spark_kafka.py::*",
+    "system/spark/test_spark_kafka_settings.py::*",
+    "system/spark/test_spark_kept_history.py::*",
+    "system/spark/test_spark_ledgers.py::*",
+    "system/spark/test_spark_lineage.py::*",
+    "system/spark/test_spark_source_kafka.py::*",
+    "system/spark/test_spark_source_stream.py::*",
+    "system/spark/test_spark_watch.py::*",
+    "unit/engine/test_importing.py::test_any_document",
+)
+SEED = re.compile(r"tests/simulation/.*\[(\d+)\]$")
+
+
+def is_long(nodeid: str) -> bool:
+    """The quick tier leaves it out."""
+    seed = SEED.match(nodeid)
+    if seed is not None and int(seed[1]) % 1_000 >= SEEDS:
+        return True
+    return any(fnmatchcase(nodeid, f"tests/{pattern}") for pattern in LONG)
+
+
+def belongs(item: pytest.Item, tier: str) -> bool:
+    """Whether a tier runs a test."""
+    if tier == "all":
+        return True
+    if tier == "rest" and is_hypothesis_test(getattr(item, "function", None)):
+        return True
+    return is_long(item.nodeid) == (tier == "rest")

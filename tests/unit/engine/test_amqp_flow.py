@@ -1,0 +1,162 @@
+"""Publishers wait while enough of their node is on its way into a log that is read back
+(engine/cluster/flow_control.py)."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.amqp.frames import LOOK_BYTES
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
+from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, publish
+from tests.unit.engine.test_read_back import Nodes, run, settled
+
+ONE = publish(1, "", "q", b"0000")
+MANY = 2_000
+# of a read, what may be taken beyond the limit before the next look
+ONE_LOOK = LOOK_BYTES // len(ONE) + 1
+
+
+def numbered(first: int, count: int) -> bytes:
+    return b"".join(publish(1, "", "q", b"%04d" % number) for number in range(first, first + count))
+
+
+async def start(nodes: Nodes) -> Broker:
+    broker = await nodes.start("a")
+    assert broker.flow is not None
+    broker.flow.learn(0.0001)  # however busy this machine is
+    return broker
+
+
+async def open_channel(broker: Broker, *methods: bytes) -> Connection:
+    """With a channel 1 and the queue q; answers to `methods` are passed over."""
+    connection = Connection(broker, "client:1", True)
+    declare = method(1, "Queue.Declare", queue="q")
+    said = await say(broker, connection, HANDSHAKE + method(1, "Channel.Open") + b"".join(methods) + declare)
+    while "Queue.DeclareOk" not in [each.name for each in said]:  # the password is verified in a thread
+        said += await say(broker, connection, b"")
+    return connection
+
+
+async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Said]:
+    connection.receive(frames)
+    broker.end_of_turn()
+    await settled()
+    return decoded(b"".join(connection.take_output()))
+
+
+def under_way(broker: Broker) -> int:
+    return sum(partition.appended - partition.settled for partition in broker.partitions)
+
+
+def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-136."""
+
+    async def test(nodes: Nodes) -> None:
+        broker = await start(nodes)
+        publisher = await open_channel(broker, method(1, "Confirm.Select"))
+        consumer = await open_channel(broker, method(1, "Basic.Qos", prefetch_count=10))
+        await say(broker, consumer, method(1, "Basic.Consume", queue="q", consumer_tag="c"))
+        await say(broker, publisher, numbered(0, 10))
+        assert len(decoded(b"".join(consumer.take_output()))) == 10
+        nodes.log("a").cut(True)
+        await say(broker, publisher, numbered(10, MANY))
+        assert LEAST_EVENTS <= under_way(broker) <= LEAST_EVENTS + ONE_LOOK
+        assert publisher.waiting
+        assert publisher.session is not None
+        assert publisher.session.link is not None
+        assert publisher.session.link.state == "flow"
+        before = under_way(broker)
+        await say(broker, consumer, method(1, "Basic.Ack", delivery_tag=5, multiple=True))
+        assert under_way(broker) == before + 1, "an ack waited behind publishes"
+        await say(broker, publisher, numbered(10 + MANY, 5))
+        assert under_way(broker) == before + 1
+        nodes.log("a").cut(False)
+        while broker.queue("/", "q").messages_ready < MANY:
+            await settled()
+        assert (publisher.waiting, publisher.session.link.state) == (False, "running")
+        got = await say(broker, consumer, method(1, "Basic.Qos", prefetch_count=0) + method(
+            1, "Basic.Consume", queue="q", consumer_tag="rest", no_ack=True,
+        ))  # fmt: skip
+        while len(bodies := [each.body for each in got if each.name == "Basic.Deliver"]) < MANY + 5:
+            await settled()
+            consumer.grant_credit()
+            broker.end_of_turn()
+            got += decoded(b"".join(consumer.take_output()))
+        assert sorted(bodies) == [b"%04d" % number for number in range(10, MANY + 15)]
+        assert bodies[-5:] == [b"%04d" % number for number in range(MANY + 10, MANY + 15)], "their order was lost"
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await start(nodes)
+        first, second = [await open_channel(broker) for _ in range(2)]
+        nodes.log("a").cut(True)
+        await say(broker, first, numbered(0, MANY))
+        sent = under_way(broker)
+        await say(broker, second, publish(1, "", "q", b"its first"))
+        assert under_way(broker) == sent + 1, "who has not published yet is not known as a publisher"
+        await say(broker, second, publish(1, "", "q", b"its second"))
+        assert under_way(broker) == sent + 1
+        first.lost()
+        broker.end_of_turn()
+        nodes.log("a").cut(False)
+        await settled()
+        assert broker.queue("/", "q").messages_ready == sent + 2, "a client that is gone published"
+        assert not second.waiting
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await start(nodes)
+        publisher = await open_channel(broker)
+        broker.on_blocked.append(publisher.blocked_changed)
+        nodes.log("a").cut(True)
+        assert await say(broker, publisher, numbered(0, MANY)) == []
+        broker.turns.problem("log", "Kafka is away")
+        assert publisher.link.state == "blocked"
+        broker.turns.problem("log", None)
+        said = await say(broker, publisher, b"")
+        assert [each.name for each in said] == ["Connection.Blocked", "Connection.Unblocked"]
+        nodes.log("a").cut(False)
+        while broker.queue("/", "q").messages_ready < MANY:
+            await settled()
+        assert publisher.link.state == "running"
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_log_that_is_far_away_has_more_under_way() -> None:
+    partition: Any = SimpleNamespace(appended=LEAST_EVENTS, settled=0)
+    flow = RoundTripFlow([partition])
+    assert flow.full
+    flow.learn(1.0)
+    assert not flow.full
+    partition.appended = EVENTS_A_SECOND
+    assert flow.full
+    flow.learn(2.0)
+    assert flow.full, "a round trip that is slow because there is much to do makes no room for more"
+    partition.appended -= 1
+    calls: list[str] = []
+    for name in "abc":
+        flow.wait(lambda name=name: again(name))  # type: ignore[misc]
+
+    def again(name: str) -> None:
+        calls.append(name)
+        flow.wait(lambda: again(name))
+        partition.appended += name == "b"
+
+    flow.landed()
+    assert calls == ["a", "b"]
+    partition.settled = partition.appended
+    flow.landed()
+    assert calls == ["a", "b", "c", "a", "b"]

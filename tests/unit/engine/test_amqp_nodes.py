@@ -1,0 +1,184 @@
+"""AMQP over two nodes that fold only what they read back, on a shared log in memory."""
+
+import asyncio
+import logging
+from pathlib import Path
+
+import httpx
+import pytest
+
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.runtime.sessions import counts
+from tests.support.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, properties, publish
+from tests.unit.engine.test_read_back import Nodes, run, settled
+
+
+def test_direct_replies_go_over_any_node_and_transactions_end_when_they_were_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def said(broker: Broker, connection: Connection, frames: bytes, *awaited: str) -> list[Said]:
+        connection.receive(frames)
+        broker.end_of_turn()
+        found: list[Said] = []
+        while not set(awaited) <= {each.name for each in found}:
+            await asyncio.sleep(0.001)
+            found += decoded(b"".join(connection.take_output()))
+        return found
+
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        client, server = Connection(here, "client:1", True), Connection(there, "server:1", True)
+        await said(here, client, HANDSHAKE + method(1, "Channel.Open"), "Channel.OpenOk")
+        await said(there, server, HANDSHAKE + method(1, "Channel.Open"), "Channel.OpenOk")
+        asks = method(1, "Basic.Consume", queue="amq.rabbitmq.reply-to", no_ack=True)
+        await said(here, client, asks + method(1, "Queue.Declare", queue="rpc"), "Basic.ConsumeOk", "Queue.DeclareOk")
+        asked = publish(1, "", "rpc", b"ask", raw=properties(reply_to="amq.rabbitmq.reply-to"))
+        await said(here, client, asked + method(1, "Queue.Declare", queue="rpc"), "Queue.DeclareOk")
+        await settled()
+        (got,) = await said(there, server, method(1, "Basic.Get", queue="rpc"), "Basic.GetOk")
+        answer = publish(1, "", got.properties.reply_to, b"answer")
+        answered = method(1, "Tx.Select") + answer + method(1, "Basic.Ack", delivery_tag=1)
+        await said(there, server, answered, "Tx.SelectOk")
+        await settled()
+        assert decoded(b"".join(client.take_output())) == []
+        nodes.log("b").cut(True)
+        server.receive(method(1, "Tx.Commit"))
+        there.end_of_turn()
+        await settled()
+        assert server.take_output() == []
+        nodes.log("b").cut(False)
+        assert [each.name for each in await said(there, server, b"", "Tx.CommitOk")] == ["Tx.CommitOk"]
+        (reply,) = await said(here, client, b"", "Basic.Deliver")
+        assert reply.body == b"answer"
+        client.lost()
+        here.end_of_turn()
+        await settled()
+        name = got.properties.reply_to
+        assert (here.queue("/", name), there.queue("/", name)) == (None, None)
+        server.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
+class Client:
+    """A connection, and what the broker says to it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.connection = Connection(broker, "client:1", True)
+
+    async def said(self, frames: bytes) -> list[Said]:
+        """What the broker has to say to these, as long as nothing else comes."""
+        self.connection.receive(frames)
+        self.broker.end_of_turn()
+        await settled()
+        return decoded(b"".join(self.connection.take_output()))
+
+
+# Bound to amq.fanout, the last in a partition of its own.
+QUEUES = ("q", "r", "u")
+
+
+async def opened(broker: Broker) -> Client:
+    client = Client(broker)
+    said = await client.said(HANDSHAKE + b"".join(method(channel, "Channel.Open") for channel in (1, 2, 3)))
+    while not said or said[-1].name != "Channel.OpenOk" or said[-1].channel != 3:  # a password takes its time
+        said += await client.said(b"")
+    return client
+
+
+@pytest.mark.parametrize(("key", "deleted", "mandatory", "returned"), [
+    ("q", ("q",), True, True),
+    ("q", ("q",), False, False),
+    ("q", ("r",), True, False),
+    ("", QUEUES, True, True),
+    ("", ("q", "r"), True, False),  # in one of the partitions it was taken, whichever is read back first
+    ("", ("u",), True, False),
+    ("", ("q", "u"), True, False),
+])  # fmt: skip
+def test_a_mandatory_publish_is_returned_when_all_its_queues_are_gone_as_it_gets_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, deleted: tuple[str, ...], mandatory: bool, returned: bool
+) -> None:
+    """Another node's deletion stands before it in the log. The return comes before the confirm, or tx.commit-ok."""
+
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        client, other = await opened(here), await opened(there)
+        for queue in QUEUES:
+            await other.said(method(1, "Queue.Declare", queue=queue))
+            await other.said(method(1, "Queue.Bind", queue=queue, exchange="amq.fanout"))
+        homes = [here.partition_for("/", queue).index for queue in QUEUES]
+        assert homes[0] == homes[1] != homes[2]
+        await client.said(method(1, "Confirm.Select") + method(2, "Tx.Select"))
+        nodes.log("a").cut(True)
+        exchange = "" if key else "amq.fanout"
+        raw = properties(message_id="7")
+        sent = [publish(channel, exchange, key, b"lost?", mandatory=mandatory, raw=raw) for channel in (1, 2, 3)]
+        assert await client.said(b"".join(sent) + method(2, "Tx.Commit")) == [], "told before it was read back"
+        for queue in deleted:
+            await other.said(method(1, "Queue.Delete", queue=queue))
+        nodes.log("a").cut(False)
+        said = await client.said(b"")
+        for channel, confirm in ((1, ["Basic.Ack"]), (2, ["Tx.CommitOk"]), (3, [])):
+            told = [each.name for each in said if each.channel == channel]
+            assert told == ["Basic.Return"] * returned + confirm
+        for back in said:
+            if back.name == "Basic.Return":
+                assert (back.reply_code, back.reply_text) == (312, "NO_ROUTE")
+                assert (back.exchange, back.routing_key) == (exchange, key)
+                assert (back.body, back.properties.message_id) == (b"lost?", "7")
+        assert (
+            counts(here.counters, here.sessions.values())["global_messages_unroutable_returned_total"] == 3 * returned
+        )
+        client.connection.lost()
+        other.connection.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_channel_that_closed_meanwhile_is_not_sent_what_comes_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        here, there = await nodes.start("a"), await nodes.start("b")
+        client, other = await opened(here), await opened(there)
+        await other.said(method(1, "Queue.Declare", queue="q"))
+        nodes.log("a").cut(True)
+        closed = publish(1, "", "q", b"1", mandatory=True) + method(1, "Channel.Close", reply_code=200)
+        assert [each.name for each in await client.said(closed)] == ["Channel.CloseOk"]
+        await other.said(method(1, "Queue.Delete", queue="q"))
+        nodes.log("a").cut(False)
+        assert await client.said(b"") == []
+        assert here.partition_for("/", "q").quarantined == {"Published": 1}
+        client.connection.lost()
+        other.connection.lost()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_who_selects_transactions_on_a_shared_log_is_told_that_a_commit_is_not_atomic(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        greeted = Connection(broker, "client:2", True)
+        greeted.receive(HEADER)
+        (start,) = decoded(b"".join(greeted.take_output()))
+        assert start.server_properties["rewindmq_atomic_commits"] is False
+        greeted.lost()
+        client = await opened(broker)
+        with caplog.at_level(logging.WARNING, "rewindmq.amqp"):
+            await client.said(2 * method(2, "Tx.Select"))
+        (told,) = caplog.messages
+        assert told.startswith("client:1: channel 2 is transactional: when this node dies during a commit")
+        transport = httpx.ASGITransport(app=make_app(broker))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+            shown = (await api.get("/channels")).json()
+        assert [(each["transactional"], each["atomic_commits"]) for each in shown] == [
+            (False, False), (True, False), (False, False)
+        ]  # fmt: skip
+        client.connection.lost()
+
+    run(test, tmp_path, monkeypatch)

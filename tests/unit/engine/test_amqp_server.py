@@ -1,0 +1,349 @@
+"""Sockets and clock: what the server does around the sans-IO connection, over real sockets and a broker double."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+import uvloop
+
+import rewindmq.engine.amqp.server
+from rewindmq.engine.amqp.frames import HEARTBEAT_FRAME
+from rewindmq.engine.amqp.server import AmqpServer
+from rewindmq.engine.runtime.admission import Door
+from rewindmq.engine.runtime.memory import Kind
+from tests.support.amqp_double import DoubleBroker
+from tests.support.amqp_wire import HANDSHAKE, HEADER, Said, decoded, header_frame, method, publish, raw_frame
+
+Scenario = Callable[[AmqpServer, DoubleBroker], Awaitable[None]]
+
+
+def run(scenario: Scenario, broker: DoubleBroker | None = None) -> None:
+    async def main() -> None:
+        double = broker or DoubleBroker()
+        server = AmqpServer(double, Door("amqp", 1_000))  # type: ignore[arg-type]
+        await server.listen("127.0.0.1", 0, None)
+        server.begin()
+        try:
+            await asyncio.wait_for(scenario(server, double), 20)
+        finally:
+            await server.stop()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def port_of(server: AmqpServer) -> int:
+    return int(server.servers[0].port)
+
+
+class Socket:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    async def next(self) -> Said:
+        """The next method; its content is read and left out. Heartbeats are skipped."""
+        while True:
+            head = await self.reader.readexactly(7)
+            frame = head + await self.reader.readexactly(int.from_bytes(head[3:7], "big") + 1)
+            if frame[0] == 1:
+                return decoded(frame)[0]
+
+    async def until(self, name: str) -> Said:
+        while True:
+            said = await self.next()
+            if said.name == name:
+                return said
+
+    async def send(self, *frames: bytes) -> None:
+        self.writer.write(b"".join(frames))
+        await self.writer.drain()
+
+
+@contextlib.asynccontextmanager
+async def client(server: AmqpServer, *frames: bytes, limit: int = 65_536) -> AsyncIterator[Socket]:
+    """A client that has sent these frames (by default: is connected, channel 1 open)."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server), limit=limit)
+    socket = Socket(reader, writer)
+    if frames:
+        await socket.send(*frames)
+    else:
+        await socket.send(HANDSHAKE, method(1, "Channel.Open"))
+        await socket.until("Channel.OpenOk")
+    yield socket
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.005)
+
+
+def test_publish_and_consume_over_a_socket() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(1, "Queue.Declare", queue="q"), method(1, "Confirm.Select"))
+            await socket.send(publish(1, "", "q", b"x") * 1000, method(1, "Basic.Consume", queue="q", no_ack=True))
+            await socket.until("Basic.ConsumeOk")
+            tags: dict[str, list[int]] = {"Basic.Deliver": [], "Basic.Ack": []}
+            while tags["Basic.Ack"][-1:] != [1000] or len(tags["Basic.Deliver"]) < 1000:
+                said = await socket.next()
+                tags[said.name].append(said.delivery_tag)
+            assert tags["Basic.Deliver"] == list(range(1, 1001))
+            assert [c.state for c in server.connections()] == ["running"]
+        await eventually(lambda: server.connections() == [])
+        assert broker.calls[-1][0] == "close_session"
+
+    run(scenario)
+
+
+def test_another_protocol_is_answered_and_closed() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server, b"HTTP/1.1") as socket:
+            assert await socket.reader.read() == HEADER
+
+    run(scenario)
+
+
+def test_closing_the_socket_is_left_to_the_client_that_closed_the_connection() -> None:
+    """One that meets the end of the stream before it has closed its own end reports a fault (Go's does)."""
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Connection.Close", reply_code=200), publish(1, "", "q", b"x"))
+            assert (await socket.next()).name == "Connection.CloseOk"
+            assert broker.calls[-1][0] == "close_session"
+            await socket.send(b"anything" * 100_000, method(1, "Queue.Declare", queue="q"))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(socket.reader.read(1), 0.3)
+            assert len(server.connections()) == 1
+        await eventually(lambda: server.connections() == [])
+        assert broker.events == []
+        assert not [call for call in broker.calls if call[0] == "declare_queue"]
+
+    run(scenario)
+
+
+def test_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "LEAVING_SECONDS", 0.05)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Connection.Close", reply_code=200))
+            assert (await socket.next()).name == "Connection.CloseOk"
+            with contextlib.suppress(ConnectionError):
+                assert await socket.reader.read() == b""
+            await eventually(lambda: server.connections() == [])
+
+    run(scenario)
+
+
+def test_a_stop_waits_for_no_client_that_has_closed() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Connection.Close", reply_code=200))
+            assert (await socket.next()).name == "Connection.CloseOk"
+            await server.stop()
+            assert await socket.reader.read() == b""
+
+    run(scenario)
+
+
+def test_a_client_that_was_closed_is_closed_when_it_has_said_so() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(method(0, "Tx.Select"))
+            assert (await socket.next()).name == "Connection.Close"
+            await socket.send(method(0, "Connection.CloseOk"))
+            assert await socket.reader.read() == b""
+
+    run(scenario)
+
+
+def test_handshake_must_be_done_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "HANDSHAKE_SECONDS", 0.05)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server, HEADER) as slow, client(server) as fast:
+            await slow.until("Connection.Start")
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await slow.next()
+            await fast.send(method(1, "Basic.Qos", prefetch_count=1))
+            await fast.until("Basic.QosOk")
+
+    run(scenario)
+
+
+def test_who_does_not_answer_a_close_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "CLOSING_SECONDS", 0.05)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as socket:
+            await socket.send(raw_frame(3, 1, b"x", end=b"\x00"))
+            assert (await socket.next()).reply_code == 501
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+                await socket.next()
+
+    run(scenario)
+
+
+def test_who_closes_but_does_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "LEAVING_SECONDS", 0.1)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server, limit=1024) as deaf:
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await deaf.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"x" * 15_000_000))
+            await deaf.send(method(1, "Basic.Get", queue="q"), method(0, "Connection.Close"))
+            await eventually(lambda: bool(broker.calls) and broker.calls[-1][0] == "close_session")
+            await eventually(lambda: server.connections() == [])
+
+    run(scenario)
+
+
+def test_a_heartbeat_is_sent_at_every_look_while_nothing_else_is() -> None:
+    """Our own heartbeat does not count as something written, or every second one would be left out."""
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as idle:
+            (protocol,) = server.protocols
+            protocol.wrote = False
+            for _ in range(2):
+                protocol.look()
+                assert await idle.reader.readexactly(8) == HEARTBEAT_FRAME
+            protocol.wrote = True
+            protocol.look()
+            protocol.look()
+            assert await idle.reader.readexactly(8) == HEARTBEAT_FRAME
+
+    run(scenario)
+
+
+def test_stop_tells_everybody() -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as one, client(server) as two:
+            stopping = asyncio.create_task(server.stop())
+            for socket in (one, two):
+                said = await socket.until("Connection.Close")
+                assert said.reply_code == 320
+                await socket.send(method(0, "Connection.CloseOk"))
+                assert await socket.reader.read() == b""
+            await stopping
+            assert server.connections() == []
+
+    run(scenario)
+
+
+def test_a_client_that_does_not_read_bounds_what_is_in_flight() -> None:
+    """No credit while its socket is full; all of it once it reads."""
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        body = b"x" * 5_000
+        number = 12_000
+        async with client(server) as publisher, client(server, limit=1024) as deaf:
+            await publisher.send(method(1, "Queue.Declare", queue="q"))
+            await publisher.until("Queue.DeclareOk")
+            await deaf.send(method(1, "Basic.Consume", queue="q", no_ack=True))
+            await deaf.until("Basic.ConsumeOk")
+            deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await publisher.send(publish(1, "", "q", body) * number)
+            await eventually(lambda: sum(1 for event in broker.events if hasattr(event, "body")) == number)
+            await asyncio.sleep(0.2)
+            assert len(broker.queues["q"].ready) > 4_000  # what both sockets and one window hold is on its way
+            deaf.writer.transport.resume_reading()  # type: ignore[attr-defined]
+            for _ in range(number):
+                await deaf.until("Basic.Deliver")
+            assert broker.queues["q"].ready == []
+
+    run(scenario)
+
+
+def test_publishers_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above UNSETTLED_HIGH bytes that are not durable, who sends is not read from until a group commit lands."""
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNSETTLED_MARK", 50_000)
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "UNSETTLED_HIGH", 200_000)
+    broker = DoubleBroker(prompt=False)
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as publisher, client(server) as other:
+            await publisher.send(method(1, "Queue.Declare", queue="q"))
+            await eventually(lambda: "q" in broker.queues)
+            broker.land()
+            number = 50_000
+            sending = asyncio.create_task(publisher.send(publish(1, "", "q", b"x" * 1_000) * number))
+            await eventually(lambda: bool(server.held))
+            await asyncio.sleep(0.1)
+            taken = len(broker.queues["q"].ready)
+            assert taken < 2_000
+            await asyncio.sleep(0.05)
+            assert len(broker.queues["q"].ready) == taken
+            await other.send(method(1, "Basic.Qos", prefetch_count=1))
+            await other.until("Basic.QosOk")
+            while len(broker.queues["q"].ready) < number:
+                broker.land()
+                await asyncio.sleep(0)
+            await sending
+            while server.held:  # the last bytes may have been too many once more; the test's time limit ends this
+                broker.land()
+                await asyncio.sleep(0)
+
+    run(scenario, broker)
+
+
+def test_blocked_publishers_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        async with client(server) as publisher:
+            await publisher.send(method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"1"))
+            await eventually(lambda: "q" in broker.queues and len(broker.queues["q"].ready) == 1)
+            broker.blocked = "low on disk"
+            for changed in broker.on_blocked:
+                changed()
+            await publisher.send(publish(1, "", "q", b"2"))
+            assert (await publisher.until("Connection.Blocked")).reason == "low on disk"
+            await publisher.send(publish(1, "", "q", b"3"))
+            await asyncio.sleep(0.1)
+            assert len(broker.queues["q"].ready) == 1
+            broker.blocked = None
+            for changed in broker.on_blocked:
+                changed()
+            await publisher.until("Connection.Unblocked")
+            await eventually(lambda: len(broker.queues["q"].ready) == 3)
+
+    run(scenario)
+
+
+def test_who_holds_most_memory_is_closed_first() -> None:
+    """One that does not read what it gets is cut off; one whose message has come in part is told why."""
+
+    async def scenario(server: AmqpServer, broker: DoubleBroker) -> None:
+        held = broker.memory.by_kind
+        async with client(server) as deaf, client(server) as partial, client(server) as idle:
+            await deaf.send(method(1, "Queue.Declare", queue="q"), method(1, "Basic.Consume", queue="q", no_ack=True))
+            await eventually(lambda: "q" in broker.queues)
+            await idle.send(publish(1, "", "q", b"x" * 4_000_000, piece=100_000) * 5)
+            await eventually(lambda: held[Kind.OUTPUT] > 8_000_000)
+            await partial.send(method(1, "Basic.Publish", routing_key="q") + header_frame(1, 9_000_000))
+            await partial.send(raw_frame(3, 1, b"x" * 100_000) * 60)
+            await eventually(lambda: held[Kind.BODY] == 6_000_000)
+            server.relieve()
+            await eventually(lambda: held[Kind.OUTPUT] == 0 and len(server.protocols) == 2)
+            assert held[Kind.BODY] == 6_000_000
+            server.relieve()
+            closed = await partial.until("Connection.Close")
+            assert (closed.reply_code, held[Kind.BODY]) == (506, 0)
+            server.relieve()  # nobody holds much
+            await idle.send(method(1, "Queue.Declare", queue="r"))
+            await idle.until("Queue.DeclareOk")
+
+    run(scenario)
+
+
+def test_only_loopback_is_loopback() -> None:
+    assert all(
+        rewindmq.engine.amqp.server.is_loopback(address) for address in ("127.0.0.1", "127.3.2.1", "::1", "::1%lo")
+    )
+    assert not any(
+        rewindmq.engine.amqp.server.is_loopback(address) for address in ("10.0.0.1", "fe80::1%eth0", "unknown")
+    )

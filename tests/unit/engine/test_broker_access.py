@@ -1,0 +1,207 @@
+"""Users, permissions and virtual hosts (S-156; RabbitMQ's 403 and 530 texts)."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from argon2 import PasswordHasher, extract_parameters
+from argon2.exceptions import VerifyMismatchError
+
+from rewindmq.engine.broker.passwords import VERIFYING_THREADS, Passwords, imported, rabbitmq_hash
+from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed
+from rewindmq.engine.runtime.eager import at_once
+from tests.support.broker_harness import Client, Harness, args, refusal
+
+REFUSED = "the password is not this user's, or there is no such user"
+
+
+@pytest.fixture
+def h(tmp_path: Path) -> Iterator[Harness]:
+    with Harness(tmp_path) as harness:
+        yield harness
+
+
+def user(h: Harness, configure: str = "", write: str = "", read: str = "") -> None:
+    h.broker.set_user("guest", "u", "secret", ())
+    h.broker.set_permissions("guest", "/", "u", configure, write, read)
+
+
+def test_login(h: Harness) -> None:
+    assert h.login("guest", "guest") == "guest"
+    for name, password in (("guest", "wrong"), ("nobody", "guest"), ("guest", "")):
+        with refusal(AccessRefused, REFUSED):
+            h.login(name, password)
+
+
+def test_a_changed_password_counts_at_once(h: Harness) -> None:
+    assert h.login("guest", "guest") == "guest"
+    h.broker.set_user("guest", "guest", "new", ("administrator",))
+    with refusal(AccessRefused, REFUSED):
+        h.login("guest", "guest")
+    h.broker.set_user("guest", "guest", None, ())
+    assert h.login("guest", "new") == "guest"
+    h.broker.set_user("guest", "guest", "", ())
+    for password in ("", "new"):
+        with refusal(AccessRefused, REFUSED):
+            h.login("guest", password)
+
+
+def test_passwords_are_argon2id_and_a_right_one_is_verified_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passwords = Passwords()
+    hashed = passwords.hash("secret")
+    assert hashed.startswith("$argon2id$")
+    assert "secret" not in hashed
+    verified = []
+
+    def verify(hashed: str, password: str) -> None:
+        verified.append(password)
+        if password != "secret":
+            raise VerifyMismatchError
+
+    monkeypatch.setattr(passwords, "_hasher", SimpleNamespace(verify=verify))
+
+    async def log_in() -> list[bool]:
+        together = await asyncio.gather(*(passwords.verify(hashed, "secret") for _ in range(100)))
+        for _ in range(100):
+            assert at_once(passwords.verify(hashed, "secret")), "it had to wait"
+        return [*together, await passwords.verify(hashed, "wrong"), await passwords.verify(hashed, "wrong")]
+
+    assert asyncio.run(log_in()) == [True] * 100 + [False] * 2
+    assert verified.count("secret") <= VERIFYING_THREADS
+    assert verified.count("wrong") == 2
+
+
+def test_who_is_not_there_is_verified_like_who_is(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    h.broker.set_user("guest", "silent", "", ())
+    h.broker.set_user_hash("guest", "moved", imported(rabbitmq_hash("secret"), "rabbit_password_hashing_sha256"), ())
+    verified = []
+    real = PasswordHasher.verify
+
+    def verify(hasher: PasswordHasher, hashed: str, password: str) -> bool:
+        verified.append(extract_parameters(hashed))
+        return real(hasher, hashed, password)
+
+    monkeypatch.setattr(PasswordHasher, "verify", verify)
+    for name in ("guest", "silent", "nobody", "moved"):
+        with refusal(AccessRefused, REFUSED):
+            h.login(name, "wrong")
+    assert len(verified) == 4
+    assert len(set(map(str, verified))) == 1, "a hash of another kind takes another time"
+
+
+def test_a_password_that_changes_while_it_is_verified(h: Harness) -> None:
+    async def log_in() -> None:
+        verifying = asyncio.ensure_future(h.broker.access.authenticate("guest", "guest"))
+        await asyncio.sleep(0)
+        h.broker.set_user("guest", "guest", "new", ("administrator",))
+        with refusal(AccessRefused, REFUSED):
+            await verifying
+
+    h.loop.run_until_complete(log_in())
+
+
+def test_sessions_need_a_vhost_and_permissions_in_it(h: Harness) -> None:
+    h.broker.create_vhost("guest", "v", "")
+    with refusal(NotAllowed, "vhost nope not found"):
+        h.session(vhost="nope")
+    with refusal(NotAllowed, "access to vhost 'v' refused for user 'guest'"):
+        h.session(vhost="v")
+    h.broker.set_permissions("guest", "v", "guest", "", "", "")
+    assert h.session(vhost="v").vhost == "v"
+
+
+CASES = [
+    ("configure", "queue 'q'", lambda h, s: h.declare(s, "q")),
+    ("configure", "queue 'mine'", lambda h, s: h.broker.delete_queue(s, "mine", False, False)),
+    ("configure", "exchange 'x'", lambda h, s: h.exchange(s, "x", "direct")),
+    ("configure", "exchange 'x'", lambda h, s: h.broker.delete_exchange(s, "x", False)),
+    ("write", "exchange 'amq.default'", lambda h, s: h.broker.route(s, "", "mine", None)),
+    ("write", "exchange 'amq.topic'", lambda h, s: h.broker.route(s, "amq.topic", "k", None)),
+    ("write", "queue 'mine'", lambda h, s: h.bind(s, "amq.topic", "mine")),
+    ("read", "queue 'mine'", lambda h, s: h.consume(s, "mine", Client())),
+    ("read", "queue 'mine'", lambda h, s: h.broker.fetch(s, 1, Client(), "mine", True)),
+    ("read", "queue 'mine'", lambda h, s: h.broker.purge_queue(s, "mine")),
+]
+
+
+@pytest.mark.parametrize(("permission", "what", "act"), CASES)
+def test_each_permission(h: Harness, permission: str, what: str, act: object) -> None:
+    h.declare(h.session(), "mine")
+    user(h)
+    with refusal(AccessRefused, f"{permission} access to {what} in vhost '/' refused for user 'u'"):
+        act(h, h.session("u"))  # type: ignore[operator]
+    user(h, **{"read": "amq", permission: ".*"})
+    act(h, h.session("u"))  # type: ignore[operator]
+
+
+def test_binding_also_reads_the_source(h: Harness) -> None:
+    h.declare(h.session(), "mine")
+    user(h, write="mine")
+    with refusal(AccessRefused, "read access to exchange 'amq.topic' in vhost '/' refused for user 'u'"):
+        h.bind(h.session("u"), "amq.topic", "mine")
+    user(h, write="mine", read="topic")
+    h.bind(h.session("u"), "amq.topic", "mine")
+
+
+def test_s156_a_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(h: Harness) -> None:
+    arguments = args(x_dead_letter_exchange="dlx")
+    user(h, configure="^q$")
+    with refusal(AccessRefused, "read access to queue 'q' in vhost '/' refused for user 'u'"):
+        h.declare(h.session("u"), "q", arguments)
+    user(h, configure="^q$", read="^q$")
+    with refusal(AccessRefused, "write access to exchange 'dlx' in vhost '/' refused for user 'u'"):
+        h.declare(h.session("u"), "q", arguments)
+    user(h, configure="^q$", read="^q$", write="dlx")
+    h.declare(h.session("u"), "q", arguments)
+    text = "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'p' in vhost '/'"
+    with refusal(PreconditionFailed, text):
+        h.declare(h.session(), "p", args(x_dead_letter_exchange=1))
+
+
+def test_s068_passive_needs_no_permission(h: Harness) -> None:
+    queue = h.declare(h.session(), "q")
+    user(h)
+    assert h.declare(h.session("u"), "q", passive=True) is queue
+
+
+def test_taking_a_permission_away_moves_the_routing_version(h: Harness) -> None:
+    user(h, write=".*")
+    session = h.session("u")
+    h.broker.route(session, "amq.topic", "k", None)
+    version = h.broker.routing_version
+    h.broker.clear_permissions("guest", "/", "u")
+    assert h.broker.routing_version > version
+    with pytest.raises(AccessRefused):
+        h.broker.route(session, "amq.topic", "k", None)
+
+
+def test_refusals_of_the_administration(h: Harness) -> None:
+    with refusal(NotFound, "user 'nobody' does not exist"):
+        h.broker.delete_user("guest", "nobody")
+    with refusal(NotFound, "user 'nobody' does not exist"):
+        h.broker.set_permissions("guest", "/", "nobody", "", "", "")
+    with refusal(NotFound, "vhost 'nope' does not exist"):
+        h.broker.delete_vhost("guest", "nope")
+    with pytest.raises(PreconditionFailed, match=r"invalid regular expression '\('"):
+        h.broker.set_permissions("guest", "/", "guest", "(", "", "")
+
+
+def test_a_deleted_vhost_takes_everything_with_it(h: Harness) -> None:
+    h.broker.create_vhost("guest", "v", "soon gone")
+    h.broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+    session = h.session(vhost="v")
+    closed: list[str] = []
+    session.close = closed.append
+    for number in range(4):
+        h.declare(session, f"q{number}")
+        h.bind(session, "amq.fanout", f"q{number}")
+    h.declare(h.session(), "other")
+    h.broker.delete_vhost("guest", "v")
+    h.settle()
+    assert closed == ["vhost 'v' is deleted"]
+    assert [queue.name for queue in h.broker.queues()] == ["other"]
+    h.broker.close_session(session)
+    h.restart()
+    assert "v" not in h.broker.topology.vhosts

@@ -1,0 +1,185 @@
+"""What changes many queues does so in parts: others get turns in between, and no batch for RocksDB has many of them."""
+
+import asyncio
+import shutil
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.definitions.document import export
+from rewindmq.engine.definitions.load import Import
+from rewindmq.engine.errors import NotFound
+from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.slices import CHANGED_TOGETHER
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.machine.serialization import Dirty
+from tests.support.broker_harness import Harness
+
+QUEUES = 5 * CHANGED_TOGETHER
+USER = "guest"
+Change = Callable[[Broker], Coroutine[Any, Any, None]]
+
+
+@pytest.fixture
+def h(tmp_path: Path) -> Iterator[Harness]:
+    """Many queues in the vhost v, all of them in RocksDB."""
+    with Harness(tmp_path / "data", partitions=2) as harness:
+        harness.broker.create_vhost(USER, "v", "")
+        harness.broker.set_permissions(USER, "v", USER, ".*", ".*", ".*")
+        session = harness.session(vhost="v")
+        for number in range(QUEUES):
+            harness.declare(session, f"q{number}")
+            harness.bind(session, "amq.fanout", f"q{number}")
+        harness.broker.close_session(session)
+        harness.settle()
+        for partition in harness.broker.partitions:
+            partition.write_all()
+        yield harness
+
+
+@pytest.fixture
+def packed(h: Harness, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many queues each batch has."""
+    counts = []
+    take_dirty = Machine.take_dirty
+
+    def counted(machine: Machine) -> Dirty:
+        dirty = take_dirty(machine)
+        counts.append(len(dirty.queues) + len(dirty.gone))
+        return dirty
+
+    monkeypatch.setattr(Machine, "take_dirty", counted)
+    return counts
+
+
+def watched(h: Harness, change: Change, look: Callable[[Broker], int]) -> int:
+    """Carry out the change; the largest difference that `look` saw between two turns of the loop."""
+    broker: Broker = h.broker._broker
+    seen = [look(broker)]
+
+    async def bystander() -> None:
+        while True:
+            await asyncio.sleep(0)
+            seen.append(look(broker))
+
+    async def main() -> None:
+        beside = asyncio.create_task(bystander())
+        await asyncio.wait_for(change(broker), 60)
+        beside.cancel()
+        seen.append(look(broker))
+
+    h.loop.run_until_complete(main())
+    return max(abs(after - before) for before, after in pairwise(seen))
+
+
+async def limit_all(broker: Broker) -> None:
+    await broker.set_policy(USER, "v", "p", ".*", {"max-length": 5}, 0, "all")
+
+
+async def clear_limit(broker: Broker) -> None:
+    await broker.clear_policy(USER, "v", "p")
+
+
+async def delete(broker: Broker) -> None:
+    await broker.delete_vhost(USER, "v")
+
+
+async def import_again(broker: Broker) -> None:
+    exported = await export(broker, Work(broker.http_share))
+    document = {name: list(value) if isinstance(value, map) else value for name, value in exported.items()}
+    for category in ("queues", "bindings"):
+        document[category] = [item | {"vhost": "/"} for item in document[category]]
+    await Import(broker, USER, document).carry_out()
+
+
+def queues(broker: Broker, vhost: str) -> int:
+    return len(broker.all_queues(vhost))
+
+
+def limited(broker: Broker) -> int:
+    return sum(queue.policy is not None for queue in broker.queues("v"))
+
+
+def test_a_policy_comes_in_parts_and_goes_in_parts(h: Harness, packed: list[int]) -> None:
+    assert watched(h, limit_all, limited) <= CHANGED_TOGETHER
+    assert limited(h.broker) == QUEUES
+    assert watched(h, clear_limit, limited) <= CHANGED_TOGETHER
+    assert limited(h.broker) == 0
+    assert max(packed) <= CHANGED_TOGETHER
+
+
+def test_the_queues_of_a_vhost_go_in_parts(h: Harness, packed: list[int]) -> None:
+    assert watched(h, delete, lambda broker: queues(broker, "v")) <= CHANGED_TOGETHER
+    assert queues(h.broker, "v") == 0
+    assert max(packed) <= CHANGED_TOGETHER
+
+
+def test_queues_that_are_imported_come_in_parts(h: Harness, packed: list[int]) -> None:
+    assert watched(h, import_again, lambda broker: queues(broker, "/")) <= CHANGED_TOGETHER
+    assert queues(h.broker, "/") == QUEUES
+    assert max(packed) <= CHANGED_TOGETHER
+
+
+@pytest.mark.parametrize(("change", "left"), [
+    (limit_all, lambda broker: QUEUES - limited(broker)),
+    (delete, lambda broker: queues(broker, "v")),
+], ids=["a policy", "a vhost"])  # fmt: skip
+def test_what_a_crash_leaves_half_done_is_finished_at_the_next_start(
+    h: Harness, tmp_path: Path, change: Change, left: Callable[[Broker], int]
+) -> None:
+    async def half() -> "asyncio.Task[None]":
+        task = asyncio.ensure_future(change(h.broker._broker))
+        while left(h.broker) > QUEUES // 2:
+            await asyncio.sleep(0)
+        return task
+
+    task = h.loop.run_until_complete(half())
+    assert 0 < left(h.broker) <= QUEUES // 2
+    shutil.copytree(h.config.data, tmp_path / "left")  # one moment for both: the log is still being written
+    shutil.copytree(tmp_path / "left", tmp_path / "without state")
+    shutil.rmtree(tmp_path / "without state" / "state")
+    digests = []
+    for name in ("left", "without state"):
+        h.config = replace(h.config, data=tmp_path / name)
+        with h.killed_copy(tmp_path / f"{name}, started") as copy:
+            assert left(copy.broker) == 0
+            digests.append([partition.machine.digest() for partition in copy.broker.partitions])
+    assert digests[0] == digests[1]
+    h.loop.run_until_complete(task)
+
+
+def test_a_vhost_that_is_deleted_goes_though_nobody_waits_for_it(h: Harness) -> None:
+    async def given_up() -> None:
+        task = asyncio.ensure_future(delete(h.broker._broker))
+        while queues(h.broker, "v") == QUEUES:
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert queues(h.broker, "v") > 0
+        await asyncio.wait_for(h.broker._broker.vhosts_have_left(), 60)
+
+    h.loop.run_until_complete(given_up())
+    assert queues(h.broker, "v") == 0
+
+
+def test_a_vhost_of_the_same_name_comes_when_the_old_one_has_gone(h: Harness) -> None:
+    async def both() -> None:
+        broker: Broker = h.broker._broker
+        going = asyncio.ensure_future(delete(broker))
+        while queues(broker, "v") == QUEUES:
+            await asyncio.sleep(0)
+        with pytest.raises(NotFound):
+            await delete(broker)
+        assert queues(broker, "v") > 0
+        await asyncio.wait_for(broker.create_vhost(USER, "v", "anew"), 60)
+        assert queues(broker, "v") == 0
+        await going
+
+    h.loop.run_until_complete(both())
+    assert h.broker.topology.vhosts["v"].description == "anew"

@@ -1,0 +1,144 @@
+"""Connections that publish wait while much waits for the disk (engine/embedded/flow_control.py): so acks become durable
+on a full disk, out of the log's reserve."""
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from rewindmq.engine.amqp.connection import Connection
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.config import Config
+from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
+from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
+from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.engine.process import open_broker
+from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, publish
+
+BODY = bytes(20_000)
+MOST = 60 * 1024 * 1024 // len(BODY)
+BEYOND = 2 * len(BODY)  # what one read may add after the last look
+
+
+async def opened(broker: Broker, *methods: bytes) -> Connection:
+    connection = Connection(broker, "client:1", True)
+    frames = HANDSHAKE + method(1, "Channel.Open") + b"".join(methods) + method(1, "Queue.Declare", queue="q")
+    said = await say(broker, connection, frames)
+    while "Queue.DeclareOk" not in [each.name for each in said]:
+        said += await say(broker, connection, b"")
+    return connection
+
+
+async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Said]:
+    connection.receive(frames)
+    broker.end_of_turn()
+    await asyncio.sleep(0.001)
+    return decoded(b"".join(connection.take_output()))
+
+
+def run(tmp_path: Path, test: Callable[[Broker], Coroutine[None, None, None]]) -> None:
+    async def main() -> None:
+        broker = open_broker(Config(data=tmp_path, partitions=1))
+        try:
+            await test(broker)
+        finally:
+            broker.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(main())
+
+
+def waiting_bytes(broker: Broker) -> int:
+    log = broker.keeper.log
+    assert isinstance(log, EmbeddedLog)
+    return log.queues[0].waiting_bytes
+
+
+def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    goes_on = threading.Event()
+    goes_on.set()
+    write = PartitionWriter.write
+
+    def slowly(writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False) -> None:
+        assert goes_on.wait(60)
+        write(writer, records, newest_ms, begins_anew)
+
+    monkeypatch.setattr(PartitionWriter, "write", slowly)
+
+    async def test(broker: Broker) -> None:
+        publisher = await opened(broker, method(1, "Confirm.Select"))
+        consumer = await opened(broker)
+        goes_on.clear()
+        await say(broker, publisher, b"".join(publish(1, "", "q", BODY) for _ in range(MOST)))
+        assert WAITING_BYTES <= waiting_bytes(broker) <= WAITING_BYTES + BEYOND
+        assert publisher.link.state == "flow"
+        before = waiting_bytes(broker)
+        said = await say(broker, consumer, method(1, "Basic.Get", queue="q") + method(1, "Basic.Ack", delivery_tag=1))
+        assert [each.name for each in said] == ["Basic.GetOk"]
+        assert before < waiting_bytes(broker) < before + 1_000, "a consumer waits behind publishers"
+        goes_on.set()
+        while waiting_bytes(broker) or publisher.link.state == "flow":
+            await say(broker, publisher, b"")
+        assert broker.queue("/", "q").messages_ready == MOST - 1
+
+    run(tmp_path, test)
+
+
+def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file system has room for 2 MB and the reserve; the publisher sends 60 MB before it hears of anything."""
+    full = False
+    room = 2 * 1024 * 1024
+    write, truncate, space = PartitionWriter.write, os.ftruncate, os.fstatvfs
+
+    def within_the_room(
+        writer: PartitionWriter, records: list[bytes], newest_ms: int, begins_anew: bool = False
+    ) -> None:
+        nonlocal room
+        size = sum(map(len, records))
+        if full and size > room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        room -= size
+        write(writer, records, newest_ms, begins_anew)
+
+    def released(descriptor: int, length: int) -> None:
+        nonlocal room
+        if full and os.readlink(f"/proc/self/fd/{descriptor}").endswith("_reserve"):
+            room += os.fstat(descriptor).st_size - length
+        truncate(descriptor, length)
+
+    def free(descriptor: int) -> os.statvfs_result:
+        found = list(space(descriptor))
+        found[4] = (room if full else RESERVE_BYTES + MARGIN_BYTES) // found[1]
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(PartitionWriter, "write", within_the_room)
+    monkeypatch.setattr(os, "ftruncate", released)
+    monkeypatch.setattr(os, "fstatvfs", free)
+
+    async def test(broker: Broker) -> None:
+        nonlocal full
+        publisher = await opened(broker)
+        consumer = await opened(broker)
+        full = True
+        await say(broker, publisher, b"".join(publish(1, "", "q", BODY) for _ in range(MOST)))
+        for tag in range(1, 200):
+            await say(broker, consumer, method(1, "Basic.Get", queue="q") + method(1, "Basic.Ack", delivery_tag=tag))
+        durable = asyncio.Event()
+        broker.when_durable(durable.set)
+        await asyncio.wait_for(durable.wait(), 20)
+        assert broker.blocked is not None
+        full = False
+        async with asyncio.timeout(30):
+            while publisher.link.state != "running" or waiting_bytes(broker):
+                await say(broker, publisher, b"")
+        assert broker.blocked is None
+        assert broker.queue("/", "q").messages_ready == MOST - 199
+
+    run(tmp_path, test)

@@ -1,0 +1,141 @@
+"""Doors: limits of connections, what becomes of those that are refused, and a broker with few descriptors."""
+
+import asyncio
+import contextlib
+import logging
+
+import pytest
+import uvloop
+
+import rewindmq.engine.amqp.server
+from rewindmq.engine.amqp.server import AmqpServer
+from rewindmq.engine.runtime.admission import ADDRESS, FULL, UNKNOWN, Door, Guest, host_of, shares
+from rewindmq.projections.store import rocks
+from tests.support.amqp_double import DoubleBroker
+from tests.support.amqp_wire import HANDSHAKE, HEADER
+from tests.unit.engine.test_amqp_server import Socket
+
+
+def entered(door: Door, address: str) -> Guest:
+    guest = door.enter(address)
+    assert guest is not None
+    return guest
+
+
+# -- counting ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_address_leaves_room_for_the_others() -> None:
+    door = Door("http", 40)
+    mine = [door.enter("10.0.0.1") for _ in range(30)]
+    assert sum(guest is not None for guest in mine) == door.most_of_address == 10
+    assert door.enter("10.0.0.2") is not None
+    assert door.refused == {FULL: 0, UNKNOWN: 0, ADDRESS: 20}
+
+
+def test_those_that_have_not_logged_in_leave_room_for_those_that_have() -> None:
+    door = Door("http", 40)
+    guests = [door.enter(f"10.0.0.{n}") for n in range(40)]
+    assert sum(guest is not None for guest in guests) == door.most_unknown == 20
+    assert door.refused[UNKNOWN] == 20
+    for guest in guests[:10]:
+        assert guest is not None
+        assert guest.log_in()
+        assert guest.log_in(), "once is enough"
+    assert (door.logged_in, door.unknown) == (10, 10)
+    assert door.enter("10.0.0.2") is not None
+
+
+def test_never_more_than_the_share() -> None:
+    door = Door("http", 40)
+    guests = []
+    for n in range(100):
+        guest = door.enter(f"10.0.{n}.1")
+        if guest is not None and guest.log_in():
+            guests.append(guest)
+    assert door.logged_in == len(guests) == door.most_logged_in == 38
+    assert door.logged_in + door.unknown == door.share, "two more are there to be told"
+    assert door.refused[FULL] == 62
+    for guest in guests:
+        guest.leave()
+        guest.leave()
+    assert (door.logged_in, door.unknown) == (0, 2)
+
+
+def test_who_leaves_makes_room() -> None:
+    door = Door("http", 40)
+    for _ in range(100):
+        guest = entered(door, "10.0.0.1")
+        guest.leave()
+        assert guest.log_in(), "it is gone and does not count"
+    assert (door.logged_in, door.unknown, door.by_address) == (0, 0, {})
+
+
+def test_an_ipv6_host_has_a_network_of_addresses() -> None:
+    assert host_of("2001:db8::1") == host_of("2001:db8::2:3") != host_of("2001:db8:0:1::1")
+    assert host_of("::1") == "::1"
+    assert host_of("fe80::1%eth0") == host_of("fe80::2")
+    assert host_of("::ffff:10.0.0.1") == host_of("10.0.0.1")
+
+
+def test_what_is_refused_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    door = Door("http", 40)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(500):
+            door.enter("10.0.0.1")
+    (record,) = caplog.records
+    assert "10 connections of this address have not logged in, which is the limit" in record.getMessage()
+
+
+@pytest.mark.parametrize("descriptors", [64, 256, 1_024, 4_096, 65_536, 1_048_576])
+@pytest.mark.parametrize("partitions", [1, 2, 64])
+def test_store_and_log_come_first_then_amqp_then_http(descriptors: int, partitions: int) -> None:
+    amqp, http = shares(descriptors, partitions)
+    kept = descriptors - amqp.share - http.share
+    assert kept >= min(descriptors // 2, rocks.open_files(descriptors) + 8 * partitions)
+    assert amqp.share >= 3 * http.share > 0
+    assert http.share <= 1_000
+    assert amqp.most_logged_in < amqp.share
+
+
+# -- sockets ----------------------------------------------------------------------------------------------------------
+
+
+def test_amqp_clients_above_the_limit_are_told_as_rabbitmq_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        door = Door("amqp", 8)  # six that have logged in, and two more
+        server = AmqpServer(DoubleBroker(), door)  # type: ignore[arg-type]
+        await server.listen("127.0.0.1", 0, None)
+        server.begin()
+        clients = []
+        for _ in range(6):
+            clients.append(await connected(server, HANDSHAKE))
+            await clients[-1].until("Connection.OpenOk")
+        refused = await connected(server, HANDSHAKE)
+        said = await refused.until("Connection.Close")
+        assert said.reply_code == 530
+        assert said.reply_text == "NOT_ALLOWED - connection refused: node connection limit (6) is reached"
+        silent = await connected(server)
+        while door.unknown < 2:
+            await asyncio.sleep(0.01)
+        outside = await connected(server, HEADER)
+        assert await outside.reader.read() == b"", "closed without a word: there is no room to say one"
+        for client in (*clients, refused, silent, outside):
+            client.writer.close()
+        await server.stop()
+        assert (door.logged_in, door.unknown) == (0, 0)
+
+    monkeypatch.setattr(rewindmq.engine.amqp.server, "CLOSING_SECONDS", 10.0)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(scenario(), 20))
+
+
+async def connected(server: AmqpServer, *frames: bytes) -> Socket:
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.listeners[0][1])
+    made = Socket(reader, writer)
+    with contextlib.suppress(ConnectionError):
+        await made.send(*frames)
+    return made
+
+
+# -- a broker with few descriptors ------------------------------------------------------------------------------------

@@ -1,0 +1,99 @@
+"""What the management API reads of many things it reads in slices: others get turns in between."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.definitions.document import export
+from rewindmq.engine.http.pieces import members
+from rewindmq.engine.http.resources.vhosts import numbers_of
+from rewindmq.engine.http.statistics import AT_ONCE
+from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work, by_key
+from tests.support.broker_harness import Harness
+
+VHOSTS = 400
+QUEUES = 4 * AT_ONCE  # all in the vhost v0
+LOOKS = 4  # at the clock, in a slice
+Reads = Callable[[Broker, Work], Awaitable[int]]
+
+
+@pytest.fixture
+def h(tmp_path: Path) -> Iterator[Harness]:
+    with Harness(tmp_path, partitions=2) as harness:
+        broker = harness.broker
+        for number in range(VHOSTS):
+            broker.create_vhost("guest", f"v{number}", "")
+            broker.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
+            broker.set_policy("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
+            broker.set_vhost_limits("guest", f"v{number}", {"max-connections": 5})
+        session = harness.session(vhost="v0")
+        for number in range(QUEUES):
+            harness.declare(session, f"q{number}")
+        harness.bind(session, "amq.fanout", "q7")
+        yield harness
+
+
+def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
+    """What was read; how many turns others had. The clock goes on with each look, so a slice has LOOKS of them."""
+    looks = 0
+
+    def clock() -> float:
+        nonlocal looks
+        looks += 1
+        return looks * SLICE_SECONDS / LOOKS
+
+    async def main() -> tuple[int, int]:
+        turns = 0
+
+        async def bystander() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
+
+        beside = asyncio.create_task(bystander())
+        found = await read(h.broker._broker, Work(LoopShare(clock)))
+        beside.cancel()
+        return found, turns
+
+    return h.loop.run_until_complete(main())
+
+
+async def bindings(broker: Broker, work: Work) -> int:
+    return len([each async for each in broker.bindings_by_source(work, broker.topology.vhosts)])
+
+
+async def vhosts(broker: Broker, work: Work) -> int:
+    return len(await by_key(work, broker.topology.vhosts))
+
+
+async def definitions(broker: Broker, work: Work) -> int:
+    return len([piece async for piece in members(work, await export(broker, work))])
+
+
+@pytest.mark.parametrize(("read", "at_least"), [(bindings, 1), (vhosts, VHOSTS), (definitions, 4 * VHOSTS)])
+def test_others_have_turns_while_many_things_are_read(h: Harness, read: Reads, at_least: int) -> None:
+    """`bindings` goes through the exchanges of all vhosts, though hardly any has bindings."""
+    found, turns = turns_beside(h, read)
+    assert found >= at_least
+    assert turns >= max(found, VHOSTS) / (LOOKS + 1)
+
+
+def test_the_numbers_of_a_vhost_with_many_queues(h: Harness) -> None:
+    session = h.session(vhost="v0")
+    h.publish(session, "", "q0", b"one")
+    h.publish(session, "", f"q{QUEUES - 1}", b"two")
+    h.settle()
+    depths = {}
+
+    async def read(broker: Broker, work: Work) -> int:
+        depths.update({name: depth for name, (depth, _) in (await numbers_of(broker, work, {"v0", "v1"})).items()})
+        return len(depths)
+
+    found, turns = turns_beside(h, read)
+    assert found == 1, "v1 has no queues"
+    assert depths["v0"] == {"messages": 2, "messages_ready": 2, "messages_unacknowledged": 0}
+    assert turns >= QUEUES / (LOOKS + 1)

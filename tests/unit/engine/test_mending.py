@@ -1,0 +1,158 @@
+"""What was left half done, where there is more than one look goes through. In histories: tests/simulation (nodes)."""
+
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.repair import LOOKS_BEFORE_MENDING, Mending
+from rewindmq.schemas.events import BROKER, PolicySet, VhostDeleted
+from tests.unit.engine.test_read_back import Nodes, declare, run, session, settled
+
+QUEUES = 20
+A_LOOK = 3
+
+
+class Looking:
+    """A node's heartbeat, by hand; which names each look was at."""
+
+    def __init__(self, nodes: Nodes, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = nodes
+        self.broker = broker
+        self.looks: list[list[str]] = []
+        self.node: Node = nodes.node("a")
+        broken = Mending._broken
+
+        def noted(mending: Mending, name: tuple[str, str]) -> object:
+            self.looks[-1].append(name[1])
+            return broken(mending, name)
+
+        monkeypatch.setattr(Mending, "_broken", noted)
+        monkeypatch.setattr("rewindmq.engine.cluster.repair.NAMES_A_LOOK", A_LOOK)
+        assert self.node._timer is not None
+        self.node._timer.cancel()  # a real second counts for nothing here
+
+    async def look(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.looks.append([])
+            self.node._look_after()
+            await settled()
+
+    async def until_quiet(self) -> None:
+        """Every name was looked at since the last change, and nothing looked half done."""
+        for _ in range(100):
+            await self.look()
+            if not self.looks[-1]:
+                return
+        raise AssertionError(f"it looks for ever: {self.looks[-5:]}")
+
+    def assign(self, *owners: str) -> None:
+        self.nodes.history.assign({each.name: list(owners) for each in self.nodes.history.queues})
+
+
+def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`test` at a node with `QUEUES` queues, all of them bound, and nothing half done."""
+
+    async def with_queues(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        for number in range(QUEUES):
+            await declare(broker, who, f"q{number}")
+            await broker.bind(who, "amq.fanout", "queue", f"q{number}", "", ())
+        by_hand = Looking(nodes, broker, monkeypatch)
+        await by_hand.until_quiet()
+        by_hand.looks.clear()
+        await test(by_hand)
+
+    run(with_queues, tmp_path, monkeypatch)
+
+
+def limits(broker: Broker) -> list[int | None]:
+    return [queue.max_length for queue in broker.queues()]
+
+
+def set_half(broker: Broker, name: str, limit: int) -> Awaitable[int]:
+    """Whoever set this policy died before it was applied."""
+    return broker.metadata.ask(BROKER, PolicySet("/", name, "^q", f'{{"max-length":{limit}}}', limit, "all"))
+
+
+def test_a_look_is_at_a_few_names_and_goes_on_where_the_last_one_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(by_hand: Looking) -> None:
+        by_hand.broker.queues_changed()
+        await by_hand.until_quiet()
+        assert max(map(len, by_hand.looks)) == A_LOOK
+        seen = [name for look in by_hand.looks for name in look]
+        assert set(seen) == {f"q{number}" for number in range(QUEUES)}
+        assert len(seen) == 2 * QUEUES, "once as a queue, once as what is bound, and no more in a round"
+
+    looking(test, tmp_path, monkeypatch)
+
+
+def test_all_of_it_is_mended_and_a_look_stays_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(by_hand: Looking) -> None:
+        await set_half(by_hand.broker, "p", 7)
+        with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.repair"):
+            await by_hand.until_quiet()
+        assert limits(by_hand.broker) == [7] * QUEUES
+        assert max(map(len, by_hand.looks)) <= (LOOKS_BEFORE_MENDING + 1) * A_LOOK  # the last sees that it is mended
+
+    looking(test, tmp_path, monkeypatch)
+
+
+def test_what_is_half_done_behind_the_place_of_a_round_is_found_by_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(by_hand: Looking) -> None:
+        by_hand.broker.queues_changed()
+        await by_hand.look(3)
+        await set_half(by_hand.broker, "p", 7)
+        await by_hand.until_quiet()
+        assert limits(by_hand.broker) == [7] * QUEUES
+
+    looking(test, tmp_path, monkeypatch)
+
+
+def test_it_is_mended_when_it_has_stood_so_for_some_looks_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(by_hand: Looking) -> None:
+        await set_half(by_hand.broker, "p", 7)
+        await by_hand.look(LOOKS_BEFORE_MENDING - 1)
+        assert limits(by_hand.broker) == [None] * QUEUES
+        await by_hand.broker.apply_policies(BROKER)  # it was only under way
+        events = [partition.machine.next_offset for partition in by_hand.broker.partitions]
+        await by_hand.until_quiet()
+        assert [partition.machine.next_offset for partition in by_hand.broker.partitions] == events
+        await set_half(by_hand.broker, "p", 8)
+        await by_hand.look(LOOKS_BEFORE_MENDING)
+        assert limits(by_hand.broker).count(8) == A_LOOK
+
+    looking(test, tmp_path, monkeypatch)
+
+
+def test_who_gets_the_duties_in_the_middle_of_a_round_looks_at_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(by_hand: Looking) -> None:
+        await by_hand.broker.create_vhost("guest", "v", "")
+        await by_hand.broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        for number in range(QUEUES):
+            await declare(by_hand.broker, by_hand.broker.open_session("guest", "v", "test", {}), f"of-v-{number}")
+        await by_hand.until_quiet()
+        by_hand.assign()
+        await settled()
+        await by_hand.broker.metadata.ask(BROKER, VhostDeleted("v"))
+        await by_hand.look(2)
+        by_hand.assign("a")
+        await settled()
+        await by_hand.until_quiet()
+        assert [queue.name for queue in by_hand.broker.queues() if queue.vhost == "v"] == []
+
+    looking(test, tmp_path, monkeypatch)

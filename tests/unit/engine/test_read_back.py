@@ -1,0 +1,607 @@
+"""A broker that folds only what it reads back, on a shared log in memory: what goes wrong between asking and reading.
+
+async with Nodes(tmp_path) as nodes:
+    broker = await nodes.start("a")
+    nodes.log("a").cut(True)          # what is asked from here on waits, until
+    nodes.log("a").cut(False)
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from rewindmq.engine.amqp.channel import Channel, ConnectionState
+from rewindmq.engine.amqp.channel_methods import basic_consume
+from rewindmq.engine.amqp.consumer_timeout import look_after
+from rewindmq.engine.amqp.methods import Method
+from rewindmq.engine.amqp.output import ChannelOutput, Output
+from rewindmq.engine.broker.broker import Broker, Config, Session
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
+from rewindmq.engine.http.app import make_app
+from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.shared_contract import RecordTooLarge
+from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
+from rewindmq.engine.process import open_broker, open_node
+from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
+from rewindmq.projections.replay import recover
+from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
+from rewindmq.schemas.single_object import FramedEncoder
+from tests.support.broker_harness import Client, args
+
+START_MS = 1_700_000_000_000
+PERSISTENT = b"\x10\x00\x02"
+
+
+class Nodes:
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory = directory
+        self.now_ms = START_MS
+        self.history = SharedHistory(2, lambda: self.now_ms, asyncio.get_running_loop().call_later)
+        self.brokers: dict[str, Broker] = {}
+        self.failures: list[Exception] = []
+        self._opening = ""
+        monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
+
+    def open(self, *settings: Any) -> MemorySharedLog:
+        """Stands in for `KafkaLog.open`."""
+        return self.history.open(self._opening)
+
+    async def start(self, name: str) -> Broker:
+        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
+        config.data.mkdir(exist_ok=True)
+        self._opening = name
+        broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
+        await settled()
+        return broker
+
+    def log(self, name: str) -> MemorySharedLog:
+        return self.history.logs[name]
+
+    def node(self, name: str) -> Node:
+        keeper = self.brokers[name].keeper
+        assert isinstance(keeper, Node)
+        return keeper
+
+    def close(self) -> None:
+        for name, broker in self.brokers.items():
+            if name in self.history.logs:
+                broker.close()
+
+
+async def settled() -> None:
+    """Everything that is on its way has arrived."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+        await asyncio.sleep(0.0001)
+
+
+def session(broker: Broker) -> Session:
+    return broker.open_session("guest", "/", "test", {})
+
+
+def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = False) -> Coroutine[Any, Any, Any]:
+    return broker.declare_queue(who, name, False, True, exclusive, False, ())
+
+
+def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
+    """How many queues it was routed to."""
+    destinations = broker.route(who, "", name, None)
+    for to in destinations:
+        message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
+        to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
+    return len(destinations)
+
+
+def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def whole() -> None:
+        nodes = Nodes(tmp_path, monkeypatch)
+        try:
+            await test(nodes)
+        finally:
+            nodes.close()
+
+    asyncio.run(whole())
+
+
+def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who, confirms = session(broker), Client()
+        await declare(broker, who)
+        nodes.log("a").cut(True)
+        publish(broker, who, b"too late", confirms)
+        partition = broker.partition_for("/", "q")
+        epoch = nodes.node("a").epoch
+        lost = FramedEncoder()
+        record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", epoch, "lapsed"))
+        next(each for each in nodes.history.queues if each.name == partition.name).put(b"", record)
+        nodes.log("a").cut(False)
+        await settled()
+        assert broker.queue("/", "q").messages_ready == 0
+        assert confirms.confirms == [(1, True)], "a message that is in no queue was confirmed"
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_queue_whose_declarer_went_away_is_routed_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        assert publish(broker, who, b"unroutable", Client()) == 0
+        asking = asyncio.ensure_future(declare(broker, who))
+        await asyncio.sleep(0)
+        asking.cancel()  # an HTTP request that is given up
+        await settled()
+        assert broker.queue("/", "q") is not None
+        assert publish(broker, who, b"routable", Client()) == 1
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        log = nodes.log("a").metadata
+        with monkeypatch.context() as patched:
+            patched.setattr(log, "append", lambda key, value: _too_large())
+            with pytest.raises(PreconditionFailed):
+                await broker.create_vhost("guest", "huge", "x")
+        async with asyncio.timeout(5):
+            await broker.create_vhost("guest", "small", "x")
+        assert "small" in broker.topology.vhosts
+
+    run(test, tmp_path, monkeypatch)
+
+
+def _too_large() -> None:
+    raise RecordTooLarge("too large")
+
+
+def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        other = await nodes.start("b")
+        who = session(broker)
+        await declare(broker, who)
+        partition = broker.partition_for("/", "q")
+        good = partition.machine.next_offset
+
+        def half(*event: Any) -> None:
+            partition.machine.next_offset = event[0] + 1
+            raise AssertionError("a defect")
+
+        monkeypatch.setattr(partition.machine, "apply", half)
+        publish(other, session(other), b"1", Client())
+        with caplog.at_level(logging.CRITICAL, "rewindmq.engine.cluster.node"):
+            await settled()
+        assert [str(error) for error in nodes.failures] == ["a defect"]
+        monkeypatch.undo()
+        publish(other, session(other), b"2", Client())
+        await settled()
+        assert partition.machine.next_offset == good + 1, "it folded on with an event missing"
+        broker.close()
+        store = StateStore.open(tmp_path / "a" / "state")
+        assert store.applied_offset(partition.name) <= good, "a broken state was stored"
+        store.close()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_what_was_half_done_is_found_by_who_gets_the_duties_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        await broker.create_vhost("guest", "v", "")
+        await broker.set_permissions("guest", "v", "guest", ".*", ".*", ".*")
+        await declare(broker, broker.open_session("guest", "v", "test", {}))
+        nodes.history.assign({each.name: [] for each in nodes.history.queues})
+        await settled()
+        await broker.metadata.ask(BROKER, VhostDeleted("v"))  # and whoever did it died
+        node = nodes.node("a")
+        for _ in range(3):
+            node._look_after()
+        nodes.history.assign({each.name: ["a"] for each in nodes.history.queues})
+        await settled()
+        for _ in range(4):
+            node._look_after()
+            await settled()
+        assert broker.queue("v", "q") is None
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Attached and gone within one batch: consume-ok, then basic.cancel, and no error after these."""
+
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who, client = session(broker), Client()
+        await declare(broker, who)
+        attached: list[Any] = []
+        nodes.log("a").cut(True)
+        consuming = asyncio.ensure_future(broker.consume(
+            who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *given: attached.append(given)
+        ))  # fmt: skip
+        await asyncio.sleep(0)
+        broker.partition_for("/", "q").append(BROKER, QueueDeleted("/", "q", if_unused=False, if_empty=False))
+        nodes.log("a").cut(False)
+        await settled()
+        assert (len(attached), client.cancellations) == (1, 1)
+        assert consuming.exception() is None
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_ids_are_never_used_twice_while_the_next_epoch_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        monkeypatch.setattr("rewindmq.engine.broker.broker.EPOCH_IDS", 8)
+        broker = await nodes.start("a")
+        epoch = nodes.node("a").epoch
+        ids = []
+        for _ in range(12):
+            try:
+                ids.append(session(broker).session_id)
+            except ConnectionForced:
+                break
+        assert ids == [epoch << 24 | count for count in range(1, 8)]
+        await settled()
+        assert session(broker).session_id == nodes.node("a").epoch << 24 | 1
+        assert nodes.node("a").epoch > epoch
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_data_directory_is_of_one_kind_of_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        (tmp_path / "a").mkdir()
+        open_broker(Config(data=tmp_path / "a")).close()
+        with pytest.raises(LogError, match="holds an embedded log"):
+            await nodes.start("a")
+        await nodes.start("b")
+        nodes.brokers["b"].close()
+        with pytest.raises(LogError, match="holds the state of a node on Kafka"):
+            open_broker(Config(data=tmp_path / "b"))
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_heartbeat_follows_whatever_goes_wrong_with_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        await nodes.start("a")
+        node = nodes.node("a")
+        before = node._timer
+        with monkeypatch.context() as patched:
+            patched.setattr(node, "_look_after", _too_large)
+            with pytest.raises(LogError):
+                node._beat()
+        assert node._timer is not before
+        assert node._timer is not None
+        assert not node._timer.cancelled()
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_nothing_is_done_for_a_session_of_a_lost_life(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an HTTP request, which has no connection that could be closed."""
+
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        await declare(broker, who)
+        nodes.node("a").renew_epoch()
+        asked = [broker.purge_queue(who, "q"), broker.delete_queue(who, "q", False, False), declare(broker, who, "r")]
+        for problem in await asyncio.gather(*asked, return_exceptions=True):
+            assert isinstance(problem, ConnectionForced)
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_node_joins_when_it_has_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every partition: what another node has done may be asked for here as soon as clients may come."""
+
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        await declare(broker, session(broker))
+        held = broker.partition_for("/", "q").name
+        monkeypatch.setattr("rewindmq.engine.cluster.start.recover", lambda log, store: recover(_Empty(log), store))
+        waiting = MemorySharedPartition.waiting
+
+        def lagging(partition: MemorySharedPartition) -> int:
+            return 0 if late and (partition.name, partition._log.node) == (held, "b") else waiting(partition)
+
+        late = True
+        monkeypatch.setattr(MemorySharedPartition, "waiting", lagging)
+        starting = asyncio.ensure_future(nodes.start("b"))
+        await settled()
+        assert "b" not in nodes.brokers, "clients may come, and what is there is not seen"
+        late = False
+        nodes.log("b").fetch()
+        assert (await starting).queue("/", "q") is not None
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_body_missing_in_the_store_is_asked_of_the_log_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        who = session(broker)
+        queue = await declare(broker, who)
+        publish(broker, who, b"m", Client())
+        await settled()
+        partition = broker.partition_for("/", "q")
+        [message_id] = queue.ready_ids()
+        partition.projector.forget(queue.queue_id, [message_id])
+        nodes.log("a").cut(True)
+        with pytest.raises(LogError, match="does not say"):
+            partition.message(queue.queue_id, message_id)
+        nodes.log("a").cut(False)
+        assert partition.message(queue.queue_id, message_id).body == b"m"
+        assert "missing in the state store" in caplog.text
+
+    run(test, tmp_path, monkeypatch)
+
+
+class _Empty:
+    """A partition as it was when nothing was in it."""
+
+    next_offset = 0
+
+    def __init__(self, log: Any) -> None:
+        self._log = log
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Any]:
+        return iter(())
+
+
+def test_a_new_log_begins_under_the_newest_machine_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, whoever the owner will be: no client is refused what older nodes would not know."""
+
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        assert {partition.machine.machine_version for partition in broker.partitions} == {MACHINE_VERSION}
+        ends = [each.next_offset for each in nodes.history.queues]
+        await nodes.start("b")  # appends nothing but the Tick by which it has caught up
+        assert [each.next_offset for each in nodes.history.queues] == [end + 1 for end in ends]
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_machine_version_begins_when_every_node_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(nodes: Nodes) -> None:
+        old = await nodes.start("a")
+        monkeypatch.setattr("rewindmq.engine.cluster.node.MACHINE_VERSION", MACHINE_VERSION + 1)
+        monkeypatch.setattr("rewindmq.projections.machine.machine.MACHINE_VERSION", MACHINE_VERSION + 1)
+        new = await nodes.start("b")
+        nodes.history.assign({each.name: ["b"] for each in nodes.history.queues})
+        await settled()
+        nodes.node("b")._look_after()
+        await settled()
+        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION}
+        old.close()
+        await settled()
+        nodes.node("b")._look_after()
+        await settled()
+        assert {partition.machine.machine_version for partition in new.partitions} == {MACHINE_VERSION + 1}
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_s053_declaring_a_queue_that_goes_in_the_same_moment_does_not_bring_it_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        first, second = await nodes.start("a"), await nodes.start("b")
+        one, two = session(first), session(second)
+        lease = args(**{"x-expires": 60_000})
+        await first.declare_queue(one, "q", False, True, False, False, lease)
+        await settled()
+        deleting = asyncio.ensure_future(first.delete_queue(one, "q", False, False))
+        await asyncio.sleep(0)  # it is on its way
+        with pytest.raises(NotFound):  # the second node sees the queue still
+            await second.declare_queue(two, "q", False, True, False, False, lease)
+        await deleting
+        await settled()
+        assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Profile rabbitmq-4.3: on a log that is read back the cancelling takes a while."""
+
+    async def test(nodes: Nodes) -> None:
+        first, second = await nodes.start("a"), await nodes.start("b")
+        who, other, client = session(first), session(second), Client()
+        later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
+        await first.declare_queue(who, "q", False, True, False, False, later)
+        channel = Channel(ConnectionState(first, who, True), ChannelOutput(Output(), 1, 4_096))
+        fields = {"consumer_tag": "slow", "queue": "q", "no_ack": False, "exclusive": False, "nowait": False,
+                  "arguments": b""}  # fmt: skip
+        await basic_consume(channel, Method(0, "Basic.Consume", fields))
+        publish(first, who, b"1", Client())
+        await settled()
+        assert list(channel.settlement.unacked) == [1]
+        await second.consume(other, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
+        await look_after(channel, 0.0)
+        assert not channel.settlement.given_back
+        await look_after(channel, 1_800.0)
+        await settled()
+        assert (client.bodies, channel.settlement.unacked, channel.consumers) == ([b"1"], {}, {})
+        assert first.queue("/", "q").consumer_count() == 1
+        assert b"\0\x3c\0\x1e" in channel.output.parts[-1]  # basic.cancel
+        channel.settle(1, False, None)  # too late, and no error
+        channel.end_of_read()
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("locator", ["min-masters", "random"])
+def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locator: str
+) -> None:
+    """Whatever its locator says, and whoever is asked; S-083: it goes with the connection."""
+
+    async def test(nodes: Nodes) -> None:
+        first, second = await nodes.start("a"), await nodes.start("b")
+        who = session(second)
+        located = args(**{"x-queue-master-locator": locator})
+        await second.declare_queue(who, "q", False, False, True, False, located)
+        await settled()
+        for broker in (first, second):
+            queue = broker.queue("/", "q")
+            assert queue_item(broker, broker.partition_for("/", "q"), queue, head=False)["node"] == "b"
+        second.close_session(who)
+        await settled()
+        assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("type", ["classic", "quorum"])
+def test_s109_a_single_active_consumer_is_one_of_all_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, type: str
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        brokers = [await nodes.start("a"), await nodes.start("b")]
+        sessions = [session(broker) for broker in brokers]
+        single = args(**{"x-single-active-consumer": True, "x-queue-type": type})
+        await brokers[0].declare_queue(sessions[0], "q", False, True, False, False, single)
+        await settled()
+        clients = [Client(), Client()]
+        for broker, who, client in zip(brokers, sessions, clients, strict=True):
+            await broker.consume(who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *_: None)
+        for body in (b"1", b"2"):
+            publish(brokers[1], sessions[1], body, Client())
+        await settled()
+        assert [client.bodies for client in clients] == [[b"1"], []]
+        brokers[0].close_session(sessions[0])
+        await settled()
+        assert [client.bodies for client in clients] == [[b"1"], [b"1"]]
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_a_node_that_does_not_know_the_machine_version_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        partition = broker.partitions[0]
+        before = partition.machine.digest()
+        encoder = FramedEncoder()
+        record = encoder.encode(encoder.prefix(nodes.now_ms, BROKER), MachineUpgraded(MACHINE_VERSION + 1))
+        nodes.history.queues[0].put(b"", record)
+        await settled()
+        (failure,) = nodes.failures
+        assert isinstance(failure, NewerHistory)
+        assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == [str(failure)]
+        assert partition.machine.digest() == before
+        broker.close()
+        with pytest.raises(NewerHistory):  # and it does not come back
+            await nodes.start("a")
+
+    run(test, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("strategy", ["at-most-once", "at-least-once"])
+def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        nodes.history.assign({each.name: ["a"] for each in nodes.history.queues})
+        who = session(broker)
+        await declare(broker, who, "dead")
+        dying = args(**{
+            "x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
+            "x-overflow": "reject-publish", "x-dead-letter-strategy": strategy,
+        })  # fmt: skip
+        await broker.declare_queue(who, "q", False, True, False, False, dying)
+        publish(broker, who, b"huge", Client())
+        publish(broker, who, b"small", Client())
+        await settled()
+        target, log = broker.partition_for("/", "dead"), nodes.log("a")
+        shared = next(each for each in log.queues if each.name == target.name)
+        append = shared.append
+        monkeypatch.setattr(
+            shared, "append", lambda key, value: _too_large() if b"huge" in value else append(key, value)
+        )
+        got = Client()
+        for _ in range(2):
+            _, queue, holder = await broker.fetch(who, 1, got, "q", False)
+        partition = broker.partition_for("/", "q")
+        ids = [message_id for message_id, _, _ in got.fetches]
+        held = tuple((message_id, message_id) for message_id in ids)
+        partition.append(who.actor, Nacked("/", "q", holder, held, False, "reject"))
+        await settled()
+        dead = broker.queue("/", "dead")
+        if strategy == "at-most-once":
+            assert dead.messages_ready == 1
+            assert not queue.outbox
+        else:
+            assert dead.messages_ready == 0
+            assert len(queue.outbox) == 2
+            monkeypatch.setattr(shared, "append", append)
+            nodes.now_ms += 1_001
+            broker.turns.time_passed()
+            await settled()
+            assert dead.messages_ready == 2
+
+    run(test, tmp_path, monkeypatch)
+
+
+def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(nodes: Nodes) -> None:
+        broker = await nodes.start("a")
+        transport = httpx.ASGITransport(app=make_app(broker))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
+            assert (await api.put("/queues/%2F/q", json={})).status_code == 201
+            monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)
+            monkeypatch.setattr(
+                "rewindmq.engine.log.simulated.shared.PATIENCE_SECONDS", 3_600
+            )  # else publishing is blocked
+            nodes.log("a").cut(True)
+            answers = [
+                await api.put("/queues/%2F/later", json={}),
+                await api.put("/vhosts/later"),
+                await api.put("/policies/%2F/later", json={"pattern": "q", "definition": {"max-length": 7}}),
+                await api.post("/queues/%2F/q/get", json={
+                    "count": 1, "ackmode": "ack_requeue_true", "encoding": "auto",
+                }),
+                await api.post("/exchanges/%2F/amq.default/publish", json={
+                    "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
+                }),
+            ]  # fmt: skip
+            assert [answer.status_code for answer in answers] == [503] * 5, answers[-1].text
+            assert not broker.sessions
+            nodes.log("a").cut(False)
+            await settled()
+            assert broker.queue("/", "later") is not None
+            assert "later" in broker.topology.vhosts
+            assert ("/", "later") in broker.topology.policies
+            assert broker.queue("/", "q").messages_ready == 1
+            assert broker.queue("/", "q").messages_unacked == 0
+
+    run(test, tmp_path, monkeypatch)

@@ -1,0 +1,198 @@
+"""The files: plain Avro for every tool, rolled by size, numbered by offset, chained, found by time."""
+
+import hashlib
+import json
+import pickle
+from array import array
+from pathlib import Path
+
+import fastavro
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.embedded import log as embedded
+from rewindmq.engine.log.embedded import reader
+from rewindmq.engine.log.embedded.index import lengths_path
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.log.embedded.segments import max_timestamp, segment_files
+from rewindmq.engine.log.embedded.verify import verify_chain
+from rewindmq.schemas import walk
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import Actor, Event, Published
+from rewindmq.schemas.registry import envelope_schema, envelope_schema_json
+from tests.support.examples import examples
+from tests.support.records import START_MS, contents, expected, fill, make_log, record, reopened
+from tests.support.strategies import actors, timestamps
+from tests.support.strategies import events as any_event
+
+
+def test_a_segment_is_a_plain_avro_container_file(tmp_path: Path) -> None:
+    directory = make_log(tmp_path, [7, 1, 30])
+    [path] = segment_files(directory)
+    assert path.name == "0" * 20 + ".avro"
+    with path.open("rb") as file:
+        avro = fastavro.reader(file, return_record_name=True)
+        assert avro.codec == "deflate"
+        assert json.loads(avro.metadata["avro.schema"]) == envelope_schema()
+        assert avro.metadata["rewindmq.partition"] == "queues-0"
+        assert avro.metadata["rewindmq.base_offset"] == "0"
+        assert avro.metadata["rewindmq.format"] == "2"
+        assert avro.metadata["rewindmq.chain_before"] == hashlib.sha256(b"queues-0").hexdigest()
+        envelopes = list(avro)
+    assert len(envelopes) == 38
+    for stored, ours in zip(envelopes, expected(38), strict=True):
+        timestamp_ms, actor, event = Decoder().decode(ours)
+        assert stored["timestamp"].timestamp() * 1000 == pytest.approx(timestamp_ms)
+        assert stored["actor"] == {"user": actor.user, "session": actor.session}
+        name, fields = stored["event"]
+        assert name == f"rewindmq.history.{type(event).__name__}"
+        if isinstance(event, Published):
+            assert fields["body"] == event.body
+            assert fields["route"]["routing_key"] == event.route.routing_key
+    with path.open("rb") as file:
+        assert [block.num_records for block in fastavro.block_reader(file)] == [7, 1, 30]
+
+
+def test_segments_roll_by_size_and_join(tmp_path: Path) -> None:
+    directory = make_log(tmp_path, [10] * 40, segment_bytes=36_000)
+    segments = EmbeddedLogReader(tmp_path).queues[0].segments()
+    assert len(segments) > 3
+    assert [segment.file for segment in segments] == segment_files(directory)
+    assert [segment.base_offset for segment in segments[1:]] == [segment.next_offset for segment in segments[:-1]]
+    assert segments[-1].next_offset == 400
+    for segment in segments[:-1]:
+        assert 36_000 <= segment.size == segment.file.stat().st_size < 37_500
+        assert segment.max_timestamp_ms == START_MS + segment.next_offset - 1
+        with segment.file.open("rb") as file:
+            assert fastavro.reader(file).metadata["rewindmq.base_offset"] == str(segment.base_offset)
+    assert reopened(tmp_path) == expected(400)
+    log = EmbeddedLogReader(tmp_path).queues[0]
+    for offset in range(0, 400, 7):
+        found = next(log.read(offset, offset + 1))
+        assert found.records[offset - found.first_offset] == record(offset)
+        assert log.offset_at(START_MS + offset) == offset + 1
+
+
+def test_the_chain_runs_from_the_name_over_every_stored_byte(tmp_path: Path) -> None:
+    directory = make_log(tmp_path, [5] * 30, segment_bytes=26_000)
+    chain = hashlib.sha256(b"queues-0").digest()
+    blocks = list(EmbeddedLogReader(tmp_path).queues[0].read())
+    for path in segment_files(directory):
+        data = path.read_bytes()
+        starts = [block.position for block in blocks if block.file == path] + [len(data)]
+        chain = hashlib.sha256(chain + data[: starts[0]]).digest()
+        for block in (block for block in blocks if block.file == path):
+            end = starts[starts.index(block.position) + 1]
+            chain = hashlib.sha256(chain + data[block.position : end]).digest()
+            assert block.chain == chain
+    verified = list(verify_chain(directory))
+    assert verified[-1].chain == chain
+    assert sum(segment.records for segment in verified) == 150
+    assert sum(segment.blocks for segment in verified) == 30
+    assert sum(segment.unproven_blocks for segment in verified) == 0
+
+
+def test_many_small_blocks_are_all_read_by_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one read of the index and of the segment; none falls back on walking."""
+    monkeypatch.setattr(reader, "_BYTES_AT_ONCE", 5_000)
+    monkeypatch.setattr("os.fdatasync", lambda descriptor: None)
+    directory = make_log(tmp_path, [1] * 700)
+    monkeypatch.setattr(walk, "skip", None)
+    [segment] = verify_chain(directory)
+    assert (segment.blocks, segment.unproven_blocks) == (700, 0)
+    log = EmbeddedLogReader(tmp_path).queues[0]
+    assert contents(log.read()) == expected(700)
+    for offset in range(700):
+        assert next(log.read(offset)).first_offset == offset
+
+
+def test_a_large_group_becomes_several_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "BLOCK_BYTES", 5_000)
+    make_log(tmp_path, [1_000])
+    blocks = list(EmbeddedLogReader(tmp_path).queues[0].read())
+    assert len(blocks) > 5
+    assert contents(blocks) == expected(1_000)
+    assert all(sum(map(len, block.records)) < 5_200 for block in blocks)
+
+
+def test_a_reader_needs_no_broker_and_travels(tmp_path: Path) -> None:
+    """Spark sends it to its workers; beside a broker it sees what is written."""
+    log = EmbeddedLog.open(tmp_path, 1)
+    outside = pickle.loads(pickle.dumps(EmbeddedLogReader(tmp_path)))
+    assert outside.queues[0].next_offset == 0
+    fill(log.queues[0], range(10))
+    assert list(outside.queues[0].read()) == []
+    log.commit_and_wait()
+    assert contents(outside.queues[0].read()) == expected(10)
+    assert outside.queues[0].durable_offset == 10
+    fill(log.queues[0], range(10, 20))
+    log.commit_and_wait()
+    assert contents(pickle.loads(pickle.dumps(outside.queues[0])).read()) == expected(20)
+    assert [partition.name for partition in outside.partitions] == ["metadata-0", "queues-0"]
+    log.close()
+
+
+def test_a_reader_of_nothing(tmp_path: Path) -> None:
+    with pytest.raises(LogError, match="no RewindMQ log is here"):
+        EmbeddedLogReader(tmp_path)
+    with pytest.raises(LogError, match="no segment of a log is here"):
+        list(verify_chain(tmp_path / "log" / "queues-0"))
+
+
+def test_another_schema_begins_a_new_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log of an older version is gone on with, its records read as today's; an unknown version's is refused."""
+    directory = make_log(tmp_path, [6])
+    monkeypatch.setattr(reader, "older_schema", lambda schema: "older")
+    monkeypatch.setattr("rewindmq.engine.log.embedded.writer.older_schema", lambda schema: "older")
+    with pytest.raises(LogError, match="another version of RewindMQ, or its header is damaged: no rel"):
+        EmbeddedLog.open(tmp_path, 1)
+    monkeypatch.setattr(reader, "check_schema", lambda header, path: None)
+    monkeypatch.setattr(reader, "upgraded", lambda old, fingerprint: old + b"+" + fingerprint.encode())
+    assert make_log(tmp_path, []) == directory
+    assert len(segment_files(directory)) == 1  # begun with the first write, not before
+    log = EmbeddedLog.open(tmp_path, 1)
+    fill(log.queues[0], [6])
+    log.commit_and_wait()
+    log.close()
+    assert [path.stem[-1] for path in segment_files(directory)] == ["0", "6"]
+    upgraded = contents(EmbeddedLogReader(tmp_path).queues[0].read(0, 6))
+    assert upgraded == [old + b"+older" for old in expected(6)]
+
+
+def test_lengths_that_are_wrong_mislead_nobody(tmp_path: Path) -> None:
+    directory = make_log(tmp_path, [10, 10])
+    file = lengths_path(segment_files(directory)[0])
+    lengths = array("I", file.read_bytes())
+    lengths[3], lengths[4] = lengths[4], lengths[3]
+    file.write_bytes(lengths.tobytes())
+    assert contents(EmbeddedLogReader(tmp_path).queues[0].read()) == expected(20)
+    assert reopened(tmp_path) == expected(20)
+    file.unlink()
+    assert contents(EmbeddedLogReader(tmp_path).queues[0].read()) == expected(20)
+    assert reopened(tmp_path) == expected(20)
+    assert array("I", file.read_bytes()) == array("I", map(len, expected(20)))
+
+
+@given(st.lists(st.tuples(timestamps, actors, any_event), min_size=1, max_size=5))
+@settings(max_examples=examples(150), deadline=None)
+def test_walking_splits_every_event(events: list[tuple[int, Actor, Event]]) -> None:
+    encoder = Encoder()
+    records = [encoder.encode(encoder.prefix(time, actor), event) for time, actor, event in events]
+    program = walk.compile_schema(envelope_schema_json())
+    assert walk.record_lengths(program, b"".join(records), len(records)) == list(map(len, records))
+    assert max_timestamp(records) == max(time for time, _, _ in events)
+
+
+def test_walking_finds_the_same_ends_as_avro() -> None:
+    program = walk.compile_schema(envelope_schema_json())
+    records = expected(50)
+    assert walk.record_lengths(program, b"".join(records), 50) == list(map(len, records))
+    for wrong in (49, 51):
+        with pytest.raises(walk.MalformedRecord):
+            walk.record_lengths(program, b"".join(records), wrong)
+    for cut in range(1, len(records[0])):
+        with pytest.raises(walk.MalformedRecord):
+            walk.record_lengths(program, records[0][:cut], 1)

@@ -1,0 +1,307 @@
+"""The machine against the naive model: any history that hypothesis finds gives the same outcomes, event by event.
+
+At random points the machine is put away and loaded again, from a snapshot or from what a projector would have stored;
+it must go on as if nothing had been, with the same digest.
+"""
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from rewindmq.projections.machine import describe
+from rewindmq.projections.machine.data.effects import Effect
+from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
+from rewindmq.schemas.events import (
+    Acked,
+    Actor,
+    BrokerStarted,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Credited,
+    DeadLettersForwarded,
+    Event,
+    Fetched,
+    GlobalPrefetchSet,
+    MachineUpgraded,
+    Nacked,
+    NodeLost,
+    Origin,
+    Policy,
+    PolicyApplied,
+    Published,
+    Purged,
+    QueueDeclared,
+    QueueDeleted,
+    SessionClosed,
+    Tick,
+)
+from tests.support.events_for_tests import START_MS, VHOST, arguments, explain, policy, route
+from tests.support.examples import examples
+from tests.support.naive_model import NaiveMachine
+
+NAMES = ("a", "b", "c")
+CONSUMERS = range(1, 13)  # consumer number -> session and channel, see `session_of`
+GETTERS = range(21, 25)
+
+limits = st.one_of(st.none(), st.integers(0, 6))
+keys = st.fixed_dictionaries(
+    {},
+    optional={
+        "max_length": st.integers(0, 6),
+        "max_length_bytes": st.integers(0, 30),
+        "overflow": st.sampled_from(["drop-head", "reject-publish", "reject-publish-dlx"]),
+        "message_ttl": st.sampled_from([0, 1, 10, 50]),
+        "expires": st.sampled_from([20, 100]),
+        "dead_letter_exchange": st.just("dlx"),
+        "dead_letter_strategy": st.just("at-least-once"),
+        "delivery_limit": st.integers(0, 2),
+        "max_age": st.sampled_from(["1s", "2s", "soon"]),  # of streams
+        "delayed_retry_type": st.sampled_from(["all", "failed", "returned"]),
+        "delayed_retry_min": st.integers(1, 20),
+    },
+)
+policies = st.one_of(st.none(), keys.map(lambda k: policy("p", **k)))
+
+
+class MachineAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = Machine("queues-0")
+        self.model = NaiveMachine()
+        self.offset = 0
+        self.now_ms = START_MS
+        self.stored: dict[int, tuple[bytes, dict[int, bytes]]] = {}
+        self.sequences: dict[str, int] = {}
+        self.epochs = {1: 1, 2: 1, 3: 2}  # of the nodes through which sessions 1 to 3 come
+        self.last_epoch = 2
+        self.both(MachineUpgraded(MACHINE_VERSION), 0)
+
+    def session(self, number: int) -> int:
+        return self.epochs[number] << 24 | number
+
+    def session_of(self, consumer: int) -> tuple[int, int]:
+        """Sessions 1 to 3 with channels 1 and 2."""
+        return self.session(1 + consumer % 3), 1 + consumer % 2
+
+    def both(self, event: Event, session: int = 1) -> None:
+        effects: list[Effect] = []
+        actor = Actor("guest", session)
+        self.machine.apply(self.offset, self.now_ms, actor, event, effects)
+        told = self.model.apply(self.offset, self.now_ms, actor, event)
+        assert explain(effects) == told, describe.event(event)
+        self.offset += 1
+        self.machine.validate()
+        assert self.machine.clock_ms == self.model.clock
+
+    @rule(
+        name=st.sampled_from(NAMES), type=st.sampled_from(["classic", "quorum", "stream"]), durable=st.booleans(),
+        exclusive=st.booleans(), auto_delete=st.booleans(), owner=st.integers(1, 3), keys=keys, policy=policies,
+        operator=policies, plain=st.booleans(), single=st.sampled_from([None, None, False, True, True]),
+        highest=st.sampled_from([None, None, 1, 4]), later=st.booleans(),
+    )  # fmt: skip
+    def declare(
+        self, name: str, type: str, durable: bool, exclusive: bool, auto_delete: bool, owner: int,
+        keys: dict[str, object], policy: Policy | None, operator: Policy | None, plain: bool, single: bool | None,
+        highest: int | None, later: bool,
+    ) -> None:  # fmt: skip
+        if plain:
+            durable, exclusive, auto_delete = True, False, False
+        if single is not None:
+            keys = keys | {"single_active_consumer": single}
+        if highest is not None:
+            keys = keys | {"max_priority": highest}
+        owner = self.session(owner)
+        semantics = "rabbitmq-4.3" if later else ""
+        event = QueueDeclared(
+            VHOST, name, type, durable, exclusive, auto_delete, owner if exclusive else 0, arguments(keys), semantics,
+            policy, operator,
+        )  # fmt: skip
+        self.both(event, owner)
+
+    @rule(
+        names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), size=st.integers(0, 12),
+        expiration=st.one_of(st.none(), st.sampled_from([0, 1, 5, 30])), persistent=st.booleans(),
+        count=st.integers(1, 6), priority=st.sampled_from([None, None, 1, 3, 4, 200]),
+    )  # fmt: skip
+    def publish(
+        self, names: list[str], size: int, expiration: int | None, persistent: bool, count: int, priority: int | None
+    ) -> None:
+        for _ in range(count):
+            self.both(Published(route(*sorted(names)), b"", expiration, priority, persistent, None, None, b"", size))
+
+    @rule(name=st.sampled_from(NAMES), source=st.sampled_from(["x", "y"]), again=st.booleans())
+    def forward(self, name: str, source: str, again: bool) -> None:
+        sequence = self.sequences.get(source, 0) + (0 if again else 1)
+        self.sequences[source] = sequence
+        origin = Origin(VHOST, source, 7, 70, "expired", sequence)
+        self.both(Published(route(name), b"", None, None, True, origin, None, b"", 3))
+
+    @rule(
+        name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), no_ack=st.booleans(),
+        prefetch=st.integers(0, 4), credit=st.integers(0, 3), shared=st.sampled_from([0, 0, 1, 3]),
+        priority=st.sampled_from([0, 0, 0, 5, -5]), exclusive=st.sampled_from([False, False, False, True]),
+    )  # fmt: skip
+    def attach(
+        self, name: str, number: int, no_ack: bool, prefetch: int, credit: int, shared: int, priority: int,
+        exclusive: bool,
+    ) -> None:  # fmt: skip
+        session, channel = self.session_of(number)
+        event = ConsumerAttached(
+            VHOST, name, number, channel, "t", no_ack, exclusive, prefetch, credit, shared, priority, ()
+        )
+        self.both(event, session)
+
+    @rule(session=st.integers(1, 3), channel=st.integers(1, 2), prefetch=st.integers(0, 4))
+    def set_global_prefetch(self, session: int, channel: int, prefetch: int) -> None:
+        session = self.session(session)
+        self.both(GlobalPrefetchSet(session, channel, prefetch), session)
+
+    @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS))
+    def cancel(self, name: str, number: int) -> None:
+        self.both(ConsumerCancelled(VHOST, name, number), self.session_of(number)[0])
+
+    @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), credit=st.integers(0, 4))
+    def credit(self, name: str, number: int, credit: int) -> None:
+        self.both(Credited(VHOST, name, number, credit), self.session_of(number)[0])
+
+    @rule(name=st.sampled_from(NAMES), number=st.sampled_from(GETTERS), no_ack=st.booleans())
+    def get(self, name: str, number: int, no_ack: bool) -> None:
+        session, channel = self.session_of(number)
+        self.both(Fetched(VHOST, name, number, channel, no_ack), session)
+
+    @precondition(lambda self: any(q.messages_unacked for q in self.machine.queues()))
+    @rule(
+        pick=st.data(), how=st.sampled_from(["ack", "ack", "requeue", "requeue", "reject"]), wide=st.booleans(),
+        several=st.booleans(),
+    )  # fmt: skip
+    def settle(self, pick: st.DataObject, how: str, wide: bool, several: bool) -> None:
+        holders = [h for q in self.machine.queues() for h in q.holders.values() if h.held]
+        holder = pick.draw(st.sampled_from(holders))
+        ids = sorted(holder.held)
+        first = pick.draw(st.sampled_from(ids))
+        if wide:  # may name messages that the holder does not have
+            ranges = [(first, first + pick.draw(st.integers(0, 5)))]
+        elif several:
+            chosen = pick.draw(st.lists(st.sampled_from(ids), min_size=1, unique=True))
+            ranges = [(i, i) for i in sorted(chosen)]
+        else:
+            ranges = [(first, first)]
+        queue = holder.queue.name
+        if how == "ack":
+            self.both(Acked(VHOST, queue, holder.consumer, tuple(ranges)), holder.session)
+        else:
+            self.both(Nacked(VHOST, queue, holder.consumer, tuple(ranges), how == "requeue", "nack"), holder.session)
+
+    @rule(name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), message_id=st.integers(0, 50))
+    def settle_nonsense(self, name: str, number: int, message_id: int) -> None:
+        self.both(Acked(VHOST, name, number, ((message_id, message_id + 1_000_000_000_000),)))
+
+    @rule(name=st.sampled_from(NAMES), session=st.integers(1, 3))
+    def purge(self, name: str, session: int) -> None:
+        self.both(Purged(VHOST, name), self.session(session))
+
+    @rule(name=st.sampled_from(NAMES), if_unused=st.booleans(), if_empty=st.booleans(), session=st.integers(0, 3))
+    def delete(self, name: str, if_unused: bool, if_empty: bool, session: int) -> None:
+        self.both(QueueDeleted(VHOST, name, if_unused, if_empty), self.session(session) if session else 0)
+
+    @rule(name=st.sampled_from(NAMES), policy=policies, operator=policies)
+    def apply_policy(self, name: str, policy: Policy | None, operator: Policy | None) -> None:
+        self.both(PolicyApplied(VHOST, name, policy, operator))
+
+    @rule(session=st.integers(1, 3), channel=st.integers(0, 2))
+    def close(self, session: int, channel: int) -> None:
+        session = self.session(session)
+        self.both(SessionClosed(session, channel), session)
+
+    @rule(session=st.integers(1, 3), knows=st.booleans())
+    def lose_node(self, session: int, knows: bool) -> None:
+        """Perhaps its sessions go on writing for a while, because the node does not know it yet."""
+        epoch = self.epochs[session]
+        self.both(NodeLost("n", epoch, "lapsed"), 0)
+        if knows:
+            self.last_epoch += 1
+            self.epochs = {n: self.last_epoch if e == epoch else e for n, e in self.epochs.items()}
+
+    @rule(milliseconds=st.sampled_from([1, 3, 10, 40, 200, 700]), tick=st.booleans())
+    def pass_time(self, milliseconds: int, tick: bool) -> None:
+        self.now_ms += milliseconds
+        if tick:
+            self.both(Tick())
+
+    @rule(back=st.integers(1, 100))
+    def clock_runs_back(self, back: int) -> None:
+        now_ms = self.now_ms
+        self.now_ms -= back
+        self.both(Tick())
+        self.now_ms = now_ms
+
+    @rule(after_crash=st.booleans())
+    def broker_starts(self, after_crash: bool) -> None:
+        self.both(BrokerStarted("n", "1", 1, after_crash), 0)
+
+    @precondition(lambda self: any(True for _ in self.machine.outboxes()))
+    @rule(pick=st.data())
+    def forwarded(self, pick: st.DataObject) -> None:
+        queue = pick.draw(st.sampled_from(list(self.machine.outboxes())))
+        sequence = pick.draw(st.sampled_from(sorted(queue.outbox)))
+        self.both(DeadLettersForwarded(VHOST, queue.name, queue.queue_id, sequence), 0)
+
+    @rule()
+    def project(self) -> None:
+        """What a projector does: keep the pieces that changed."""
+        dirty = self.machine.take_dirty()
+        for queue in dirty.queues:
+            chunks = self.stored.get(queue.queue_id, (b"", {}))[1]
+            for number in queue.vanished:
+                del chunks[number]
+            chunks.update(queue.chunks)
+            self.stored[queue.queue_id] = (queue.meta, chunks)
+        for queue_id in dirty.gone:
+            self.stored.pop(queue_id, None)
+        loaded = Machine.load("queues-0", dirty.head, list(self.stored.values()))
+        assert loaded.digest() == self.machine.digest()
+        loaded.validate()
+
+    @rule(from_store=st.booleans())
+    def restart(self, from_store: bool) -> None:
+        """Go on with a machine that was loaded: from a snapshot, or from the projector's store."""
+        if from_store:
+            self.project()
+            loaded = Machine.load("queues-0", self.machine.head(), list(self.stored.values()))
+        else:
+            everything = list(self.machine.pieces())
+            loaded = Machine.load("queues-0", self.machine.head(), [(meta, chunks) for _, meta, chunks in everything])
+            self.stored = {queue_id: (meta, dict(chunks)) for queue_id, meta, chunks in everything}
+        loaded.validate()
+        assert loaded.digest() == self.machine.digest()
+        assert (loaded.clock_ms, loaded.next_offset) == (self.machine.clock_ms, self.machine.next_offset)
+        self.machine = loaded
+
+    @invariant()
+    def same_messages(self) -> None:
+        for queue in self.model.queues:
+            real = self.machine.queue(VHOST, queue.event.queue)
+            assert real is not None
+            assert list(real.ready_ids()) == [m.id for m in queue.ready()]
+            views = {v.message_id: v for v in real.messages()}
+            assert len(views) == len(queue.messages)
+            for message in queue.messages:
+                view = views[message.id]
+                assert view.expires_ms == message.dies_at
+                assert (view.size, view.redelivered, view.delivery_count) == (
+                    message.size,
+                    message.redelivered,
+                    message.count,
+                )
+                assert view.consumer == (message.holder.number if message.holder else 0)
+            assert real.blocked == queue.blocked
+            assert real.consumer_count() == len(queue.consumers()) == len(real.consumers())
+            active = [view.consumer for view in real.consumers() if view.activity_status == "single_active"]
+            assert active == ([queue.active.number] if queue.active and queue.single else [])
+        assert len(list(self.machine.queues())) == len(self.model.queues)
+
+
+MachineAgainstModel.TestCase.settings = settings(
+    max_examples=examples(120), stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestMachineAgainstModel = MachineAgainstModel.TestCase

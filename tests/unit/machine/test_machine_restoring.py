@@ -1,0 +1,64 @@
+"""Restored messages: what they had been through, and once each under the name of a restoration (B-02)."""
+
+import random
+from itertools import pairwise
+
+import pytest
+
+from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.schemas.events import Origin, Published
+from tests.support.events_for_tests import VHOST, Bench, route
+
+
+def origin(message_id: int, restore: str = "undo", count: int = 0, redelivered: bool = False) -> Origin:
+    return Origin(VHOST, "q", 7, message_id, "restored", message_id, restore, count, redelivered)
+
+
+def restored(message_id: int, expiration_ms: int | None = None, **values: object) -> Published:
+    came_from = origin(message_id, **values)  # type: ignore[arg-type]
+    return Published(route("q"), b"\x00\x00", expiration_ms, None, True, came_from, None, b"x", 1)
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("classic", 0), ("quorum", 3)])
+def test_b02_a_restored_message_is_what_it_was(kind: str, counted: int) -> None:
+    bench = Bench()
+    bench.declare("q", kind)
+    bench.do(restored(70, 500, count=3, redelivered=True))
+    [message] = bench.queue("q").messages()
+    assert (message.redelivered, message.delivery_count) == (True, counted)
+    assert message.expires_ms == bench.machine.clock_ms + 500
+    bench.machine.validate()
+
+
+def test_b02_each_message_once_under_a_name() -> None:
+    bench = Bench()
+    bench.declare("q")
+    for message_id in (70, 72, 71, 70, 72):
+        bench.do(restored(message_id))
+    assert bench.queue("q").messages_ready == 3
+    assert bench.queue("q").counters["duplicates"] == 2
+    bench.do(restored(70, restore="again"))
+    assert bench.queue("q").messages_ready == 4
+    machine = bench.machine
+    loaded = Machine.load(machine.partition, machine.head(), [(meta, chunks) for _, meta, chunks in machine.pieces()])
+    assert loaded.digest() == machine.digest()
+    [queue] = loaded.queues()
+    assert is_restored(queue, origin(71))
+    assert not is_restored(queue, origin(73))
+    assert not is_restored(queue, origin(71, restore="again"))
+
+
+def test_the_ids_are_kept_as_ranges() -> None:
+    rng = random.Random(7)
+    for _ in range(200):
+        queue = Queue(VHOST, "q", 7, "classic")
+        ids = rng.sample(range(40), rng.randint(1, 40))
+        for number, message_id in enumerate(ids):
+            assert not is_restored(queue, origin(message_id))
+            note_restored(queue, origin(message_id))
+            assert all(is_restored(queue, origin(each)) == (each in ids[: number + 1]) for each in range(40))
+        [ranges] = queue.restored.values()
+        assert [each for first, last in ranges for each in range(first, last + 1)] == sorted(ids)
+        assert all(after[0] > before[1] + 1 for before, after in pairwise(ranges))

@@ -1,0 +1,124 @@
+"""How arguments, policy and operator policy merge (S-003, S-029, S-060, S-160, S-167), as a table."""
+
+import pytest
+
+from rewindmq.projections.machine.rules.settings import Settings, effective_definition, resolve
+from rewindmq.schemas.events import Argument, Policy
+from tests.support.events_for_tests import arguments, policy
+
+TYPES = ("classic", "quorum")
+
+
+def merged(type: str, argument: object, given: object, capped: object, key: str) -> Settings:
+    """`key` set by argument, policy `lim` and operator policy `cap`; None: silent."""
+    return resolve(
+        type,
+        () if argument is None else arguments({key: argument}),
+        None if given is None else policy("lim", **{key: given}),
+        None if capped is None else policy("cap", **{key: capped}),
+    )
+
+
+@pytest.mark.parametrize("type", TYPES)
+@pytest.mark.parametrize(("key", "attribute"), [
+    ("max_length", "max_length"), ("max_length_bytes", "max_length_bytes"), ("message_ttl", "message_ttl_ms"),
+    ("delivery_limit", "delivery_limit"),
+])  # fmt: skip
+@pytest.mark.parametrize(("argument", "given", "capped", "expected", "rule"), [
+    (None, None, None, None, ""),
+    (5, None, None, 5, "argument x-{}"),
+    (None, 5, None, 5, "policy lim.{}"),
+    (None, None, 5, 5, "operator policy cap.{}"),
+    (5, 4, None, 4, "policy lim.{}"),
+    (4, 5, None, 4, "argument x-{}"),
+    (5, 5, None, 5, "argument x-{}"),
+    (None, 5, 4, 4, "operator policy cap.{}"),
+    (None, 4, 5, 4, "policy lim.{}"),
+    (3, 4, 5, 3, "argument x-{}"),
+    (5, 4, 3, 3, "operator policy cap.{}"),
+    (0, 4, 3, 0, "argument x-{}"),
+    ("7", 4, None, 4, "policy lim.{}"),  # not a number: as if it were absent
+    (-1, None, 4, 4, "operator policy cap.{}"),
+    (True, None, None, None, ""),
+])  # fmt: skip
+def test_s003_s160_s167_the_smallest_number(
+    type: str, key: str, attribute: str, argument: object, given: object, capped: object, expected: int | None,
+    rule: str,
+) -> None:  # fmt: skip
+    settings = merged(type, argument, given, capped, key)
+    if key == "delivery_limit" and type == "classic":  # S-161
+        assert settings.delivery_limit is None
+        return
+    assert getattr(settings, attribute) == expected
+    assert getattr(settings, attribute.removesuffix("_ms") + "_rule") == rule.format(key.replace("_", "-"))
+
+
+@pytest.mark.parametrize(("type", "argument", "given", "capped", "expected"), [
+    ("classic", 100, 500, None, 100),
+    ("classic", 500, 100, None, 100),
+    ("quorum", 100, 500, None, 500),  # the policy wins in 3.13
+    ("quorum", 100, 500, 300, 300),
+    ("quorum", 100, None, None, 100),
+    ("classic", 0, None, None, None),  # S-057: not 0
+])  # fmt: skip
+def test_s060_expires(type: str, argument: int, given: int | None, capped: int | None, expected: int | None) -> None:
+    assert merged(type, argument, given, capped, "expires").expires_ms == expected
+
+
+@pytest.mark.parametrize(("type", "argument", "given", "capped", "expected"), [
+    ("classic", "reject-publish", "drop-head", None, "reject-publish"),
+    ("quorum", "reject-publish", "drop-head", None, "drop-head"),
+    ("classic", None, "drop-head", "reject-publish", "reject-publish"),  # the operator's own value
+    ("classic", "drop-head", "reject-publish", "reject-publish", "drop-head"),
+    ("quorum", None, None, None, "drop-head"),
+    ("quorum", "reject-publish-dlx", None, None, "drop-head"),  # S-025
+    ("quorum", "reject-publish", "reject-publish-dlx", None, "drop-head"),
+    ("classic", "reject-publish-dlx", None, None, "reject-publish-dlx"),
+    ("classic", "nonsense", None, None, "drop-head"),
+])  # fmt: skip
+def test_s029_overflow(type: str, argument: object, given: object, capped: object, expected: str) -> None:
+    assert merged(type, argument, given, capped, "overflow").overflow == expected
+
+
+def test_a_routing_key_or_strategy_without_an_exchange_is_nothing() -> None:
+    given = policy("p", dead_letter_routing_key="k", dead_letter_strategy="at-least-once")
+    settings = resolve("quorum", (), given, None)
+    assert settings.dead_letter_exchange is None
+    assert settings.dead_letter_routing_key is None
+    assert not settings.at_least_once
+
+
+def test_the_default_exchange_is_an_exchange() -> None:
+    assert resolve("classic", arguments({"dead_letter_exchange": ""}), None, None).dead_letter_exchange == ""
+
+
+def test_s167_effective_definition() -> None:
+    given = policy("p", max_length=5, overflow="reject-publish", dead_letter_exchange="x", ha_mode="all")
+    capped = policy("o", max_length=7, overflow="drop-head", expires=1000)
+    assert effective_definition(given, capped) == {
+        "dead-letter-exchange": "x",
+        "expires": 1000,
+        "ha-mode": "all",
+        "max-length": 5,
+        "overflow": "drop-head",
+    }
+    assert list(effective_definition(given, capped)) == sorted(effective_definition(given, capped))
+    assert effective_definition(None, None) == {}
+
+
+@pytest.mark.parametrize("definition", ["", "[]", "5", "{", '{"a":' * 2000, "[" * 100_000])
+def test_an_unreadable_definition_is_said_so(definition: str) -> None:
+    with pytest.raises(ValueError, match=r"polic|Expecting"):
+        resolve("classic", (), Policy("p", definition, 1), None)
+
+
+def test_arguments_of_other_kinds_do_no_harm() -> None:
+    odd = (
+        Argument("x-max-length", "void", None), Argument("x-overflow", "binary", b"drop-head"),
+        Argument("x-message-ttl", "double", 1.5), Argument("x-expires", "long", 1 << 70),
+        Argument("x-dead-letter-exchange", "table", 7),
+    )  # fmt: skip
+    settings = resolve("classic", odd, None, None)
+    plain = resolve("classic", (), None, None)
+    for name in ("max_length", "overflow", "message_ttl_ms", "expires_ms", "dead_letter_exchange"):
+        assert getattr(settings, name) == getattr(plain, name)

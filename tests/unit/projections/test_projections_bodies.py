@@ -1,0 +1,103 @@
+"""The cache of bodies keeps its books right, and the keys their order."""
+
+import random
+
+import pytest
+
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.bodies import Body, BodyCache, size_of
+from rewindmq.schemas.codec import Decoder, Encoder
+from rewindmq.schemas.events import BROKER, Route
+from tests.support.traffic import ANN, START_MS, published, record
+
+ROUTE = Route("/", "", "q", ("q",))
+
+
+def body(source: random.Random) -> Body:
+    message = published(ROUTE, source.randbytes(source.randrange(200)))
+    encoder = Encoder()
+    stored = encoder.encode(encoder.prefix(START_MS, BROKER), message)
+    return source.choice((message, stored))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_books_are_right_and_the_bound_holds(seed: int) -> None:
+    source = random.Random(seed)
+    cache = BodyCache(Decoder(), 12_000)
+    for _ in range(400):
+        queue_id = source.randrange(4)
+        pick = source.random()
+        if pick < 0.6:
+            first = source.randrange(40)
+            cache.add(queue_id, {each: body(source) for each in range(first, first + source.randrange(12))})
+        elif pick < 0.9:
+            cache.drop(queue_id, [source.randrange(50) for _ in range(5)])
+        else:
+            cache.drop_queue(queue_id)
+        assert cache.used_bytes == sum(size_of(each.values()) for each in cache.queues.values())
+        assert cache.used_bytes <= cache.limit_bytes
+
+
+def test_a_body_comes_back_as_it_was_however_it_is_cached() -> None:
+    message = published(ROUTE, b"body")
+    encoder = Encoder()
+    cache = BodyCache(Decoder(), 10_000)
+    cache.add(1, {5: message})
+    cache.add(2, {5: encoder.encode(encoder.prefix(START_MS, ANN), message)})
+    for queue_id in (1, 2):
+        found = cache.get(queue_id, 5)
+        assert found is not None
+        assert record(found) == record(message)
+    assert cache.get(1, 6) is None
+    assert cache.get(3, 5) is None
+    cache.drop(1, [5])
+    assert cache.get(1, 5) is None
+    cache.drop_queue(2)
+    assert cache.get(2, 5) is None
+    assert cache.used_bytes == 0
+
+
+def test_keys_sort_by_partition_kind_queue_and_number() -> None:
+    one, other = keys.partition_prefix("queues-1"), keys.partition_prefix("queues-10")
+    wanted = [
+        keys.FORMAT,
+        keys.applied(one),
+        keys.chunk(one, 7, -2),
+        keys.chunk(one, 7, -1),
+        keys.chunk(one, 7, 0),
+        keys.chunk(one, 7, 300),
+        keys.chunk(one, 256, 0),
+        keys.head(one),
+        keys.message(one, 7, 255),
+        keys.message(one, 7, 256),
+        keys.message(one, 8, 1),
+        keys.queue(one, 7),
+        keys.applied(other),
+    ]
+    assert sorted(random.Random(1).sample(wanted, len(wanted))) == wanted
+    first = keys.messages(one, 7)
+    assert first < keys.message(one, 7, 0) < keys.message(one, 7, 2**63) < keys.past(first)
+    assert keys.chunk_number_of(keys.chunk(one, 7, -2)) == -2
+    assert keys.queue_id_of(keys.queue(one, 256), one) == 256
+    assert keys.message_id_of(keys.message(one, 7, 256)) == 256
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        (keys.applied(b"queues-0\0"), "queues-0 applied offset"),
+        (keys.head(b"queues-0\0"), "queues-0 head"),
+        (keys.queue(b"queues-0\0", 5), "queues-0 queue queue_id=5"),
+        (keys.chunk(b"queues-0\0", 5, -1), "queues-0 ready messages queue_id=5 chunk=-1"),
+        (keys.message(b"queues-0\0", 5, 17), "queues-0 message queue_id=5 id=17"),
+        (b"queues-0\0Z", "queues-0 unknown kind 0x5a"),
+    ],
+)
+def test_keys_say_what_they_are(key: bytes, text: str) -> None:
+    assert keys.describe(key, b"queues-0\0") == text
+
+
+@pytest.mark.parametrize("name", ["", "a\0b"])
+def test_a_name_that_cannot_stand_in_a_key_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="must not be empty or hold NUL"):
+        keys.partition_prefix(name)

@@ -1,0 +1,246 @@
+"""The projector beside a live machine: what it holds, what it writes, what comes back
+(docs/design.md#the-journey-of-a-message, docs/design.md#views)."""
+
+from pathlib import Path
+
+import pytest
+
+from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.replay import fold
+from rewindmq.projections.store import keys
+from rewindmq.projections.store.projector import FRESH_BYTES, READ_AHEAD_MESSAGES
+from rewindmq.projections.store.store import Projector, StateStore
+from rewindmq.schemas.events import Acked, ConsumerAttached, Purged, QueueDeleted, Route
+from tests.support.traffic import ANN, START_MS, Traffic, live_messages, published, queue_declared, record
+
+PREFIX = keys.partition_prefix("queues-0")
+ROUTE = Route("/", "", "q", ("q",))
+
+
+def stored_messages(store: StateStore) -> set[tuple[int, int]]:
+    return {(keys.queue_id_of(key, PREFIX), keys.message_id_of(key)) for key, _ in store.scan(PREFIX + b"M")}
+
+
+def write(projector: Projector) -> None:
+    projector.write(projector.prepare())
+
+
+def one_queue(projector: Projector, machine: Machine, messages: int, body: bytes = b"x" * 100) -> Traffic:
+    """A queue `q` with messages 1..n, observed."""
+    traffic = Traffic.__new__(Traffic)
+    Traffic.__init__(traffic, 0, machine, projector)
+    traffic.append(ANN, queue_declared("q"))
+    for _ in range(messages):
+        traffic.append(ANN, published(ROUTE, body))
+    traffic.end_turn()
+    return traffic
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_live_message_and_nothing_else_is_held_whenever_batches_are_prepared_and_written(
+    tmp_path: Path, seed: int
+) -> None:
+    """The rule for bodies, against the machine's own view of what is in queues and outboxes."""
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = Traffic(seed, machine, projector)
+    waiting = []
+    for _ in range(40):
+        traffic.run(12)
+        pick = traffic.random.random()
+        if pick < 0.5:
+            waiting.append(projector.prepare())
+        elif waiting and pick < 0.8:
+            projector.write(waiting.pop(0))
+        for queue_id, message_id in live_messages(machine):
+            assert record(projector.message(queue_id, message_id)) == record(traffic.bodies[message_id])
+    waiting.append(projector.prepare())
+    for batch in waiting:
+        projector.write(batch)
+    gone = {queue.queue_id for queue in machine.by_id.values() if queue.gone}
+    stored = {pair for pair in stored_messages(store) if pair[0] not in gone}
+    assert stored == {pair for pair in live_messages(machine) if pair[0] not in gone}
+    assert live_messages(machine) <= stored_messages(store)
+    digest = machine.digest()
+    store.close()
+
+    reopened = StateStore.open(tmp_path)
+    loaded, again = reopened.open_partition("queues-0")
+    loaded.validate()
+    assert loaded.digest() == digest
+    assert loaded.next_offset == traffic.log.next_offset
+    for queue_id, message_id in live_messages(loaded):
+        assert record(again.message(queue_id, message_id)) == record(traffic.bodies[message_id])
+    reopened.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_store_that_lost_its_last_batches_and_the_log_fold_to_the_same_state(tmp_path: Path, seed: int) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = Traffic(seed, machine, projector)
+    traffic.run(200)
+    write(projector)
+    offset = machine.next_offset
+    traffic.run(100)
+    projector.prepare()  # and never written
+    store.close()
+
+    reopened = StateStore.open(tmp_path)
+    loaded = reopened.load("queues-0")
+    assert loaded.next_offset == offset
+    fold(loaded, traffic.log)
+    assert loaded.digest() == machine.digest()
+    reopened.close()
+
+
+def test_a_message_that_comes_and_goes_between_two_batches_never_reaches_rocksdb(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = one_queue(projector, machine, 0)
+    traffic.append(ANN, ConsumerAttached("/", "q", 1, 1, "c", False, False, 100, 0, 0, 0, ()))
+    write(projector)
+    first = traffic.log.next_offset
+    for _ in range(50):
+        traffic.append(ANN, published(ROUTE, b"short-lived"))
+    traffic.append(ANN, Acked("/", "q", 1, ((first, first + 49),)))
+    traffic.end_turn()
+    batch = projector.prepare()
+    assert len(batch.changes) < 10  # head, the queue's own state, the offset: nothing for each message
+    store.close()
+
+
+def test_a_message_forgotten_between_prepare_and_write_is_deleted_by_the_next_batch(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = one_queue(projector, machine, 3)
+    queue = machine.queue("/", "q")
+    assert queue is not None
+    batch = projector.prepare()
+    traffic.append(ANN, Purged("/", "q"))
+    traffic.end_turn()
+    projector.write(batch)
+    ids = list(traffic.bodies)
+    assert stored_messages(store) == {(queue.queue_id, message_id) for message_id in ids}
+    assert projector.cache.used_bytes == 0
+    write(projector)
+    assert stored_messages(store) == set()
+    with pytest.raises(KeyError, match=r"queues-0 message queue_id=\d+ id="):
+        projector.message(queue.queue_id, ids[0])
+    store.close()
+
+
+def test_a_message_that_left_leaves_the_read_ahead_cache_too(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = one_queue(projector, machine, 300)
+    queue = machine.queue("/", "q")
+    assert queue is not None
+    write(projector)
+    projector.cache.drop_queue(queue.queue_id)
+    ids = list(queue.ready_ids())
+    projector.message(queue.queue_id, ids[0])
+    ahead = [message_id for message_id in ids if projector.cache.get(queue.queue_id, message_id) is not None]
+    assert ahead == ids[:READ_AHEAD_MESSAGES]
+    traffic.append(ANN, Purged("/", "q"))
+    traffic.end_turn()
+    assert projector.cache.used_bytes == 0
+    write(projector)
+    with pytest.raises(KeyError):
+        projector.message(queue.queue_id, ids[0])
+    store.close()
+
+
+def test_a_deleted_queue_takes_everything_of_it_along(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    traffic = one_queue(projector, machine, 3_000, b"")
+    queue = machine.queue("/", "q")
+    assert queue is not None
+    write(projector)
+    assert any(keys.queue_id_of(key, PREFIX) == queue.queue_id for key, _ in store.scan(PREFIX + b"C"))
+    traffic.append(ANN, QueueDeleted("/", "q", False, False))
+    traffic.end_turn()
+    write(projector)
+    for kind in (b"C", b"M", b"Q"):
+        assert not any(keys.queue_id_of(key, PREFIX) == queue.queue_id for key, _ in store.scan(PREFIX + kind))
+    store.close()
+
+
+def test_batches_are_written_once_and_in_order(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    _, projector = store.open_partition("queues-0")
+    first, second = projector.prepare(), projector.prepare()
+    with pytest.raises(RuntimeError, match="order"):
+        projector.write(second)
+    projector.write(first)
+    with pytest.raises(RuntimeError, match="once"):
+        projector.write(first)
+    store.close()
+
+
+def test_memory_stays_bounded_however_long_the_queue(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    projector.cache.limit_bytes = 200_000
+    traffic = one_queue(projector, machine, 0)
+    queue = machine.queue("/", "q")
+    assert queue is not None
+    turns = 0
+    for _ in range(30):
+        for _ in range(1_000):
+            traffic.append(ANN, published(ROUTE, b"x" * 1_000))
+        traffic.end_turn()
+        assert projector.pending_bytes < FRESH_BYTES + 2_000 * 1_000
+        if projector.wants_write:
+            turns += 1
+            write(projector)
+            assert projector.pending_bytes == 0
+    assert turns >= 4
+    write(projector)
+    for message_id in queue.ready_ids():
+        assert len(projector.message(queue.queue_id, message_id).body) == 1_000
+        assert projector.cache.used_bytes <= max(projector.cache.limit_bytes, READ_AHEAD_MESSAGES * 1_500)
+    store.close()
+
+
+def test_a_body_larger_than_the_cache_can_be_read(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-0")
+    projector.cache.limit_bytes = 10_000
+    traffic = one_queue(projector, machine, 3, b"x" * 3_000_000)
+    write(projector)
+    queue = machine.queue("/", "q")
+    assert queue is not None
+    for message_id in queue.ready_ids():
+        assert projector.message(queue.queue_id, message_id).body_size == 3_000_000
+        assert projector.cache.used_bytes < 3_100_000  # one at a time
+    assert traffic.now_ms == START_MS
+    store.close()
+
+
+def test_partitions_of_a_store_are_apart_and_share_its_cache(tmp_path: Path) -> None:
+    store = StateStore.open(tmp_path)
+    machine, projector = store.open_partition("queues-1")
+    alone = projector.cache.limit_bytes
+    traffic = one_queue(projector, machine, 5, b"of queues-1")
+    write(projector)
+    other_machine, other = store.open_partition("queues-10")
+    assert projector.cache.limit_bytes == other.cache.limit_bytes == alone // 2
+    one_queue(other, other_machine, 5, b"of queues-10")
+    write(other)
+    store.close()
+
+    reopened = StateStore.open(tmp_path)
+    for name, body in (("queues-1", b"of queues-1"), ("queues-10", b"of queues-10")):
+        machine, projector = reopened.open_partition(name)
+        assert machine.partition == name
+        queue = machine.queue("/", "q")
+        assert queue is not None
+        ids = list(queue.ready_ids())
+        assert ids == list(traffic.bodies)
+        assert {projector.message(queue.queue_id, message_id).body for message_id in ids} == {body}
+    assert reopened.applied_offset("queues-10") == traffic.log.next_offset
+    assert reopened.applied_offset("queues-2") == 0
+    assert reopened.load("queues-2").next_offset == 0
+    reopened.close()
