@@ -1,9 +1,9 @@
-"""What stands in a partition behind the last word of a broker that stopped.
+"""Finds the events that stand in a partition behind the last word of a broker that stopped.
 
 A broker on an embedded log that stops cleanly ends each queue partition with a `Checkpointed` that is `final`. The next
-event is the `BrokerStarted` of the next broker. Events between them were written by a broker that was killed while it
-stopped, or by no broker at all: a seal does not cover them yet, and a hash chain can be made anew, so they are told by
-name.
+event is the `BrokerStarted` of the next broker. Events between these two were written by a broker that was killed while
+it stopped, or by another program. No seal covers them yet, and their hash chain can be made anew. So they are reported
+by name.
 
 A broker that stops has closed its clients' sessions before. Behind its last word it forwards dead letters, notes that
 they arrived, claims a state for a snapshot that is due, and drops the hidden queue of an exchange that is gone. Any
@@ -32,8 +32,9 @@ from rewindmq.schemas.events import (
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """The events from offset `first` to `end` (exclusive) stand behind the final checkpoint at offset `final`. `odd`:
-    the first of them that no broker writes while it stops; -1: there is none."""
+    """The events from offset `first` to `end` (exclusive), which stand behind the final checkpoint at offset `final`.
+
+    `odd`: the offset of the first of them that no broker writes while it stops; -1: there is none."""
 
     final: int
     first: int
@@ -51,13 +52,15 @@ class Behind:
 
 
 class LastWords:
-    """Fed with a partition's events in order, from any offset on. Records that cannot be decoded may be left out."""
+    """Collects the events behind last words. It takes a partition's events in order, from any offset on.
+
+    Records that cannot be decoded may be left out."""
 
     def __init__(self) -> None:
         self.found: list[Behind] = []
         self.count = 0
-        self._final = -1  # offset of a final checkpoint that no start has followed yet
-        self._odd = -1  # offset of the first event behind it that is odd
+        self._final = -1  # offset of a final checkpoint that no start has followed yet; -1: there is none
+        self._odd = -1  # offset of the first odd event behind it; -1: there is none
 
     def see(self, offset: int, actor: Actor, event: Event) -> None:
         kind = type(event)
@@ -66,20 +69,20 @@ class LastWords:
         elif kind is Checkpointed and event.final:  # type: ignore[union-attr]
             if self._odd >= 0:
                 self.end(offset)
-            self._final = offset  # what came between two of them was due at the stop
+            self._final = offset  # the events between two final checkpoints were due at the stop
             self.count += 1
         elif self._final >= 0 and self._odd < 0 and not _due_at_stop(actor, event):
             self._odd = offset
 
     def end(self, offset: int) -> None:
-        """The next start is at this offset, or the log ends there."""
+        """Note that the next start is at this offset, or that the log ends there."""
         behind = self.behind(offset)
         if behind is not None:
             self.found.append(behind)
         self._final = self._odd = -1
 
     def behind(self, end: int) -> Behind | None:
-        """What stands behind the last final checkpoint, if the log ends at this offset."""
+        """The events behind the last final checkpoint, if the log ends at this offset; None if there are none."""
         if -1 < self._final < end - 1:
             return Behind(self._final, self._final + 1, end, self._odd)
         return None

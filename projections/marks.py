@@ -1,10 +1,10 @@
-"""Moments with a name: `mark:before-release`, wherever a moment is given.
+"""Moments with a name: `mark:before-release` is accepted wherever a moment is given.
 
     at = moment("mark:before-release", "queues-0", lambda: topology.marks)     # At(offset=...) of that partition
-    marks_of(log.metadata)                                                     # where no broker has the topology
+    marks_of(log.metadata)                                                     # for tools that have no topology
 
-A mark holds a position of every queue partition (`MarkSet`). What was logged below them had happened; the clock of a
-partition stands where the last of it left it.
+A mark holds a position of every queue partition (`MarkSet`). The events below these positions had happened; the clock
+of a partition stands where the last of these events left it.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,17 +19,19 @@ Marks = Mapping[str, MarkSet]
 
 
 class NoSuchMark(RewindError):
-    """Nobody has set it, or it was cleared."""
+    """The mark was never set, or it was cleared."""
 
 
 def name_in(text: str | None) -> str | None:
-    """NAME of `mark:NAME`; None of what is no mark."""
+    """NAME of `mark:NAME`; None for another text."""
     stripped = "" if text is None else text.strip()
     return stripped.removeprefix(PREFIX) if stripped.startswith(PREFIX) else None
 
 
 def positions(marks: Marks, name: str) -> dict[str, int]:
-    """Offsets by partition. NoSuchMark."""
+    """The offsets of a mark, by partition.
+
+    Raises NoSuchMark."""
     found = marks.get(name)
     if found is None:
         raise NoSuchMark(f"there is no mark {name!r}")
@@ -37,7 +39,9 @@ def positions(marks: Marks, name: str) -> dict[str, int]:
 
 
 def moment(text: str, partition: str, marks: Callable[[], Marks]) -> At:
-    """Of a time or a mark, as people write it. UnreadableTime, NoSuchMark."""
+    """The moment that a text names: a time, or a mark.
+
+    `marks` is called for a mark only. Raises UnreadableTime, NoSuchMark."""
     name = name_in(text)
     if name is None:
         return At(time_ms=parse_time(text))
@@ -52,7 +56,9 @@ def marks_of(metadata: PartitionLog) -> Marks:
 
 
 def topology_of(metadata: PartitionLog) -> Topology:
-    """From the metadata log, as it is now. CorruptLog, LogError."""
+    """The topology as it is now, folded from the metadata log.
+
+    Raises CorruptLog, LogError."""
     topology = Topology()
     for offset, timestamp_ms, actor, event in events_of(metadata):
         topology.apply(offset, timestamp_ms, actor, event)

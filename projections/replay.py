@@ -1,4 +1,4 @@
-"""Fold a log partition into a machine: the one loop for the starting broker, `verify`, rewind and Spark.
+"""Folds a log partition into a machine: the one loop for the starting broker, `verify`, rewind and Spark.
 
     quarantined = QuarantineReport()
     for offset, timestamp_ms, actor, event, effects in replay(machine, blocks, decoder, quarantined): ...
@@ -7,9 +7,9 @@
 Rules
 - The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
-  change nothing, the same for everybody who folds (DESIGN section 1).
+  change nothing. Every program that folds lists the same ones (docs/design.md#one-idea).
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
-- Replay needs nothing but blocks of records in order, so that whoever reads the log by other means can use it.
+- Replay needs only blocks of records in order. So a program that reads the log by other means can use it.
 """
 
 import logging
@@ -29,12 +29,12 @@ from rewindmq.schemas.single_object import FramedDecoder
 
 logger = logging.getLogger(__name__)
 
-# While replaying, bodies are kept and let go of in groups of about so many effects.
+# While replaying, bodies are kept and released in groups of about so many effects.
 GROUP_EFFECTS = 4_096
 
 
 class Block(Protocol):
-    """Of `rewindmq.engine.log.contract.Block`, what a fold needs."""
+    """The part of `rewindmq.engine.log.contract.Block` that a fold needs."""
 
     @property
     def first_offset(self) -> int: ...
@@ -47,7 +47,7 @@ class Block(Protocol):
 
 
 class PartitionLog(Protocol):
-    """Of `rewindmq.engine.log.contract.LogPartition`, what a fold needs: see there."""
+    """The part of `rewindmq.engine.log.contract.LogPartition` that a fold needs: see there."""
 
     name: str
     framed: bool
@@ -76,9 +76,10 @@ def replay(
     machine: Machine, blocks: Iterable[Run], decoder: Decoder, quarantined: QuarantineReport, end: int | None = None,
     bodies: bool = False,
 ) -> Iterator[Step]:  # fmt: skip
-    """Fold runs of records into the machine, up to offset `end` (exclusive). Yields, after each event was applied,
-    (offset, timestamp_ms, actor, event, effects); the list is the same one each time and is emptied when the next step
-    is asked for. `bodies` as in `Decoder.decode`."""
+    """Fold runs of records into the machine, up to offset `end` (exclusive).
+
+    Yields (offset, timestamp_ms, actor, event, effects) after each event was applied. The list of effects is the same
+    object each time; it is emptied when the next step is asked for. `bodies` as in `Decoder.decode`."""
     effects: list[Effect] = []
     apply, decode = machine.apply, decoder.decode
     start = machine.next_offset
@@ -105,7 +106,8 @@ def replay(
 
 
 def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> QuarantineReport:
-    """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log), bodies left alone."""
+    """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log). Bodies are not
+    decoded."""
     quarantined = QuarantineReport()
     for _ in replay(machine, blocks_of(log, machine.next_offset, end), decoder_for(log), quarantined, end):
         pass
@@ -113,14 +115,16 @@ def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> Quarant
 
 
 def blocks_of(log: PartitionLog, start: int, end: int | None) -> Iterator[Run]:
-    """What `replay` takes, from a log that is read by offsets."""
+    """The runs of records that `replay` takes, from a log that is read by offsets."""
     for block in log.read(start, end):
         yield block.first_offset, block.records, block.timestamps_ms
 
 
 def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int, int, Actor, Event]]:
-    """(offset, time in milliseconds, actor, event) of all that can be decoded, by the log's own times where it has any,
-    from offset `start` on (None: the beginning). CorruptLog, LogError."""
+    """Yields (offset, time in milliseconds, actor, event) of every record that can be decoded.
+
+    The time is the log's own where the log has times, else the envelope's. `start`: the first offset; None: the
+    beginning of the log. Raises CorruptLog, LogError."""
     decode = decoder_for(log).decode
     begin = log.start_offset if start is None else start
     for first, records, timestamps_ms in blocks_of(log, begin, None):
@@ -136,9 +140,10 @@ def events_of(log: PartitionLog, start: int | None = None) -> Iterator[tuple[int
 
 @dataclass(slots=True)
 class Recovery:
-    """A partition ready to go on. `replayed`: how many events were folded on top of what was stored. `quarantined`:
-    since the beginning of the log; the projector's. `behind`: what was replayed and stands behind a broker's last
-    word."""
+    """A partition that is ready to go on.
+
+    `replayed`: how many events were folded on top of the stored state. `quarantined`: the projector's list, since the
+    beginning of the log. `behind`: the replayed events that stand behind a broker's last word."""
 
     machine: Machine
     projector: Projector
@@ -149,12 +154,12 @@ class Recovery:
 
 
 def recover(log: PartitionLog, store: StateStore) -> Recovery:
-    """The partition's state at the end of its log: what is stored, and the rest of the log folded on top of it.
+    """The partition's state at the end of its log: the stored state, with the rest of the log folded on top of it.
 
-    Nothing has to be carried out again but the dead letters that the machine's outboxes still hold: every session of
-    before is gone, and the fold knows it by the `BrokerStarted` that the caller appends next.
-    A state that is ahead of its log belongs to a history that is no more: it is discarded. StoreError when the store
-    cannot be read; CorruptLog from the log."""
+    The caller has to carry out only the dead letters that the machine's outboxes still hold. All earlier sessions are
+    gone, and the fold learns it from the `BrokerStarted` that the caller appends next. A state that is ahead of its log
+    belongs to a history that no longer exists: it is discarded.
+    Raises StoreError when the store cannot be read, and CorruptLog from the log."""
     if store.applied_offset(log.name) > log.next_offset:
         logger.error(
             "%s: the state of %s is at offset %d, but its log ends at %d (it lost its end, or came from a backup): "
@@ -179,9 +184,10 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
 
 
 def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: LastWords | None = None) -> int:
-    """Fold the log on top of the projector's machine, up to offset `end` (exclusive; None: the end of the log); the
-    number of events. `words` sees them, where it is given. What memory does not hold is written; if RocksDB refuses,
-    only the fold goes on (`failed`)."""
+    """Fold the log on top of the projector's machine, up to offset `end` (exclusive; None: the end of the log).
+
+    Returns the number of events. `words` sees the events, where it is given. State and bodies are written to RocksDB as
+    soon as memory asks for it. If RocksDB refuses, the fold goes on without writing (`failed`)."""
     machine = projector.machine
     replayed = 0
     gathered: list[Effect] = []
@@ -205,7 +211,9 @@ def catch_up(log: PartitionLog, projector: Projector, end: int | None, words: La
 
 
 def last_words_before(log: PartitionLog, offset: int) -> LastWords:
-    """To be fed with the events from `offset` on: it knows the one before. Nodes on Kafka leave no last words."""
+    """The LastWords to feed with the events from `offset` on; it has already seen the event before `offset`.
+
+    Nodes on Kafka leave no last words."""
     words = LastWords()
     if offset > log.start_offset and not log.framed:
         for first, records, _ in blocks_of(log, offset - 1, offset):
@@ -216,7 +224,9 @@ def last_words_before(log: PartitionLog, offset: int) -> LastWords:
 
 
 def _keep_up(projector: Projector, gathered: list[Effect], published: dict[int, Published]) -> None:
-    """What was read from the log is durable, so it may be written whenever memory asks for it."""
+    """Pass the effects on to the projector, and write a batch if memory asks for it.
+
+    The events come from the log, so they are durable and their batch may be written at any time."""
     projector.observe(gathered, published)
     gathered.clear()
     published.clear()

@@ -1,12 +1,13 @@
-"""A partition as it was: at an offset, or at a moment in time.
+"""Rebuilds a partition as it was at an offset, or at a moment in time.
 
     at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or At(offset=1_000)
     machine = state_at(log_partition, snapshots, at)
 
-`state at T` means: everything logged up to T has happened, and the clock stands at T (what was due by T has expired).
+`state at T` means: everything logged up to T has happened, and the clock stands at T (everything that was due by T has
+expired).
 `state at offset N` means: every event below N has happened; the clock stands where the last of them left it.
-The fold starts from the nearest snapshot at or before; a damaged snapshot is passed over for the one before it, since
-a snapshot saves time and decides nothing.
+The fold starts from the nearest snapshot at or before that offset. If a snapshot is damaged, the fold starts from the
+one before it: a snapshot saves time and decides nothing.
 """
 
 import logging
@@ -28,7 +29,7 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # from the year 
 
 
 class RewindError(Exception):
-    """There is no such moment; the text says why, for people."""
+    """The requested moment does not exist; the text says why, for people."""
 
 
 class UnreadableTime(RewindError):
@@ -36,7 +37,7 @@ class UnreadableTime(RewindError):
 
 
 class OutsideHistory(RewindError):
-    """The moment lies before the history, or the offset behind it."""
+    """The time lies before the history, or the log does not have the offset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +49,11 @@ class At:
 
 
 def parse_time(text: str) -> int:
-    """Milliseconds since the epoch of an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), or of
-    a whole number of milliseconds since the epoch. Finer digits are cut off. UnreadableTime for anything else."""
+    """Milliseconds since the epoch of a time as people write it.
+
+    `text` is an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), or a whole number of
+    milliseconds since the epoch. Digits finer than a millisecond are cut off. Raises UnreadableTime for any other
+    text."""
     text = text.strip()
     if _MILLISECONDS.fullmatch(text):
         return _in_range(text, int(text) if len(text) <= len(str(_LAST_MS)) else _LAST_MS + 1)
@@ -72,12 +76,12 @@ def _in_range(text: str, time_ms: int) -> int:
 
 
 def format_time(time_ms: int) -> str:
-    """ISO 8601 in UTC with milliseconds, which `parse_time` reads back."""
+    """The time in ISO 8601, in UTC and with milliseconds; `parse_time` reads it back."""
     return (_EPOCH + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
 
 
 def begin_ms(log: PartitionLog) -> int | None:
-    """When the partition's history begins: the timestamp of its oldest record. None while it is empty."""
+    """The time at which the partition's history begins: the timestamp of its oldest record. None while it is empty."""
     start = log.start_offset
     for block in log.read(start):
         oldest = max(0, start - block.first_offset)
@@ -88,8 +92,9 @@ def begin_ms(log: PartitionLog) -> int | None:
 
 
 def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:
-    """OutsideHistory when `time_ms` lies before the oldest record of all these partitions. A partition that begins
-    later than that was empty at the time, which is an answer and no error."""
+    """Raise OutsideHistory when `time_ms` lies before the oldest record of all these partitions.
+
+    A partition whose history begins later was empty at that time: that is an answer and no error."""
     begins = []
     for log in logs:
         begin = begin_ms(log)
@@ -103,8 +108,10 @@ def require_in_history(logs: Iterable[PartitionLog], time_ms: int) -> None:
 
 
 def state_at(log: PartitionLog, snapshots: Snapshots | None, at: At) -> Machine:
-    """The partition's machine at a moment. OutsideHistory for an offset that the log does not reach or no longer has;
-    whether a time lies before the whole history is `require_in_history`'s to say. CorruptLog from the log."""
+    """The partition's machine at a moment.
+
+    Raises OutsideHistory for an offset that the log does not reach or no longer has. `require_in_history` checks
+    whether a time lies before the whole history. Raises CorruptLog from the log."""
     if at.time_ms is not None:
         offset = log.offset_at(at.time_ms)
     else:

@@ -1,12 +1,12 @@
-"""Is the state in RocksDB what the log says? Fold afresh from the log and compare, at the offset RocksDB is at.
+"""Verifies that the state in RocksDB follows from the log: folds the log anew and compares both at RocksDB's offset.
 
     for report in verify(log.queues, data_dir / "state"): report.equal, report.differences
 
-Compared are, for each partition: the canonical digest of all its queues, what belongs to no queue, the quarantined
+For each partition it compares the canonical digest of all queues, the state that belongs to no queue, the quarantined
 records, and the body of every message that is in a queue or its outbox, byte for byte with the log's (B-09). A
-difference names queue and key. It runs beside a stopped broker, and beside a running one, whose last persisted state it
-then sees. It starts from the beginning of the log and trusts no snapshot. Memory: the folded state, and 8 bytes a
-message.
+difference names queue and key. `verify` runs beside a stopped broker, and beside a running one, whose last persisted
+state it then sees. It starts from the beginning of the log and trusts no snapshot. Memory: the folded state, and 8
+bytes a message.
 """
 
 import heapq
@@ -26,14 +26,16 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import BROKER, Published
 
-# So many differences are listed for a partition; beyond that they are only counted.
+# At most so many differences are listed for a partition; beyond that they are only counted.
 LISTED_DIFFERENCES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`queue` as `vhost/name`, empty for what belongs to no queue; `key` for people; `what` is wrong with it; of a
-    message's body, which message."""
+    """A piece of the stored state that is not as the log says.
+
+    `queue`: `vhost/name`, empty for state that belongs to no queue. `key`: the key, for people. `what`: what is wrong
+    with it. `message_id`: the message, where the piece is a message's body."""
 
     queue: str
     key: str
@@ -43,9 +45,12 @@ class Difference:
 
 @dataclass(slots=True)
 class Verification:
-    """What came of a partition. `offset`: where both states stand; `messages`: how many bodies were compared; `stored`:
-    there is something of it. Nothing is no difference: a broker writes now and then, and rebuilds what it had not.
-    `behind`: what stands behind a broker's last word, in the whole log; no difference either."""
+    """The result for one partition.
+
+    `offset`: the offset of both states. `messages`: how many bodies were compared. `stored`: whether the store holds
+    anything of the partition. A partition with nothing stored does not differ: a broker writes now and then, and
+    rebuilds the state that it had not written. `behind`: the events behind a broker's last word, in the whole log; they
+    are no difference either."""
 
     partition: str
     offset: int
@@ -63,7 +68,7 @@ class Verification:
 
     @property
     def result(self) -> str:
-        """In words."""
+        """The result in words."""
         if not self.equal:
             return f"{self.difference_count} differences"
         return "equal" if self.stored else "nothing stored yet"
@@ -75,8 +80,9 @@ class Verification:
 
 
 def verify(logs: Iterable[PartitionLog], state: Path) -> list[Verification]:
-    """Verify the partitions of a state directory. StoreError when it cannot be opened or is ahead of the log;
-    CorruptLog from the log."""
+    """Verify the partitions of a state directory.
+
+    Raises StoreError when the directory cannot be opened or is ahead of the log, and CorruptLog from the log."""
     store = StateStore.open(state, read_only=True)
     try:
         return [verify_partition(log, store) for log in logs]
@@ -85,7 +91,9 @@ def verify(logs: Iterable[PartitionLog], state: Path) -> list[Verification]:
 
 
 def stored_offset(log: PartitionLog, store: StateStore) -> int:
-    """Where the stored state stands. StoreError when it is ahead of the log."""
+    """The offset of the stored state.
+
+    Raises StoreError when it is ahead of the log."""
     offset = store.applied_offset(log.name)
     if offset > log.next_offset:
         raise StoreError(
@@ -95,8 +103,9 @@ def stored_offset(log: PartitionLog, store: StateStore) -> int:
 
 
 def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Verification:
-    """The state alone, without bodies and the quarantined records, by a fold that goes on from `machine`: a snapshot at
-    or before `stored_offset`, which the caller answers for."""
+    """Verify the state alone, without bodies and the quarantined records.
+
+    The fold goes on from `machine`: a snapshot at or before `stored_offset`. The caller vouches for it."""
     report = _begun(log, store)
     fold(machine, log, report.offset)
     report.queues = len(machine.by_id)
@@ -106,8 +115,10 @@ def verify_state(machine: Machine, log: PartitionLog, store: StateStore) -> Veri
 
 
 def verify_partition(log: PartitionLog, store: StateStore, begun: Machine | None = None) -> Verification:
-    """`begun`: a snapshot at or before `stored_offset`, which the caller answers for, to begin the fold with. The list
-    of quarantined records is compared by a fold from the beginning alone."""
+    """Verify the state, the quarantined records and the bodies of a partition.
+
+    `begun`: a snapshot at or before `stored_offset` to begin the fold with; the caller vouches for it. The list of
+    quarantined records is compared only by a fold from the beginning."""
     report = _begun(log, store)
     fresh = begun or Machine(log.name)
     words = last_words_before(log, fresh.next_offset)
@@ -149,7 +160,7 @@ def _compare_state(fresh: Machine, store: StateStore, report: Verification) -> N
 
 
 def _compare_pieces(fresh: Machine, store: StateStore, report: Verification) -> None:
-    """Where do they differ? Every piece of state, as it should be stored and as it is."""
+    """Report every piece of state that is not stored as it should be."""
     prefix = keys.partition_prefix(fresh.partition)
     queues = fresh.by_id
     expected = {keys.head(prefix): fresh.head()}
@@ -194,7 +205,7 @@ def _get(
     store: StateStore, key: bytes, queue: Queue | None, prefix: bytes, report: Verification,
     message_id: int | None = None,
 ) -> bytes | None:  # fmt: skip
-    """What is stored; None, and a difference reported, when it is missing or cannot be read."""
+    """The stored value. If it is missing or cannot be read, None, and a difference is reported."""
     try:
         stored = store.get(key)
     except StoreError as error:
@@ -212,7 +223,7 @@ def _first_difference(stored: bytes, wanted: bytes) -> str:
 
 
 def _live_ids(queue: Queue) -> "array[int]":
-    """The messages whose bodies must be there, ascending."""
+    """The ids of the messages whose bodies must be in the store, ascending."""
     ids = array("q", queue.ready_ids())
     for holder in queue.holders.values():
         ids.extend(holder.held)
@@ -230,7 +241,7 @@ def _pairs(ids: "array[int]", queue_id: int) -> Iterator[tuple[int, int]]:
 def _compare_bodies(
     log: PartitionLog, store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
 ) -> None:
-    """The log once more, now with the bodies of what is alive, in the order of the log."""
+    """Compare the stored bodies with the log's: reads the log once more, with the bodies of live messages, in order."""
     prefix = keys.partition_prefix(log.name)
     encoder, decoder = Encoder(), decoder_for(log)
     stamp = encoder.prefix(STAMP_MS, BROKER)
@@ -258,7 +269,7 @@ def _compare_bodies(
 def _find_leftovers(
     store: StateStore, queues: dict[int, Queue], live: "dict[int, array[int]]", report: Verification
 ) -> None:
-    """Bodies that nothing needs any more: harmless to the queue, but they should not be there."""
+    """Report bodies that nothing needs any more: they do the queue no harm, but they should not be there."""
     prefix = keys.partition_prefix(report.partition)
     queue_id = -1
     remaining: Iterator[int] = iter(())

@@ -11,7 +11,7 @@ Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's 
 at a time, and not from where a snapshot is. Memory is the machine's state and one group of records.
 
 What a fold makes of each event is a `Product`: it sees the event and its effects while the machine stands right behind
-the event. A record that cannot be decoded is skipped, as by every fold (DESIGN section 1), and shown to the product.
+the event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
 """
 
 from bisect import bisect_left

@@ -31,6 +31,10 @@ class NoAnswer(LogError):
     """Nobody is there who has the log: it may be sound, and there another time."""
 
 
+class KafkaNotInstalled(LogError):
+    """The log is in Kafka, and this installation has no Kafka client."""
+
+
 class CorruptLog(LogError):
     """Bytes in the middle of the log are not what was written: `file`, byte `position`, first `offset` of the block."""
 

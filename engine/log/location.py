@@ -6,14 +6,18 @@
 Whatever `data` holds (a state, snapshots) has to be of the history that is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
-from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.contract import Block, LogError
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.replay import PartitionLog
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
 # How long Kafka has for its first answer: somebody waits for ours. What is asked after that may take longer, as while a
 # leader is being elected.
@@ -36,7 +40,8 @@ class History:
     partitions: int | None = None
 
     def open(self) -> "HistoryReader":
-        """LogError when there is no log, Kafka does not answer, or `data` is of another history (OtherHistory)."""
+        """LogError when there is no log, Kafka does not answer, no Kafka client is installed (KafkaNotInstalled), or
+        `data` is of another history (OtherHistory)."""
         if self.kafka is None:
             assert self.data is not None, "a history is in a data directory or in Kafka"
             embedded = EmbeddedLogReader(self.data)
@@ -59,14 +64,29 @@ class History:
             )
 
 
+class HistoryPartition(PartitionLog, Protocol):
+    """A partition of either log, to read. LogError where it cannot be read."""
+
+    @property
+    def durable_offset(self) -> int:
+        """The end (exclusive) of what no crash takes back."""
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """As `read`, of many short ranges (first offset, end) in order."""
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryReader:
-    metadata: PartitionReader | KafkaPartition
-    queues: Sequence[PartitionReader | KafkaPartition]
+    metadata: HistoryPartition
+    queues: Sequence[HistoryPartition]
 
 
 @lru_cache(maxsize=1)
-def _kafka(history: History) -> KafkaLogReader:
+def _kafka(history: History) -> "KafkaLogReader":
     """One set of connections for all questions of a process."""
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+
     assert history.kafka is not None
     return KafkaLogReader(history.kafka, history.prefix, dict(history.settings))

@@ -1,4 +1,4 @@
-"""The queue machine of one log partition: `apply(event) -> effects`, a pure function of the events before.
+"""The queue machine of one log partition: `apply(event) -> effects`. Its state is a pure function of the events so far.
 
     machine = Machine("queues-0")
     effects: list[Effect] = []
@@ -6,30 +6,33 @@
 
 Rules
 - No wall clock, randomness, I/O, logging, floats, hash values, or iteration over a set. The only clock is `clock_ms`,
-  the largest timestamp seen. `ClockSet` puts a fixed amount (`ahead_ms`) between the two: timestamps may go on from
-  another time then, and deadlines come as if they had not. Whoever gives a time gives it as timestamps say it.
+  the largest timestamp seen. `ClockSet` puts a fixed amount (`ahead_ms`) between timestamps and clock: timestamps may
+  then go on from another time, and deadlines come as if they had not. A caller gives a time as timestamps say it.
 - First time passes, then the event happens: when `clock_ms` moves past a deadline (expiry of a message at a head, queue
-  lease), everything due is carried out first, earliest deadline first, before the event itself is applied. While a
-  deadline is carried out, the clock stands at it.
+  lease), every deadline up to the new time is carried out first, earliest deadline first, before the event itself is
+  applied. While a deadline is carried out, the clock stands at it.
 - One door: state changes only inside `apply` (and `load`).
-- An event that makes no sense is quarantined: an effect, no change, never an exception. Broken invariants are asserts.
-- Rules have versions. `MachineUpgraded` says from where on one holds; code that does not know it stops (NewerHistory).
-- What comes from a node after its NodeLost is quarantined as well: it wrote before it knew.
-- `Published` applies to each queue of its route in the route's order; unknown queues among them are quarantined one
-  by one.
+- A senseless event is quarantined: it gives an effect, changes nothing, and never raises. Broken invariants are
+  asserts.
+- Rules have versions. `MachineUpgraded` says from which offset on a version holds. Code that does not know the version
+  stops (NewerHistory).
+- Events that a node wrote and that stand after its NodeLost are quarantined as well: the node did not know yet.
+- `Published` applies to each queue of its route in the route's order; unknown queues among them are quarantined one by
+  one.
 - Bodies play no part; `event.body_size` does.
 
+Where to find
 Where things are
     state.py            queues, indexes, clock, deadlines
     events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions)
-    rules/              what decides: settings, limits, expiry, dead_letters, single_active, profile
-    data/               what is remembered: queue, consumer, the orders of messages; and effects, what comes out
+    rules/              the rules that decide: settings, limits, expiry, dead_letters, single_active, profile
+    data/               the data: queue, consumer, the orders of messages; and effects, the output
     serialization.py    packing, loading, digests
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and
-its ready messages in numbered chunks, of which only the changed ones are written again.
-    take_dirty()   what changed since the last call, packed
+its ready messages in numbered chunks. Only changed chunks are written again.
+    take_dirty()   the changes since the last call, packed
     pieces()       everything, for a snapshot: (queue_id, meta, chunks) of each queue; take_dirty is not disturbed
     Machine.load(partition, head, [(meta, chunks), ...])   the exact inverse of either
 """
@@ -103,11 +106,12 @@ __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 
 
 def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-    """Time has passed already; nothing else happens (Tick, Checkpointed, CheckpointAsked, PastRead, ClockStepped)."""
+    """Change nothing but the time, which has passed already: Tick, Checkpointed, CheckpointAsked, PastRead,
+    ClockStepped."""
 
 
 def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effects: list[Effect]) -> None:
-    """The clock goes on from where it is; the timestamps behind this event are of another time."""
+    """Let the clock go on from where it is; the timestamps behind this event are of another time."""
     if state.machine_version < CLOCK_SET_VERSION:
         quarantine(state, event, f"the clock can be set from machine version {CLOCK_SET_VERSION} on", effects)
     else:
@@ -115,8 +119,10 @@ def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effec
 
 
 def on_upgraded(state: State, offset: int, actor: Actor, event: MachineUpgraded, effects: list[Effect]) -> None:
-    """From here on the rules of another version hold. NewerHistory when this code does not know them. Versions only
-    ascend: of two owners of a partition who upgrade at once one may know less."""
+    """Let the rules of another version hold from here on.
+
+    Versions only ascend: when two owners of a partition upgrade at once, one may know less. Raises NewerHistory when
+    this code does not know the version."""
     if event.machine_version > MACHINE_VERSION:
         raise NewerHistory(state.partition, offset, event.machine_version)
     if event.machine_version < 1:
@@ -154,7 +160,9 @@ HANDLERS: dict[type[Any], Callable[[State, int, Actor, Any, list[Effect]], None]
 
 
 class Machine(State):
-    """`next_offset`, `clock_ms`, `machine_version`, `partition`: see state.py."""
+    """The state of a partition's queues, and the door to it.
+
+    `next_offset`, `clock_ms`, `machine_version`, `partition`: see state.py."""
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Apply one event. `offset` ascends (gaps are allowed: Kafka has them)."""
@@ -180,7 +188,7 @@ class Machine(State):
             handler(self, offset, actor, event, effects)
 
     def skip(self, offset: int) -> None:
-        """The record at `offset` is no event: it changes nothing, but it has been passed."""
+        """Pass the record at `offset`, which is no event: it changes nothing else."""
         self.next_offset = offset + 1
 
     def advance(self, timestamp_ms: int, effects: list[Effect]) -> None:
@@ -211,11 +219,14 @@ class Machine(State):
         self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
 
     def time_passed_at(self, offset: int) -> int:
-        """How many effects of the event at `offset`, applied last, came of time alone, before the event happened."""
+        """How many effects of the event at `offset`, the last one applied, came from deadlines that passed before
+        it."""
         return self.due_effects[1] if self.due_effects[0] == offset else 0
 
     def deadline_ms(self) -> int | None:
-        """When the next thing is due (the broker then appends a Tick), or None. May be early, never late."""
+        """The time of the next deadline, at which the broker appends a Tick; None if there is none.
+
+        It may be early, never late."""
         return None if self.next_deadline_ms == NEVER else self.next_deadline_ms
 
     def queue(self, vhost: str, name: str) -> Queue | None:
@@ -227,19 +238,20 @@ class Machine(State):
             yield self.by_name[key]
 
     def outboxes(self) -> Iterator[Queue]:
-        """The queues with dead letters to forward, also those already gone, by queue id."""
+        """Yields the queues with dead letters to forward, by queue id; deleted queues are among them."""
         for queue_id in sorted(self.by_id):
             if self.by_id[queue_id].outbox:
                 yield self.by_id[queue_id]
 
     def digest(self) -> str:
-        """SHA-256 (hex) of the canonical state: equal states have equal digests, however they came about (folded from
-        the beginning, from a snapshot, in another process, under another PYTHONHASHSEED). The clock and next_offset
-        are not part of it."""
+        """SHA-256 (hex) of the canonical state.
+
+        Equal states have equal digests, in whatever way they came about (folded from the beginning, from a snapshot, in
+        another process, under another PYTHONHASHSEED). The clock and next_offset are not part of it."""
         return storing.digest(self)
 
     def head(self) -> bytes:
-        """What belongs to no queue: clock, next offset, version, shared limits."""
+        """The state that belongs to no queue, packed: clock, next offset, version, shared limits."""
         return storing.pack_head(self)
 
     def take_dirty(self) -> Dirty:
@@ -250,11 +262,15 @@ class Machine(State):
 
     @staticmethod
     def load(partition: str, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> "Machine":
-        """ValueError when the pieces are not those of one state."""
+        """The machine from its pieces.
+
+        Raises ValueError when the pieces are not those of one state, NewerHistory when a newer version wrote them."""
         machine = Machine(partition)
         storing.load(machine, head, pieces)
         return machine
 
     def validate(self) -> None:
-        """Check every invariant and derived index by brute force; AssertionError if one is broken. For tests."""
+        """Check every invariant and derived index by brute force. For tests.
+
+        Raises AssertionError if one is broken."""
         validation.validate(self)

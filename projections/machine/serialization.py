@@ -1,14 +1,15 @@
-"""The machine's state as bytes: pieces for the projector and snapshots, their inverse, and digests.
+"""Turns the machine's state into bytes and back: pieces for the projector and snapshots, their inverse, and digests.
 
-    head    JSON: clock, next offset, version, shared limits; if there are any: what the clock is ahead of timestamps,
-            epochs of lost nodes
-    meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | what its holders hold, as
-            arrays of 64-bit numbers: ids and infos holder by holder, then ids and expiries of held messages with one
+    head    JSON: clock, next offset, version, shared limits; where they are set: how far the clock is ahead of the
+            timestamps, epochs of lost nodes
+    meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | the messages that its holders
+            hold, as arrays of 64-bit numbers: ids and infos holder by holder, then ids and expiries of held messages
+            that have an expiry
     chunk   8 bytes (number of messages; 1 if expiries follow) | ids | infos | expiries, 64-bit little-endian
 
-A digest is made of the same fields without the layout: not of chunk boundaries, and not of how far a chunk is consumed.
-What came later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`) is part of a state
-and its digest only where it is set, so that states of before load and older claims still hold.
+A digest covers the same fields without the layout: chunk boundaries do not count, nor how far a chunk is consumed.
+Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`) are part
+of a state and its digest only where they are set. So older states load, and older claims still hold.
 """
 
 import hashlib
@@ -40,7 +41,7 @@ COUNTERS = (
 
 
 class DirtyQueue:
-    """One queue's changes: write `meta`, write (replace) `chunks`, delete the chunks numbered in `vanished`."""
+    """The changes of one queue: write `meta`, write (replace) `chunks`, delete the chunks numbered in `vanished`."""
 
     def __init__(self, queue_id: int, meta: bytes, chunks: dict[int, bytes], vanished: list[int]) -> None:
         self.queue_id = queue_id
@@ -50,8 +51,9 @@ class DirtyQueue:
 
 
 class Dirty:
-    """What changed since the last `take_dirty`: write `head`, each of `queues`, and delete all of the queues `gone`
-    (queue ids; meta, chunks)."""
+    """The changes since the last `take_dirty`: write `head` and each of `queues`, delete the queues `gone`.
+
+    `gone`: queue ids; meta and chunks of each are deleted."""
 
     def __init__(self, head: bytes, queues: list[DirtyQueue], gone: list[int]) -> None:
         self.head = head
@@ -67,7 +69,7 @@ def _json(value: object) -> bytes:
 
 
 def _numbers(values: "array[int]") -> bytes:
-    """Little-endian, on any machine."""
+    """The numbers as little-endian bytes, on any machine."""
     if BIG_ENDIAN:
         values = values[:]
         values.byteswap()
@@ -239,8 +241,9 @@ def _take_dirty_chunks(order: Order, chunks: dict[int, bytes], vanished: list[in
 
 
 def queue_digest(queue: Queue) -> str:
-    """SHA-256 (hex) of the queue's canonical state: of the small state, and of ids, infos and expiries in ready order,
-    however they are chunked."""
+    """SHA-256 (hex) of the queue's canonical state.
+
+    It covers the small state, and ids, infos and expiries in ready order, whatever their chunks are."""
     ids, infos, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for order in queue.orders():
         start = order.start

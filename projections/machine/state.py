@@ -1,7 +1,7 @@
-"""What a machine consists of: queues and the indexes over them, the clock, and the deadlines.
+"""The state of a machine: queues and the indexes over them, the clock, and the deadlines.
 
 Indexes are derived (they are rebuilt by `load` and checked by `validate`). Deadlines are lazy: an entry of the heap
-says when to look at a queue, not that something is due then; a queue remembers the earliest entry that stands for it
+says when to look at a queue, not that a deadline has come. A queue remembers the earliest entry that stands for it
 (`armed_ms`, `lease_armed_ms`), so that a head that changes a million times pushes few entries.
 """
 
@@ -16,28 +16,29 @@ from rewindmq.schemas.events import EPOCH_SHIFT, Actor, Event, Route
 MESSAGES = 0  # a deadline of the message at the head
 LEASE = 1  # a deadline of the queue itself (x-expires)
 ROUTES_REMEMBERED = 10_000
-EPOCHS_REMEMBERED = 1000  # of lost nodes: one that was lost a thousand lives ago writes no more
+EPOCHS_REMEMBERED = 1000  # epochs of lost nodes: a node that was lost a thousand epochs ago writes no more
 
-# Reasons of quarantine that a broker turns into replies: the text of each begins with (LOCKED, NODE_LOST) or ends in
-# these words.
+# Reasons of quarantine that a broker turns into replies. The text of each reason begins with (LOCKED, NODE_LOST) or
+# ends in these words.
 LOCKED = "cannot obtain exclusive access to locked"
 IN_EXCLUSIVE_USE = "in exclusive use"
 NODE_LOST = "node lost"
 STREAM = "stream"
 
-# What this code can fold. 2: LeaseRenewed; what a queue has of it is decided where it is declared (`Queue.version`).
-# 3: the consumers of a channel under one limit are served in turn (machine/events/delivery.py); ClockSet; patterns of
-# policies are PCRE2's (topology/topology.py).
+# The highest version that this code can fold. 2: LeaseRenewed; a queue gets the features of the version under which it
+# is declared (`Queue.version`). 3: the consumers of a channel under one limit are served in turn
+# (machine/events/delivery.py); ClockSet; patterns of policies are PCRE2's (topology/topology.py).
 MACHINE_VERSION = 3
 CLOCK_SET_VERSION = 3
 
-DEADLINES_A_QUEUE = 8  # entries of the heap a queue, and so many more, before it is swept
+DEADLINES_A_QUEUE = 8  # the heap may hold so many entries a queue, and DEADLINES_MORE, before it is swept
 DEADLINES_MORE = 1000
 
 
 class NewerHistory(Exception):
-    """The history goes on under a machine version that this code does not know: whoever folded on would come to another
-    state than those who know it. The one thing that ends a fold."""
+    """The history goes on under a machine version that this code does not know.
+
+    A fold that went on would come to another state than code that knows the version. Only this ends a fold."""
 
     def __init__(self, partition: str, offset: int, version: int) -> None:
         super().__init__(
@@ -49,8 +50,8 @@ class NewerHistory(Exception):
 class State:
     def __init__(self, partition: str) -> None:
         self.partition = partition  # e.g. "queues-0"
-        self.next_offset = 0  # the offset that apply expects at least next; everything below has been applied
-        self.clock_ms = 0  # the largest event timestamp seen, and `ahead_ms`; 0 before the first
+        self.next_offset = 0  # the lowest offset that apply expects next; every event below it has been applied
+        self.clock_ms = 0  # the largest event timestamp seen plus `ahead_ms`; 0 before the first
         self.ahead_ms = 0  # the clock is so far ahead of the events' timestamps (ClockSet)
         self.machine_version = 1
 
@@ -59,10 +60,10 @@ class State:
         self.owned: dict[int, dict[int, Queue]] = {}  # session -> queue_id -> its exclusive queues
         self.sessions: dict[int, dict[tuple[int, int], Consumer]] = {}  # session -> (queue_id, consumer) -> holder
         self.limiters: dict[tuple[int, int], Limiter] = {}  # (session, channel)
-        self.lost_epochs: dict[int, None] = {}  # lives of nodes that are over: what still comes from them is ignored
+        self.lost_epochs: dict[int, None] = {}  # epochs of lost nodes, which are over: events from them are ignored
         self.let_in: Actor | None = None  # the last actor that was found not to be of a lost epoch
 
-        self.routes: dict[Route, list[Queue]] = {}  # resolved; forgotten whenever a queue comes or goes
+        self.routes: dict[Route, list[Queue]] = {}  # resolved; cleared whenever a queue comes or goes
 
         self.deadlines: list[tuple[int, int, int]] = []  # heap of (time, queue_id, MESSAGES | LEASE)
         self.next_deadline_ms = NEVER
@@ -73,7 +74,7 @@ class State:
 
     @property
     def log_ms(self) -> int:
-        """Where the clock stands, as the events' timestamps say it. What people read is in this time."""
+        """The clock in the time of the events' timestamps. People read times in this form."""
         return self.clock_ms - self.ahead_ms
 
     def lose_epoch(self, epoch: int) -> None:
@@ -83,7 +84,7 @@ class State:
             del self.lost_epochs[next(iter(self.lost_epochs))]  # in the order of their loss, not of their age
 
     def touch(self, queue: Queue) -> None:
-        """The queue is about to change, or has: it will be part of the next take_dirty."""
+        """Mark a queue that is about to change, or has changed: it will be part of the next take_dirty."""
         if not queue.dirty:
             queue.dirty = True
             self.dirty_queues.append(queue)
@@ -98,7 +99,7 @@ class State:
             self.owned.setdefault(queue.owner, {})[queue.queue_id] = queue
 
     def remove_queue(self, queue: Queue) -> None:
-        """The queue is gone; by_id keeps it as long as its outbox is not empty."""
+        """Remove a deleted queue; by_id keeps it as long as its outbox is not empty."""
         del self.by_name[(queue.vhost, queue.name)]
         self.routes.clear()
         if queue.exclusive:
@@ -123,18 +124,18 @@ class State:
             self.next_deadline_ms = time_ms
 
     def _sweep_deadlines(self) -> None:
-        """Forget the entries that no queue stands for any more: of queues that are gone, or superseded."""
+        """Drop the entries that no queue stands for any more: their queue is gone, or has a later entry."""
         kept: list[tuple[int, int, int]] = []
         for entry in self.deadlines:
             queue = self.by_id.get(entry[1])
             if queue is not None and entry[0] == (queue.armed_ms if entry[2] == MESSAGES else queue.lease_armed_ms):
                 kept.append(entry)
         heapq.heapify(kept)
-        self.deadlines[:] = kept  # in place: it may be in the middle of being worked off
+        self.deadlines[:] = kept  # in place: a loop may be working it off
         self.next_deadline_ms = kept[0][0] if kept else NEVER
 
     def arm_messages(self, queue: Queue) -> None:
-        """See that the queue is looked at when its next message expires, or the time of one that waits has come."""
+        """Have the queue looked at when its next message expires or a delayed message is due."""
         expiry = queue.next_deadline_ms()
         if expiry != NONE and expiry < queue.armed_ms:
             queue.armed_ms = expiry
@@ -145,7 +146,7 @@ class State:
         self.sessions.setdefault(holder.session, {})[key] = holder
 
     def forget_holder(self, holder: Consumer) -> None:
-        """The holder is neither attached nor holds anything: it is no more."""
+        """Remove a holder that is not attached and holds nothing."""
         del holder.queue.holders[holder.consumer]
         of_session = self.sessions[holder.session]
         del of_session[(holder.queue.queue_id, holder.consumer)]
@@ -159,18 +160,20 @@ class State:
 
 
 def quarantine(state: State, event: Event, reason: str, effects: list[Effect]) -> None:
-    """The event that is being applied makes no sense."""
+    """Report the event that is being applied as senseless."""
     effects.append(Quarantine(state.next_offset - 1, type(event).__name__, reason))
 
 
 def epoch_of(actor: Actor) -> int:
-    """The life of the node through which the actor came; NO_EPOCH when that can't be told (the broker itself)."""
+    """The epoch of the node through which the actor came; NO_EPOCH when it is unknown (for the broker itself)."""
     return actor.session >> EPOCH_SHIFT if actor.session != 0 else NO_EPOCH
 
 
 def is_locked(state: State, queue: Queue, actor: Actor, event: Event, effects: list[Effect]) -> bool:
-    """Another session's exclusive queue is nobody's business but the broker's own: the event is quarantined. A broker
-    asks beforehand; but with others that write the same log, the queue may become another's in the meantime."""
+    """Whether the queue is another session's exclusive queue; the event is then quarantined.
+
+    The broker itself may use every queue. A broker asks beforehand; but where other nodes write the same log, the queue
+    may become another session's in the meantime."""
     if not queue.exclusive or actor.session in (queue.owner, 0):
         return False
     quarantine(state, event, f"{LOCKED} queue {queue.name!r} in vhost {queue.vhost!r}", effects)

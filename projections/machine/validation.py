@@ -1,4 +1,4 @@
-"""Every invariant of the machine's state, checked by brute force. For tests: `Machine.validate()`."""
+"""Checks every invariant of the machine's state by brute force. For tests: `Machine.validate()`."""
 
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.consumer import Consumer
@@ -171,7 +171,7 @@ def _validate_single_active(queue: Queue, attached: list[Consumer]) -> None:
 
 
 def _validate_at_rest(state: State, queue: Queue) -> None:
-    """What holds after every event."""
+    """Check the invariants that hold after every event."""
     expected = resolve(queue.type, queue.arguments, queue.policy, queue.operator_policy, queue.profile)
     assert all(getattr(expected, name) == getattr(queue.settings, name) for name in SETTINGS)
     if queue.gone:

@@ -1,4 +1,4 @@
-"""Values in the texts of errors, as RabbitMQ prints them."""
+"""Prints values in the texts of errors as RabbitMQ prints them."""
 
 
 def erlang_term(value: object) -> str:

@@ -1,9 +1,9 @@
 """Queues that the broker keeps for itself: for delayed messages (engine/routing/delayed_exchanges.py) and direct
-replies (engine/broker/direct_reply.py). No listing shows them, no limit counts them, no policy concerns them."""
+replies (engine/broker/direct_reply.py). No listing shows them, no limit counts them, no policy applies to them."""
 
 from rewindmq.projections.machine.data.delayed_order import PREFIX as DELAYED
 
-REPLY_TO = "amq.rabbitmq.reply-to"  # the pseudo queue; one that stands for a requester is named REPLY_TO.<token>
+REPLY_TO = "amq.rabbitmq.reply-to"  # the pseudo queue; a requester's queue is named REPLY_TO.<token>
 
 
 def is_delay_queue(queue: str) -> bool:
@@ -11,7 +11,7 @@ def is_delay_queue(queue: str) -> bool:
 
 
 def is_reply_queue(queue: str) -> bool:
-    """The pseudo queue, or one that stands for a requester."""
+    """Whether the queue is the pseudo queue, or a requester's."""
     return queue.startswith(REPLY_TO + ".") or queue == REPLY_TO
 
 

@@ -1,19 +1,20 @@
-"""Patterns that users give: regular expressions in PCRE2's dialect, and a limit of steps for each match.
+"""Patterns that users give: regular expressions in PCRE2's dialect, with a limit of steps for each match.
 
-    of policies and permissions, of filters over HTTP, of candidates of what-if     all are compiled and matched here
+    of policies and permissions, of filters over HTTP, of what-if candidates     all are compiled and matched here
 
 Rules of this file
 - A match takes `STEPS` steps at the most, and a bounded heap. PCRE2's interpreter counts the steps, not a clock: a
-  match that meets the limit meets it on every machine. (What PCRE2's JIT counts depends on the processor, so it is off.
-  The library comes with its own PCRE2, and its version is pinned.)
-- PCRE2 counts anew wherever a search begins. So a search is one match at the beginning of the name, of
-  `(?s:.*?)(?:pattern)`, and the limit holds for all of it. Two things have no meaning in such a group and are refused:
-  verbs at the start of a pattern, which could lift the limit, and recursion into the whole pattern.
-- A pattern that is set is tried on hard names first (`refusal`): `(a+)+$` needs 2^24 steps to find nothing in 24 times
-  `a` and an exclamation mark. If a match meets the limit later, the pattern is not found, and a warning says so once.
-- A pattern that is in the history already cannot be refused. One that is too hard matches what it matches in
-  `STEPS_OF_HARD` steps, so that a start with many queues is not held up; one that PCRE2 cannot compile is never found.
-- Patterns of policies that were set before machine version `PCRE2_SINCE` are Python's (`from_python`).
+  match that meets the limit meets it on every machine. (The count of PCRE2's JIT depends on the processor, so it is
+  off. The library comes with its own PCRE2, and its version is pinned.)
+- PCRE2 counts anew at each position where a search begins. So a search is one match at the beginning of the name, of
+  `(?s:.*?)(?:pattern)`, and the limit holds for all of it. Two constructs have no meaning in such a group and are
+  refused: verbs at the start of a pattern, which could lift the limit, and recursion into the whole pattern.
+- A new pattern is first tried on hard names (`refusal`): `(a+)+$` needs 2^24 steps to find nothing in 24 times `a` and
+  an exclamation mark. If a match meets the limit later, the pattern is not found, and a warning says so once.
+- A pattern that is in the history already cannot be refused. A hard one matches the names that it matches in
+  `STEPS_OF_HARD` steps, so that a start with many queues is not held up. A pattern that PCRE2 cannot compile is never
+  found.
+- Patterns of policies that were set before machine version `PCRE2_SINCE` are in Python's dialect (`from_python`).
 """
 
 import logging
@@ -30,20 +31,20 @@ STEPS_OF_HARD = 1_000
 HEAP_KIBIBYTES = 4_096
 DEPTH = 20_000
 LONGEST = 4_096  # characters of a pattern
-GROUPS_MOST = 100  # that capture: each makes every step dearer
+GROUPS_MOST = 100  # groups that capture: each makes every step dearer
 LOOKED_AT = 1_024  # characters of a name; AMQP's have 255 bytes at the most
 SHOWN = 80  # characters of a pattern in a message
 
 NOT_TAKEN = {
     "(?R)": "recursion into the whole pattern", "(?0)": "recursion into the whole pattern",
     r"\g<0>": "recursion into the whole pattern", r"\g'0'": "recursion into the whole pattern",
-    r"\x{": r"\x{..} (write \uXXXX)",  # it would be the letter x
+    r"\x{": r"\x{..} (write \uXXXX)",  # else it would mean the letter x
 }  # fmt: skip
 COMMON_UNITS = ("a", "A", "0", " ", ".", "-", "_", "/", "ab", "a.", "é")
 ENDS = ("", "!", "!\n!")
 REPEATED = 24
 UNITS_MOST = 24
-STEPS_TO_SHOW = 20_000  # enough of them in 24 repetitions are a sign of millions in a whole name
+STEPS_TO_SHOW = 20_000  # so many steps in 24 repetitions are a sign of millions in a whole name
 
 _ESCAPE = r"\\U[0-9a-fA-F]{8}|\\."
 _ESCAPE_OR_CLASS = re.compile(rf"{_ESCAPE}|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
@@ -55,7 +56,7 @@ logger = logging.getLogger("rewindmq.patterns")
 
 
 class BadPattern(ValueError):
-    """A text that is no pattern: why, and at which position of it."""
+    """A text that is no valid pattern: the reason, and the position in the text."""
 
     def __init__(self, reason: str, position: int = 0) -> None:
         super().__init__(f"{reason} (at position {position})" if position else reason)
@@ -69,37 +70,43 @@ class TooManySteps(Exception):
 
 class Pattern:
     def __init__(self, text: str, ignore_case: bool = False, steps: int = STEPS, shortcuts: bool = True) -> None:
-        """BadPattern for what PCRE2 does not compile, and for what is too long. Without `shortcuts` the matcher does
-        not look first whether the name has a character that every match ends with."""
+        """Compile a pattern.
+
+        Without `shortcuts` the matcher does not look first whether the name has a character that every match ends with.
+        Raises BadPattern for a text that PCRE2 does not compile, and for one that is too long."""
         if len(text) > LONGEST:
             raise BadPattern(f"it has {len(text)} characters, more than {LONGEST}")
         self.text = text
         self._warned = False
         flags = pcre2.IGNORECASE if ignore_case else pcre2.NOFLAG
-        _compiled(text, flags)  # by itself, so that what is wrong has its position, and no bracket of it closes a group
+        _compiled(text, flags)  # alone first: so an error has its position, and no bracket of the text closes a group
         limits = f"(*LIMIT_MATCH={steps})(*LIMIT_DEPTH={DEPTH})(*LIMIT_HEAP={HEAP_KIBIBYTES})"
         search = f"{limits}{'' if shortcuts else '(*NO_START_OPT)'}(?s:.*?)(?:{text}"
         try:
             self._code = _compiled(f"{search})", flags)
         except BadPattern:
             try:
-                self._code = _compiled(f"{search}\n)", flags)  # it ends with a comment: (?x)a # comment
+                self._code = _compiled(f"{search}\n)", flags)  # the text may end with a comment: (?x)a # comment
             except BadPattern:
                 raise BadPattern("it cannot stand in a group: it begins with a (*VERB), or \\Q has no \\E") from None
         if self._code.groups > GROUPS_MOST:
             raise BadPattern(f"it has {self._code.groups} groups that capture, more than {GROUPS_MOST}")
 
     def search(self, name: str) -> bool:
-        """Whether it is found in the name. TooManySteps."""
+        """Whether the pattern is found in the name.
+
+        Raises TooManySteps."""
         try:
             return self._code.match(name[:LOOKED_AT]) is not None
-        except pcre2.LibraryError as error:  # of steps, depth or heap
+        except pcre2.LibraryError as error:  # the limit of steps, depth or heap
             raise TooManySteps(f"{shown(self.text)}: {error}") from None
         except UnicodeEncodeError:  # half a surrogate pair is no text
             return False
 
     def found_in(self, name: str) -> bool:
-        """Whether it is found in the name; not if that takes too many steps, of which a warning is logged once."""
+        """Whether the pattern is found in the name.
+
+        It is not found if that takes too many steps; a warning says so once."""
         try:
             return self.search(name)
         except TooManySteps as error:
@@ -110,7 +117,7 @@ class Pattern:
 
 
 class _Never(Pattern):
-    """In the place of a pattern of the history that PCRE2 cannot compile."""
+    """Stands for a pattern of the history that PCRE2 cannot compile; it is never found."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -120,7 +127,7 @@ class _Never(Pattern):
 
 
 def refusal(text: str) -> BadPattern | None:
-    """Why a pattern cannot be set; None if it can."""
+    """The reason why a pattern cannot be set; None if it can."""
     try:
         hard = hard_name(text)
     except BadPattern as error:
@@ -131,11 +138,11 @@ def refusal(text: str) -> BadPattern | None:
 
 
 def problem_in_history(text: str, version: int) -> str | None:
-    """Why an event with the pattern makes no sense under this machine version."""
+    """The reason why an event with the pattern is nonsense under this machine version; None if it is not."""
     try:
         if version < PCRE2_SINCE:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of what a later Python may read otherwise
+                warnings.simplefilter("ignore")  # about constructs that a later Python may read otherwise
                 re.compile(text)
         else:
             Pattern(text)
@@ -156,7 +163,9 @@ def in_history(text: str, version: int = PCRE2_SINCE) -> Pattern:
 
 
 def hard_name(text: str) -> str | None:
-    """A name in which a search for the pattern meets the limit, among those that are likely to show it. BadPattern."""
+    """A name in which a search for the pattern meets the limit, among likely ones; None if none of them does.
+
+    Raises BadPattern."""
     pattern = Pattern(text, steps=STEPS_TO_SHOW, shortcuts=False)
     for unit, end in product(_units(text), ENDS):
         name = unit * REPEATED + end
@@ -168,8 +177,9 @@ def hard_name(text: str) -> str | None:
 
 
 def from_python(text: str) -> str:
-    r"""The pattern in PCRE2's dialect, where the same text means something else to it: the end of a text is `\z` there,
-    `[:` in a class would begin a name, and `\U` is a letter."""
+    r"""The PCRE2 pattern that means the same as a Python pattern.
+
+    In PCRE2 the end of a text is `\z`, `[:` in a class would begin a name, and `\U` is a letter."""
 
     def of_class(found: re.Match[str]) -> str:
         return "\\[" if found[0] == "[" else _numbered(found[0])
@@ -184,7 +194,7 @@ def from_python(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A text from outside, as a message may hold it: escaped, and cut."""
+    """A text from outside as a message may show it: escaped, and cut."""
     return repr(text) if len(text) <= SHOWN else repr(text[:SHOWN]) + "..."
 
 
@@ -206,7 +216,7 @@ def _compiled(text: str, flags: pcre2.RegexFlag) -> pcre2.Pattern:
 
 
 def _units(text: str) -> list[str]:
-    """What hard names are made of: characters and words of the pattern itself, and what most names consist of."""
+    """The pieces of hard names: characters and words of the pattern itself, and the most common pieces of names."""
     letters = "".join(dict.fromkeys(each for each in text if each.isalnum()))
     own = (*dict.fromkeys(text), *_WORD.findall(text), letters)
     return list(islice(dict.fromkeys((*COMMON_UNITS, *own)), UNITS_MOST))

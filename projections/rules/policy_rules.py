@@ -1,11 +1,11 @@
-"""Policies: what a definition and its pattern may say, and what is wrong with them.
+"""Checks policies: their definitions, patterns, priorities and apply-to.
 
 Rules of this file
 - Keys, values and texts are RabbitMQ 3.13's (rabbit_policies.erl, rabbit_policy.erl, rabbit_parameter_validation.erl;
   S-013, S-162, S-167). Keys of plugins are not recognised.
 - Keys of mirrored queues (`ha-*`, `queue-master-locator`) are taken, so that the definitions of a RabbitMQ 3 can be
-  imported. They decide nothing: what a queue holds is in the log, and the log has the copies.
-- A pattern is searched in the name (not anchored). What a pattern may be is in patterns.py.
+  imported. They decide nothing: a queue's content is in the log, and the log has the copies.
+- A pattern is searched in the name (not anchored). patterns.py says which patterns are valid.
 """
 
 import re
@@ -25,7 +25,9 @@ MAX_SEGMENT_BYTES = 3_000_000_000
 
 
 def definition_problem(name: str, definition: object, operator: bool, semantics: str) -> str | None:
-    """`semantics`: the profile under which it shall hold."""
+    """What is wrong with a policy's definition, in RabbitMQ's words; None if nothing is.
+
+    `semantics`: the profile under which the definition shall hold."""
     settings = _SETTINGS_OF.get(semantics, _SETTINGS)
     if not isinstance(definition, Mapping):
         return f"parse error while reading policy {name}: {erlang_term(definition)}. Validator: policy_validator."
@@ -45,7 +47,7 @@ def definition_problem(name: str, definition: object, operator: bool, semantics:
 
 
 def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
-    """rabbit_mirror_queue_misc.erl validate_policy, and validate_policy of each mode."""
+    """What is wrong with the `ha-` keys (rabbit_mirror_queue_misc.erl validate_policy, and that of each mode)."""
     mode, params = definition.get("ha-mode"), definition.get("ha-params")
     if mode is None:
         if any(key.startswith("ha-") for key in definition):
@@ -64,7 +66,7 @@ def _mirroring_problem(definition: Mapping[str, object]) -> str | None:
 
 
 def _retry_problem(definition: Mapping[str, object]) -> str | None:
-    """rabbit_quorum_queue.erl validate_delayed_retry_constraints."""
+    """What is wrong with the retry keys (rabbit_quorum_queue.erl validate_delayed_retry_constraints)."""
     kind, least, most = (definition.get(f"delayed-retry-{key}") for key in ("type", "min", "max"))
     if kind not in (None, "disabled") and least is None:
         return f"delayed-retry-min is required when delayed-retry-type is {kind}"
@@ -150,7 +152,7 @@ _SETTINGS: _Settings = {
     "stream-max-segment-size-bytes": (_segment_bytes, "segment size"),
     "stream-filter-size-bytes": (_filter_bytes, "filter size. Valid range is 16-255"),
     "ha-mode": (_one_of("all", "exactly", "nodes"), "ha-mode value"),
-    "ha-params": (lambda value: True, ""),  # what it may be depends on the mode (_mirroring_problem)
+    "ha-params": (lambda value: True, ""),  # its valid values depend on the mode (_mirroring_problem)
     "ha-sync-mode": (_one_of("manual", "automatic"), "ha-sync-mode value"),
     "ha-sync-batch-size": (_at_least(1), "ha-sync-batch-size value"),
     "ha-promote-on-shutdown": (_one_of("always", "when-synced"), "ha-promote-on-shutdown value"),
@@ -158,7 +160,7 @@ _SETTINGS: _Settings = {
     "queue-master-locator": (_one_of("min-masters", "client-local", "random"), "queue master locator value"),
 }  # fmt: skip
 
-# Where the node's profile is another. A queue that asks for it by argument has its own arguments.
+# For nodes of another profile. A queue that asks for the profile by argument has its own arguments.
 _SETTINGS_OF: dict[str, _Settings] = {
     RABBITMQ_4_3.name: _SETTINGS
     | {

@@ -1,7 +1,7 @@
-"""What a queue's arguments may be, by type of queue, and what is wrong with a value.
+"""Checks a queue's arguments: which ones each type of queue takes, and which values.
 
 Names, order and texts are RabbitMQ 3.13's (rabbit_amqqueue.erl `declare_args/0`, `capabilities/0` of each queue type).
-The broker refuses a declaration by it (engine/broker/declarations.py), and Spark a candidate of `what-if`.
+The broker checks declarations with it (engine/broker/declarations.py), and Spark the candidates of `what-if`.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ QUEUE_ARGUMENTS = {
     ),
 }  # fmt: skip
 ALL_ARGUMENTS = frozenset(name for names in QUEUE_ARGUMENTS.values() for name in names)
-# Of profile rabbitmq-4.3 (rabbit_quorum_queue.erl capabilities/0, 4.3).
+# Arguments of profile rabbitmq-4.3 (rabbit_quorum_queue.erl capabilities/0, 4.3).
 OF_RABBITMQ_4_3 = (
     "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout",
     "x-consumer-disconnected-timeout",
@@ -43,8 +43,10 @@ Arguments = dict[str, Argument]
 
 
 def value_problem(argument: Argument, given: Arguments, semantics: str) -> Problem:
-    """What is wrong with an argument's type or value, beside the others that are `given`. RabbitMQ 4.3 takes whatever a
-    delivery limit or delayed retry is said to be; what is no number is none."""
+    """What is wrong with an argument's type or value, beside the other arguments that are `given`; None if nothing is.
+
+    RabbitMQ 4.3 takes any value of x-delivery-limit and of the delayed-retry arguments; a value that is not a number
+    means that none is set."""
     if argument.name not in _CHECKS or (semantics == RABBITMQ_4_3.name and argument.name == "x-delivery-limit"):
         return None
     return _CHECKS[argument.name](argument, given)

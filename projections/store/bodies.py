@@ -1,9 +1,9 @@
-"""Bodies at hand: what was read ahead from RocksDB, or was just written to it, within a bound of memory.
+"""The body cache: bodies that were read ahead from RocksDB or were just written to it, in a bounded amount of memory.
 
-A body read ahead is kept as it was stored (Avro binary) and decoded when it is asked for: a hundred bytes that the
-garbage collector never looks at, instead of an object. One just written is kept as the message it still is.
-When there is no room, whole queues are dropped, the one that came first before the others: a queue that is being read
-comes back with its next read-ahead, at once.
+A body that was read ahead is kept as it was stored (Avro binary) and is decoded when it is asked for: a hundred bytes
+that the garbage collector never looks at, instead of an object. A body that was just written is kept as its message.
+When there is no room, whole queues are dropped, the oldest in the cache first. If such a queue is still being read, its
+next read-ahead brings it back at once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import Published
 
-# A Published with its strings and numbers, beside the body; a bytes object in a dict, beside its content. In CPython.
+# Memory beside the body of a Published (its strings and numbers), and beside the content of a bytes object in a dict;
+# in CPython.
 MESSAGE_OVERHEAD_BYTES = 400
 STORED_OVERHEAD_BYTES = 120
 
@@ -19,7 +20,9 @@ Body = bytes | Published
 
 
 class BodyCache:
-    """`used_bytes` is an estimate; it stays at or below `limit_bytes`, save for one read-ahead larger than that."""
+    """A cache of bodies by queue and message id.
+
+    `used_bytes` is an estimate. It stays at or below `limit_bytes`, unless a single read-ahead is larger than that."""
 
     def __init__(self, decoder: Decoder, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
@@ -42,7 +45,7 @@ class BodyCache:
         return message
 
     def add(self, queue_id: int, bodies: Mapping[int, Body]) -> None:
-        """Cache these, at the cost of queues that were cached before."""
+        """Cache these bodies. If there is no room, queues that were cached before are dropped."""
         size = size_of(bodies.values())
         while self.queues and self.used_bytes + size > self.limit_bytes:
             self.drop_queue(next(iter(self.queues)))
@@ -65,7 +68,7 @@ class BodyCache:
 
 
 def size_of(bodies: Iterable[Body]) -> int:
-    """Estimated bytes of memory."""
+    """The memory that the bodies use, in bytes (an estimate)."""
     size = 0
     for body in bodies:
         if isinstance(body, bytes):

@@ -1,4 +1,4 @@
-"""The keys of the state store: sorted bytes, so that what belongs together lies together.
+"""The keys of the state store: sorted bytes, so that the pieces of a queue or a partition lie together.
 
     +----------------+------+------+------------------+------------------+
     | partition name | 0x00 | kind | queue id, 8 bytes| number, 8 bytes  |
@@ -7,15 +7,16 @@
 
     kind 'A'  applied offset (the fold's next offset, 8 bytes)                 no queue id, no number
     kind 'C'  one chunk of a queue's ready messages                            number = chunk number + 2**63
-    kind 'H'  head: what of the machine belongs to no queue                    no queue id, no number
+    kind 'H'  head: the machine's state that belongs to no queue               no queue id, no number
     kind 'I'  how many records were quarantined (8 bytes)                      no queue id, no number
     kind 'M'  a message as Avro binary (`rewindmq.schemas.codec`, a Published envelope) number = message id
     kind 'Q'  a queue's settings, counters, consumers, unacked, outbox         no number
     kind 'X'  a quarantined record (see quarantine.py)                         no queue id; number = its slot
 
-A queue id is the offset of the `QueueDeclared` that made it, so a queue that is deleted and declared again never meets
-the keys of its former self. Chunk numbers may be negative (a queue grows at both ends), hence the shift.
-The one key outside every partition is `FORMAT`: a partition name is never empty, so none begins with 0x00.
+A queue id is the offset of the `QueueDeclared` that made it. So a queue that is deleted and declared again never meets
+the keys of the deleted queue. Chunk numbers may be negative (a queue grows at both ends), hence the shift.
+`FORMAT` is the only key outside every partition: a partition name is never empty, so no partition's key begins with
+0x00.
 """
 
 FORMAT = b"\x00format"
@@ -34,7 +35,9 @@ _KINDS = {
 
 
 def partition_prefix(partition: str) -> bytes:
-    """Where the keys of a partition begin. ValueError for a name that cannot stand in a key."""
+    """The bytes with which every key of a partition begins.
+
+    Raises ValueError for a name that cannot stand in a key."""
     if not partition or "\x00" in partition:
         raise ValueError(f"a partition name must not be empty or hold NUL: {partition!r}")
     return partition.encode() + b"\x00"
@@ -61,7 +64,7 @@ def queue(prefix: bytes, queue_id: int) -> bytes:
 
 
 def chunks(prefix: bytes, queue_id: int) -> bytes:
-    """What every chunk key of the queue begins with."""
+    """The bytes with which every chunk key of the queue begins."""
     return prefix + b"C" + queue_id.to_bytes(8, "big")
 
 
@@ -70,7 +73,7 @@ def chunk(prefix: bytes, queue_id: int, number: int) -> bytes:
 
 
 def messages(prefix: bytes, queue_id: int) -> bytes:
-    """What every message key of the queue begins with; append the message id, 8 bytes big-endian."""
+    """The bytes with which every message key of the queue begins; append the message id, 8 bytes big-endian."""
     return prefix + b"M" + queue_id.to_bytes(8, "big")
 
 
@@ -79,7 +82,7 @@ def message(prefix: bytes, queue_id: int, message_id: int) -> bytes:
 
 
 def past(prefix: bytes) -> bytes:
-    """The first key behind all that begin with `prefix` (the end of a range)."""
+    """The first key behind all keys that begin with `prefix` (the end of a range)."""
     return (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
 
 

@@ -1,20 +1,21 @@
-"""Writes one partition's fold to RocksDB behind it, and gives message bodies back.
+"""Writes the fold of one partition to RocksDB, later than the fold, and gives message bodies back.
 
 A body is in exactly one of these places:
 
-    fresh       kept since the last `prepare`; may leave again without RocksDB ever hearing of it
+    fresh       kept since the last `prepare`; it may be released again before RocksDB sees it
     in flight   part of a prepared batch that waits for its log offset to be durable
-    RocksDB     written; a bounded part of it also in the read-ahead cache
+    RocksDB     written; a bounded number of these bodies is also in the read-ahead cache
 
 Rules
-- `prepare` captures the machine and the bodies at one offset, `boundary`. A message below the boundary that leaves its
-  queue is deleted by the next batch, whether or not the batch that holds it has been written; one at or above it cannot
-  be in RocksDB (ids are offsets) and costs a dict entry, put and taken away.
-- Within a batch deletes stand before puts, and the applied offset goes with both: a crash leaves the state at some
-  batch's offset, whole, and the log is ahead of it.
-- Memory is bounded: what is fresh by `wants_write`, what is cached by the cache's limit, however long a queue is.
-- A write that fails is not repeated, for RocksDB has used the batch up. From then on (`failed`) nothing is prepared or
-  written, and bodies that the log has are let go. projections/store/repair.py makes the store anew from the log.
+- `prepare` captures the machine and the bodies at one offset, `boundary`. If a message below the boundary leaves its
+  queue, the next batch deletes it, whether or not the batch that holds it has been written. A message at or above the
+  boundary cannot be in RocksDB (ids are offsets); it costs one dict entry, which is put and taken away.
+- Within a batch deletes stand before puts, and the applied offset goes with both. After a crash the state stands at the
+  offset of some batch, and that batch is whole; the log is ahead of it.
+- Memory is bounded, however long a queue is: `wants_write` bounds the fresh bodies, and the cache's limit bounds the
+  cached ones.
+- A write that fails is not repeated, for RocksDB has used the batch up. From then on (`failed`) no batch is prepared or
+  written, and bodies that the log has are released. projections/store/repair.py makes the store anew from the log.
 """
 
 from array import array
@@ -45,14 +46,14 @@ if TYPE_CHECKING:
     from rewindmq.projections.machine.machine import Dirty, Machine
     from rewindmq.projections.store.quarantine import QuarantineReport
 
-# Who published a message and when is the log's to know. The store's envelopes all bear the same time (some day of 2004:
-# of the length that the decoder expects of a timestamp), so that equal messages are equal bytes.
+# The log says when a message was published, and by which user. The store's envelopes all bear the same time (some day
+# of 2004: it has the length that the decoder expects of a timestamp), so that equal messages are equal bytes.
 STAMP_MS = 1 << 40
-# A message id that waits for its delete, and then the delete in the batch.
+# Bytes for a message id that waits for its delete, and then for the delete in the batch.
 LEAVING_OVERHEAD_BYTES = 40
-# Behind this much that RocksDB has not seen, the broker should write; about 10,000 small messages.
+# The broker should write when RocksDB has not seen this many bytes; about 10,000 small messages.
 FRESH_BYTES = 6 * 1024 * 1024
-# How far `message` reads ahead in a queue: whichever comes first.
+# How far `message` reads ahead in a queue: up to the limit that is reached first.
 READ_AHEAD_MESSAGES = 256
 READ_AHEAD_BYTES = 1024 * 1024
 # RocksDB's memtables are flushed after so many events, so that a crash replays less than a second's worth of log.
@@ -60,7 +61,7 @@ PERSIST_EVENTS = 100_000
 
 
 class Batch:
-    """Changes up to `offset` (the machine's next_offset when it was prepared). Written once."""
+    """The changes up to `offset` (the machine's next_offset when the batch was prepared). A batch is written once."""
 
     def __init__(self, offset: int, changes: WriteBatch, bodies: dict[int, dict[int, Published]]) -> None:
         self.offset = offset
@@ -69,14 +70,16 @@ class Batch:
 
 
 class Projector:
-    """See the head of this file. Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
+    """Writes one partition's fold and keeps its bodies: see the head of this file.
+
+    Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
 
     def __init__(
         self, db: Database, machine: "Machine", quarantine: "QuarantineReport", encoder: Encoder, decoder: Decoder,
         cache_bytes: int,
     ) -> None:  # fmt: skip
         self.machine = machine
-        self.quarantine = quarantine  # stored and not yet stored
+        self.quarantine = quarantine  # all quarantined records: those that are stored, and those that are not yet
         self.cache = BodyCache(decoder, cache_bytes)
         self.pending_bytes = 0  # not yet in a batch, estimated
         self._db = db
@@ -89,11 +92,13 @@ class Projector:
         self._in_flight: list[Batch] = []
         self._persisted = machine.next_offset
 
-    # -- what made no sense --------------------------------------------------------------------------------------------
+    # -- quarantined records -------------------------------------------------------------------------------------------
 
     def quarantined(self, offset: int, event_type: str, reason: str) -> None:
-        """Whoever folds says so once for each `Quarantine` effect, and for each record that could not be decoded
-        (`event_type` empty), before the next `prepare`."""
+        """Note a quarantined record, before the next `prepare`.
+
+        The program that folds calls this once for each `Quarantine` effect, and once for each record that could not be
+        decoded (`event_type` empty)."""
         self.quarantine.add(offset, event_type, reason)
 
     @property
@@ -104,11 +109,11 @@ class Projector:
 
     @property
     def failed(self) -> Exception | None:
-        """Why RocksDB takes nothing more, until the store is mended."""
+        """The error after which RocksDB accepts no more writes, until the store is repaired; None: there was none."""
         return self._db.failed
 
     def let_go(self, durable_offset: int) -> None:
-        """The store has failed: hold no longer what the log has, which is everything below `durable_offset`."""
+        """Release the bodies that the log has, which are all below `durable_offset`: the store has failed."""
         self._leaving.clear()
         for held in (self._fresh, *(batch.bodies for batch in self._in_flight)):
             for queue_id, bodies in list(held.items()):
@@ -120,8 +125,10 @@ class Projector:
         self.pending_bytes = sum(size_of(bodies.values()) for bodies in self._fresh.values())
 
     def write_whole(self) -> None:
-        """The store holds this partition's fold at the machine's offset, as another projector wrote it: write this
-        machine's layout of chunks over it, and go on from here. Fails as `write`."""
+        """Write this machine's layout of chunks over the stored one, and go on from here.
+
+        The store holds this partition's fold at the machine's offset, as another projector wrote it. Fails as
+        `write`."""
         changes = WriteBatch(raw_mode=True)
         dirty = self.machine.take_dirty()
         changes.put(keys.head(self._prefix), dirty.head)
@@ -143,11 +150,12 @@ class Projector:
     # -- which bodies to hold -----------------------------------------------------------------------------------------
 
     def observe(self, effects: Sequence[Effect], published: Mapping[int, Published]) -> None:
-        """Hold and let go of bodies as the effects say, the same for the live broker and for replay. `published`: the
-        messages published by the events that made these effects, by offset (= message id). The rule:
-        a body is held from `Keep` until the message has left its queue (`Forget`, or a `Deliver` / `FetchReply` that is
-        `final`) and no dead letter of it waits in the outbox (`DeadLetter` holds it, `Release` lets it go). `QueueGone`
-        lets go of all that the queue had, at once or, when its outbox is not empty, as soon as that is."""
+        """Keep and release bodies as the effects say, in the same way in the live broker and in replay.
+
+        `published`: the messages that were published by the events behind these effects, by offset (= message id). The
+        rule: a body is kept from `Keep` until the message has left its queue (`Forget`, or a `Deliver` / `FetchReply`
+        that is `final`) and no dead letter of it waits in the outbox (`DeadLetter` keeps it, `Release` releases it).
+        `QueueGone` releases all bodies of the queue: at once, or as soon as its outbox is empty."""
         fresh_queues = self._fresh
         boundary = self._boundary
         kept_bytes = 0
@@ -191,14 +199,14 @@ class Projector:
                 self.forget(queue_id, [m for m in forget.message_ids if (queue_id, m) not in letters])
             else:
                 self.forget(queue_id, forget.message_ids)
-        for release in released:  # after the forgets: a letter may be made and released within the same effects
+        for release in released:  # after the forgets: the same effects may make a letter and release it
             self.forget(release.queue.queue_id, release.message_ids)
         for queue in gone:
             if not queue.outbox:
                 self._forget_queue(queue.queue_id)
 
     def forget(self, queue_id: int, message_ids: Iterable[int]) -> None:
-        """The messages left the queue and no dead letter needs their bodies any more."""
+        """Release the bodies of messages that left the queue; no dead letter needs these bodies any more."""
         take = (self._fresh.get(queue_id) or _NOTHING).pop
         boundary = self._boundary
         freed_bytes = 0
@@ -214,7 +222,7 @@ class Projector:
             self._delete(queue_id, written)
 
     def _delete(self, queue_id: int, message_ids: list[int]) -> None:
-        """Of messages that RocksDB has, or will have once what is in flight is written."""
+        """Delete, with the next batch, bodies that RocksDB has or will have when the batches in flight are written."""
         leaving = self._leaving.get(queue_id)
         if leaving is None:
             leaving = self._leaving[queue_id] = array("q")
@@ -236,11 +244,12 @@ class Projector:
             batch.bodies.pop(queue_id, None)
         self.cache.drop_queue(queue_id)
 
-    # -- bodies back --------------------------------------------------------------------------------------------------
+    # -- reading bodies -----------------------------------------------------------------------------------------------
 
     def message(self, queue_id: int, message_id: int) -> Published:
-        """A kept message, from memory or RocksDB (reading ahead in the queue's id order, bounded by bytes).
-        KeyError if it was not kept."""
+        """A kept message, from memory or from RocksDB. RocksDB is read ahead in the order of ids, bounded by bytes.
+
+        Raises KeyError if the message was not kept."""
         cached = self.cache.get(queue_id, message_id)
         if cached is not None:
             return cached
@@ -254,7 +263,7 @@ class Projector:
         return self._read_ahead(queue_id, message_id)
 
     def _read_ahead(self, queue_id: int, message_id: int) -> Published:
-        """Read the message and those behind it, since a queue is mostly read in the order of its ids."""
+        """Read the message and those behind it: a queue is mostly read in the order of its ids."""
         first = keys.messages(self._prefix, queue_id)
         start = first + message_id.to_bytes(8, "big")
         found: dict[int, Body] = {}
@@ -271,7 +280,7 @@ class Projector:
             if not found:
                 key_text = keys.describe(start, self._prefix)
                 raise StoreError(f"{key_text} cannot be read ({error}); `rewindmq verify` tells more") from error
-            # damage further on is for those to meet who ask for it
+            # damage further on is reported when the damaged message itself is asked for
         if not found:
             raise KeyError(keys.describe(start, self._prefix))
         self.cache.add(queue_id, found)
@@ -281,12 +290,14 @@ class Projector:
 
     @property
     def wants_write(self) -> bool:
-        """So much is held in memory that the next batch should be prepared soon."""
+        """Whether so much is held in memory that the next batch should be prepared soon."""
         return self.pending_bytes >= FRESH_BYTES
 
     def prepare(self) -> Batch:
-        """What changed since the last call, with the offset it belongs to. Every effect of the machine so far must have
-        been observed. Write batches in the order they were prepared, each as soon as the log is durable up to it."""
+        """The changes since the last call, with their offset.
+
+        Every effect of the machine so far must have been observed. Write batches in the order in which they were
+        prepared, each as soon as the log is durable up to it."""
         changes = WriteBatch(raw_mode=True)
         offset = self.machine.next_offset
         dirty = self.machine.take_dirty()
@@ -334,14 +345,16 @@ class Projector:
 
     def _delete_queue(self, changes: WriteBatch, queue_id: int) -> None:
         self._forget_queue(queue_id)
-        if queue_id < self._boundary:  # else RocksDB never heard of it
+        if queue_id < self._boundary:  # else the queue never was in RocksDB
             changes.delete(keys.queue(self._prefix, queue_id))
             for first in (keys.chunks(self._prefix, queue_id), keys.messages(self._prefix, queue_id)):
                 changes.delete_range(first, keys.past(first))
 
     def write(self, batch: Batch) -> None:
-        """Write a prepared batch, whose offset is durable in the log. Now and then RocksDB's memtables are flushed too,
-        without waiting for it. RuntimeError when the batch is not the oldest one."""
+        """Write a prepared batch, whose offset is durable in the log.
+
+        From time to time it also flushes RocksDB's memtables, without waiting. Raises RuntimeError when the batch is
+        not the oldest one."""
         if not self._in_flight or self._in_flight[0] is not batch:
             raise RuntimeError("batches are written once, in the order in which they were prepared")
         self._db.write(batch.changes)
@@ -354,8 +367,9 @@ class Projector:
             self._persisted = batch.offset
 
     def persist(self) -> None:
-        """Flush RocksDB's memtables to files, and wait: after this a crash does not go back behind the last written
-        batch. For a clean stop; `write` does it now and then by itself, without waiting."""
+        """Flush RocksDB's memtables to files, and wait. After this a crash loses no batch that was written.
+
+        A clean stop needs it; `write` flushes from time to time by itself, without waiting."""
         self._db.flush(True)
         self._persisted = self._boundary
 

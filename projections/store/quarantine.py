@@ -1,8 +1,9 @@
-"""The records of one partition that were skipped because they make no sense: how many, and the newest of them.
+"""The quarantined records of one partition: how many records were skipped as nonsense, and the newest of them.
 
-Whoever folds a partition notes them here: the same ones at the same offsets for the same reasons, on every node and
-after every restart, and so this is part of what is stored of a partition (not of its digest: it decides nothing). In
-the store the n-th record stands in slot n % LISTED, so that the list keeps the newest without ever being read.
+Every program that folds a partition notes the same records, at the same offsets, for the same reasons, on every node
+and after every restart. So they are part of the stored state of a partition. They are not part of its digest: they
+decide nothing. In the store the n-th record stands in slot n % LISTED, so that the list keeps the newest records
+without being read.
 """
 
 from bisect import insort
@@ -19,7 +20,7 @@ _OFFSET = attrgetter("offset")
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A record that was skipped. `event_type` is empty when it could not even be decoded."""
+    """A record that was skipped. `event_type` is empty when the record could not be decoded."""
 
     offset: int
     event_type: str
@@ -28,7 +29,9 @@ class Quarantined:
 
 @dataclass(slots=True)
 class QuarantineReport:
-    """`count`: of all that were noted; an event may be noted more than once, for different reasons."""
+    """The quarantined records of a partition.
+
+    `count`: the number of all records that were noted; an event may be noted more than once, for different reasons."""
 
     count: int = 0
     _entries: list[Quarantined] = field(default_factory=list)  # by offset: the newest LISTED, and perhaps some before
@@ -36,14 +39,18 @@ class QuarantineReport:
 
     @classmethod
     def stored(cls, count: int, values: list[bytes]) -> "QuarantineReport":
-        """From what `unwritten` gave, in any order. ValueError when it is not of one report."""
+        """The report from the values that `unwritten` gave, in any order.
+
+        Raises ValueError when they do not belong to one report."""
         if len(values) != min(count, LISTED):
             raise ValueError(f"{len(values)} quarantined records are listed of {count}")
         return cls(count, sorted(map(_unpack, values), key=_OFFSET))
 
     def add(self, offset: int, event_type: str, reason: str) -> None:
-        """Mostly in the order of the offsets; but a record that cannot be decoded may be noted before an event ahead of
-        it, whose effects were still to be looked at."""
+        """Note a record. Offsets come mostly in ascending order.
+
+        A record that cannot be decoded may be noted before an event at a lower offset, whose effects are looked at
+        later."""
         if len(reason) > MAX_REASON:
             reason = reason[:MAX_REASON] + " ..."
         entry = Quarantined(offset, event_type, reason)
@@ -58,12 +65,13 @@ class QuarantineReport:
         self._unwritten += 1
 
     def newest(self, most: int = LISTED) -> list[Quarantined]:
-        """The newest, by ascending offset."""
+        """The newest records, by ascending offset."""
         return self._entries[-min(most, LISTED) :] if most > 0 else []
 
     def unwritten(self) -> Iterator[tuple[int, bytes]]:
-        """Slot and value of each that was noted since the last call and is still listed. All of them have higher
-        offsets than those before: a batch is cut behind whole events."""
+        """Yields slot and value of each record that was noted since the last call and is still listed.
+
+        They all have higher offsets than the records of earlier calls: a batch is cut behind whole events."""
         fresh = self.newest(self._unwritten)
         self._unwritten = 0
         for sequence, entry in enumerate(fresh, self.count - len(fresh)):

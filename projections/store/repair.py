@@ -1,10 +1,11 @@
-"""Makes the state store good again after a write that RocksDB refused (the disk was full, no descriptor was left).
+"""Repairs the state store after a write that RocksDB refused (the disk was full, no file descriptor was left).
 
     RocksDB opened again -> each partition is at an offset that was flushed -> the log is folded on top of it, up to the
     live machine's offset -> the live machine's chunks are written over those of that fold
 
-The log has everything, so nothing of a failed batch is needed. The second fold is thrown away: the live machine goes on
-as it is. It lays out its chunks in another way than the fold that was loaded, and so it writes all of them once.
+The log has every event, so nothing of a failed batch is needed. The second fold is thrown away: the live machine goes
+on as it is. The live machine lays out its chunks in another way than the fold that was loaded, and so it writes all of
+them once.
 """
 
 from collections.abc import Iterable
@@ -15,8 +16,10 @@ from rewindmq.projections.store.store import StateStore
 
 
 def mend(store: StateStore, partitions: Iterable[tuple[PartitionLog, Projector]]) -> int:
-    """How many events were folded again. The log must be durable up to each machine's offset, and every effect so far
-    observed. StoreError, LogError or a plain Exception of RocksDB when it fails, after which it may be tried again."""
+    """Repair the store. Returns how many events were folded again.
+
+    The log must be durable up to each machine's offset, and every effect so far must have been observed. Raises
+    StoreError, LogError or a plain Exception of RocksDB; the caller may try again after it."""
     store.reopen()
     folded = 0
     for log, projector in partitions:

@@ -1,13 +1,15 @@
-"""RocksDB as this project uses it: raw bytes, one column family, no WAL, bounded memory.
+"""Opens and uses RocksDB as this project needs it: raw bytes, one column family, no WAL, bounded memory.
 
-One column family, so that the memtables reach the disk in the order in which they were written: a crash keeps a prefix
-of the batches, each whole. Memory, whatever the data: three memtables and the block cache.
+There is one column family, so that the memtables reach the disk in the order in which they were written: a crash keeps
+a prefix of the batches, each whole. Memory, however large the data: three memtables and the block cache.
 
 Rules
-- A write that fails (the disk is full, no descriptor is left) uses up its batch, and RocksDB may refuse every write
-  after it until it is opened again. So after the first failure nothing more is written (`Database.failed`), and reading
-  goes on. `Database.reopen` begins anew; what was in memtables only is lost then (projections/store/repair.py).
-- A database that cannot be opened for writing because the disk is full is opened for reading, and has failed already.
+- A write that fails (the disk is full, no file descriptor is left) uses up its batch, and RocksDB may refuse every
+  write after it until it is opened again. So after the first failure nothing more is written (`Database.failed`), and
+  reading goes on. `Database.reopen` begins anew; data that was only in memtables is lost then
+  (projections/store/repair.py).
+- A database that cannot be opened for writing because the disk is full is opened for reading, and has `failed` from the
+  start.
 """
 
 import contextlib
@@ -39,8 +41,8 @@ BLOCK_CACHE_BYTES = 8 * 1024 * 1024
 BLOCK_BYTES = 16 * 1024
 INFO_LOG_BYTES = 1024 * 1024
 READING_ATTEMPTS = 5
-MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when they are read
-# What the disk must take before a database that failed is opened again: all memtables, and RocksDB's small files.
+MOST_OPEN_FILES = 1_024  # tables that stay open; RocksDB opens the others again when it reads them
+# The disk must take so many bytes before a failed database is opened again: all memtables, and RocksDB's small files.
 ROOM_BYTES = MEMTABLE_BYTES * (MEMTABLES + 1)
 
 
@@ -54,12 +56,14 @@ class Database:
     def __init__(self, path: Path, rocks: Rdict | None, failed: Exception | None = None) -> None:
         self.path = path
         self.rocks = rocks  # None: none could be made
-        self.failed = failed  # why no more is written
+        self.failed = failed  # the error after which nothing more is written
         self._options = without_wal()
 
     @classmethod
     def open(cls, path: Path) -> "Database":
-        """For reading and writing. On a disk that has no room, what is there for reading only."""
+        """Open the database for reading and writing.
+
+        On a disk that has no room, an existing database is opened for reading only."""
         try:
             return cls(path, open_database(path))
         except Exception as error:
@@ -68,9 +72,9 @@ class Database:
             return cls(path, open_to_read(path) if (path / "CURRENT").exists() else None, error)
 
     def reopen(self) -> None:
-        """Open it again after a failure; what RocksDB had not yet flushed is lost."""
+        """Open the database again after a failure; data that RocksDB had not yet flushed is lost."""
         if self.rocks is not None:
-            with contextlib.suppress(Exception):  # it says again what made it fail
+            with contextlib.suppress(Exception):  # closing repeats the error that made it fail
                 self.rocks.close()
         self.rocks = open_database(self.path)
         self.failed = None
@@ -82,13 +86,13 @@ class Database:
         return iter(()) if self.rocks is None else scan(self.rocks, prefix, start)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """One key, in a batch of its own."""
+        """Write one key, in a batch of its own."""
         batch = WriteBatch(raw_mode=True)
         batch.put(key, value)
         self.write(batch)
 
     def write(self, batch: WriteBatch) -> None:
-        """If it fails, the batch is used up, and nothing more is written until `reopen`."""
+        """Write a batch. If it fails, the batch is used up, and nothing more is written until `reopen`."""
         if self.failed is not None or self.rocks is None:
             raise StoreError(f"{self.path}: cannot be written: {self.failed}")
         try:
@@ -98,7 +102,7 @@ class Database:
             raise
 
     def flush(self, wait: bool) -> None:
-        """Memtables to files. Fails as `write`."""
+        """Flush the memtables to files. Fails as `write`."""
         if self.failed is not None or self.rocks is None:
             raise StoreError(f"{self.path}: cannot be written: {self.failed}")
         try:
@@ -122,7 +126,7 @@ class Database:
 
 
 def has_room(path: Path) -> bool:
-    """Whether a file of `ROOM_BYTES` can be made in this directory: there is space, and a descriptor."""
+    """Whether a file of `ROOM_BYTES` can be made in this directory: there is space, and a file descriptor."""
     probe = path / "room"
     try:
         descriptor = os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -137,17 +141,21 @@ def has_room(path: Path) -> bool:
 
 
 def open_database(path: Path) -> Rdict:
-    """Open for reading and writing. rocksdict raises a plain Exception when it cannot."""
+    """Open a database for reading and writing.
+
+    rocksdict raises a plain Exception when it cannot."""
     return Rdict(str(path), _options(), access_type=AccessType.read_write())
 
 
 def open_to_read(path: Path) -> Rdict:
-    """Open beside whoever writes. A plain Exception when a file is missing (as a RocksDB "secondary", the other way to
-    do this, it would pass for one that never held what was in the file)."""
+    """Open a database for reading, beside the process that writes it.
+
+    Raises a plain Exception when a file is missing. (A RocksDB "secondary", the other way to do this, would read on as
+    if the data in the missing file had never existed.)"""
     for _ in range(READING_ATTEMPTS - 1):
         try:
             return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
-        except Exception:  # the writer may just have replaced a file that was listed; those listed now are there
+        except Exception:  # the writer may just have replaced a listed file; those listed now are there
             continue
     return Rdict(str(path), _options(), access_type=AccessType.read_only(False))
 
@@ -171,20 +179,21 @@ def _options() -> Options:
 
 
 def open_files(descriptors: int) -> int:
-    """How many files RocksDB keeps open in a process that may have so many descriptors."""
+    """How many files RocksDB keeps open in a process that may have `descriptors` file descriptors."""
     return max(32, min(MOST_OPEN_FILES, descriptors // 4))
 
 
 def without_wal() -> WriteOptions:
-    """The log is the WAL (DESIGN section 2)."""
+    """Options for writes without RocksDB's WAL: the log is the WAL (docs/design.md#the-journey-of-a-message)."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, which the stub calls a method
     return options
 
 
 def scan(db: Rdict, prefix: bytes, start: bytes | None = None) -> Iterator[tuple[bytes, bytes]]:
-    """Everything whose key begins with `prefix`, from `start` on, in the order of the keys. A plain Exception when
-    RocksDB finds a block damaged."""
+    """Yields every key that begins with `prefix`, with its value, from `start` on, in the order of the keys.
+
+    Raises a plain Exception when RocksDB finds a damaged block."""
     bound = ReadOptions()  # RocksDB reads the bound where this object keeps it, so it must live as long as the iterator
     bound.set_iterate_upper_bound(keys.past(prefix))
     at = db.iter(bound)
@@ -192,4 +201,4 @@ def scan(db: Rdict, prefix: bytes, start: bytes | None = None) -> Iterator[tuple
     while at.valid():
         yield at.key(), at.value()
         at.next()
-    at.status()  # a damaged block looks like the end, unless asked
+    at.status()  # a damaged block looks like the end, unless RocksDB is asked

@@ -1,22 +1,23 @@
-"""Snapshots: the folded state of one partition at one offset, so that nobody folds from the beginning of time.
+"""Snapshots: the folded state of one partition at one offset, so that a fold need not begin at the beginning of the
+log.
 
     DIR/snapshots/queues-0/00000000000001000000.snapshot      state after every event below offset 1,000,000
 
 A snapshot is an Avro Object Container File, which any Avro tool reads:
 
     file metadata   rewindmq.partition, rewindmq.offset, rewindmq.clock_ms, rewindmq.machine_version,
-                    rewindmq.digest (of the state: what `Machine.digest` says, and `Checkpointed` events claim)
-    record 1        kind head:  what of the machine belongs to no queue
+                    rewindmq.digest (of the state: `Machine.digest`, as `Checkpointed` events claim it)
+                        record 1        kind head:  the machine's state that belongs to no queue
     then a queue    kind queue: its settings, counters, consumers, unacked, outbox; then kind chunk: its ready messages
     last record     kind end:   SHA-256 over the metadata above and all records before; without it the file is not whole
 
 Rules
-- A file appears whole or not at all: written beside, fsynced, renamed, the directory fsynced.
-- A snapshot holds no bodies (about 30 bytes a message), so all of them are kept: they are history's index. Any may be
-  deleted by hand at any time; a fold then starts from the one before it.
+- A file appears whole or not at all: it is written under another name, fsynced, renamed, and the directory is fsynced.
+- A snapshot holds no bodies (about 30 bytes a message). So all snapshots are kept: they are history's index. Any of
+  them may be deleted by hand at any time; a fold then starts from the one before it.
 - `load` checks both the checksum and the state's digest.
-- A snapshot beyond the end of its log (the log lost its end, or came from a backup) is of a history that is no more:
-  the broker removes it at start, before new events take the same offsets.
+- A snapshot beyond the end of its log (the log lost its end, or came from a backup) belongs to a history that no longer
+  exists: the broker removes it at start, before new events take the same offsets.
 """
 
 import hashlib
@@ -67,7 +68,9 @@ class Snapshots:
         self.directory = directory
 
     def take(self, machine: Machine) -> Path:
-        """Write the machine's state as it is now; the file. OSError when the disk will not have it."""
+        """Write the machine's state as it is now. Returns the file.
+
+        Raises OSError when the disk does not take it."""
         path = self.path(machine.partition, machine.next_offset)
         folder = path.parent
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,12 +89,12 @@ class Snapshots:
         return path
 
     def offsets(self, partition: str) -> list[int]:
-        """Where there are snapshots, ascending."""
+        """The offsets of the partition's snapshots, ascending."""
         found = (self.directory / partition).glob(f"{'[0-9]' * 20}{SUFFIX}")
         return sorted(int(path.stem) for path in found)
 
     def partitions(self) -> list[str]:
-        """Of which there are some."""
+        """Names of the partitions that have snapshots."""
         found = {path.parent.name for path in self.directory.glob(f"queues-*/{'[0-9]' * 20}{SUFFIX}")}
         return sorted(found)
 
@@ -104,17 +107,19 @@ class Snapshots:
                 path.unlink()
 
     def nearest(self, partition: str, offset: int) -> Path | None:
-        """The newest snapshot at or before `offset`."""
+        """The file of the newest snapshot at or before `offset`; None if there is none."""
         at = max((each for each in self.offsets(partition) if each <= offset), default=None)
         return None if at is None else self.path(partition, at)
 
     def path(self, partition: str, offset: int) -> Path:
-        """Of the snapshot at `offset`, whether there is one or not."""
+        """The path of a snapshot at `offset`, whether the file exists or not."""
         return self.directory / partition / f"{offset:020d}{SUFFIX}"
 
 
 def load(path: Path) -> Machine:
-    """The machine as it was. SnapshotError for a file that is damaged, cut short or not a snapshot."""
+    """The machine as a snapshot holds it.
+
+    Raises SnapshotError for a file that is damaged, cut short or not a snapshot."""
     try:
         with path.open("rb") as file:
             machine, said = _load(file)
@@ -130,7 +135,7 @@ def load(path: Path) -> Machine:
 
 
 def _load(file: BinaryIO) -> tuple[Machine, str]:
-    """The machine, and the digest that it must have. One queue at a time is in memory beside it."""
+    """The machine, and the digest that it must have. Beside the machine one queue at a time is in memory."""
     reader = fastavro.reader(file)
     metadata = {name: reader.metadata[name] for name in _METADATA}
     sha = _begin(metadata)
@@ -142,7 +147,9 @@ def _load(file: BinaryIO) -> tuple[Machine, str]:
 
 
 def _queues(pieces: Iterator[Any], sha: "hashlib._Hash") -> Iterator[tuple[bytes, dict[int, bytes]]]:
-    """Queue after queue up to the end, which must be as written."""
+    """Yields queue after queue up to the end record, whose checksum must match.
+
+    Raises SnapshotError."""
     queue: tuple[bytes, dict[int, bytes]] | None = None
     for piece in pieces:
         if piece["kind"] == "chunk" and queue is not None:
@@ -185,7 +192,7 @@ def _add(sha: "hashlib._Hash", piece: dict[str, Any]) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """So that the new name outlives a power failure too."""
+    """Fsync a directory, so that a new name survives a power failure too."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,19 +1,19 @@
 """The state store: RocksDB through rocksdict, one database for all partitions, its own WAL off (the log is the WAL).
 
     store = StateStore.open(data_dir / "state")            # one column family: a crash keeps a prefix of the batches
-    machine, projector = store.open_partition("queues-0")  # the state as stored (an empty Machine when there is none)
+    machine, projector = store.open_partition("queues-0")  # the stored state (an empty Machine when nothing is stored)
     for each event: machine.apply(..., effects)
-    projector.quarantined(offset, event type, reason)    # for each Quarantine effect and each record without sense
-    projector.observe(effects, published)   # which bodies to hold and which to let go: ONE rule, see `observe`
-    batch = projector.prepare()       # what changed since the last prepare, with the applied offset, not yet written
+    projector.quarantined(offset, event type, reason)    # for each Quarantine effect and each record not decoded
+    projector.observe(effects, published)   # which bodies to keep and which to release: ONE rule, see `observe`
+    batch = projector.prepare()       # the changes since the last prepare, with the applied offset, not yet written
     projector.write(batch)            # once the log is durable up to batch.offset
 
-Order within the live broker's carry_out: first send, forward and answer (bodies from what was just published, else
-`projector.message`), then `observe` the same effects once, then forget what was just published. `prepare` only when
-every effect so far has been observed.
+Order within the live broker's carry_out: first send, forward and answer (with bodies that were just published, else
+from `projector.message`), then `observe` the same effects once, then drop the bodies that were just published. Call
+`prepare` only when every effect so far has been observed.
 
-Never ahead of the log: a prepared batch is written only when the log is durable up to its offset. A store that is
-ahead all the same (the log lost its end, or came from a backup) is discarded and folded anew
+The store is never ahead of the log: a prepared batch is written only when the log is durable up to its offset. A store
+that is ahead all the same (the log lost its end, or came from a backup) is discarded and folded anew
 (`rewindmq.projections.replay.recover`). Bodies are kept per (queue_id, message_id); a message that comes and goes
 between two prepares never touches RocksDB.
 
@@ -35,7 +35,7 @@ from rewindmq.schemas.codec import Decoder, Encoder
 
 __all__ = ["Batch", "Projector", "StateStore", "StoreError"]
 
-# For the messages read ahead of all partitions together.
+# Bytes for the messages that are read ahead, in all partitions together.
 BODY_CACHE_BYTES = 16 * 1024 * 1024
 
 
@@ -50,9 +50,10 @@ class StateStore:
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> "StateStore":
-        """Open or, unless `read_only`, make the store. `read_only` leaves the files as they are and works beside a
-        running broker, whose last persisted state it then sees. StoreError when it cannot be opened, as when a file is
-        missing."""
+        """Open the store; unless `read_only`, make it where there is none.
+
+        `read_only` leaves the files as they are and works beside a running broker, whose last persisted state it then
+        sees. Raises StoreError when the store cannot be opened, for example because a file is missing."""
         if not read_only:
             path.mkdir(parents=True, exist_ok=True)
         elif not (path / "CURRENT").exists():
@@ -79,8 +80,9 @@ class StateStore:
             )
 
     def open_partition(self, partition: str) -> tuple[Machine, Projector]:
-        """The fold of a partition as stored, and its writer. An empty Machine when nothing is stored. StoreError when
-        what is stored cannot be read."""
+        """The stored fold of a partition, and its writer; an empty Machine when nothing is stored.
+
+        Raises StoreError when the stored state cannot be read."""
         machine = self.load(partition)
         quarantine = self.quarantined(partition)
         projector = Projector(self._db, machine, quarantine, Encoder(), Decoder(), BODY_CACHE_BYTES)
@@ -90,7 +92,7 @@ class StateStore:
         return machine, projector
 
     def discard(self, partition: str) -> None:
-        """Forget everything that is stored of a partition. Before `open_partition`."""
+        """Delete all that is stored of a partition. Call it before `open_partition`."""
         batch = WriteBatch(raw_mode=True)
         for key, _ in self.scan(keys.partition_prefix(partition)):
             batch.delete(key)
@@ -98,15 +100,17 @@ class StateStore:
 
     @property
     def failed(self) -> Exception | None:
-        """Why nothing more is written, until `reopen`."""
+        """The error after which nothing more is written until `reopen`; None: there was none."""
         return self._db.failed
 
     def has_room(self) -> bool:
-        """Whether the disk takes what a store that is opened again will write."""
+        """Whether the disk takes the bytes that a store writes after it is opened again."""
         return rocks.has_room(self.path)
 
     def reopen(self) -> None:
-        """Open RocksDB again after a failed write: each partition is back at an offset that was flushed. StoreError."""
+        """Open RocksDB again after a failed write: each partition is back at an offset that was flushed.
+
+        Raises StoreError."""
         try:
             self._db.reopen()
         except Exception as error:  # rocksdict knows no narrower class
@@ -114,11 +118,15 @@ class StateStore:
         self._check_format(read_only=False)
 
     def fold_of(self, partition: str) -> Projector:
-        """The fold of a partition as stored, with a writer of its own. StoreError as `load`."""
+        """The stored fold of a partition, with a writer of its own.
+
+        Raises StoreError as `load`."""
         return Projector(self._db, self.load(partition), self.quarantined(partition), Encoder(), Decoder(), 0)
 
     def load(self, partition: str) -> Machine:
-        """The fold of a partition as stored. NewerHistory when it was written by a newer version."""
+        """The stored fold of a partition.
+
+        Raises StoreError when it cannot be read, and NewerHistory when a newer version wrote it."""
         prefix = keys.partition_prefix(partition)
         try:
             head = self.get(keys.head(prefix))
@@ -140,7 +148,9 @@ class StateStore:
         return machine
 
     def quarantined(self, partition: str) -> QuarantineReport:
-        """What the stored fold skipped. StoreError as `load`."""
+        """The records that the stored fold skipped.
+
+        Raises StoreError as `load`."""
         prefix = keys.partition_prefix(partition)
         count = self.get(keys.quarantine_count(prefix))
         try:
@@ -150,37 +160,44 @@ class StateStore:
             raise StoreError(_why(self.path, error)) from error
 
     def knows_quarantined(self, partition: str) -> bool:
-        """False for a state that was stored before quarantined records were."""
+        """Whether the stored state lists quarantined records; False for states of older versions, which did not."""
         prefix = keys.partition_prefix(partition)
         return self.get(keys.quarantine_count(prefix)) is not None or self.get(keys.head(prefix)) is None
 
     def holds(self, partition: str) -> bool:
-        """Whether anything is stored of a partition. StoreError as `get`."""
+        """Whether anything is stored of a partition.
+
+        Raises StoreError as `get`."""
         try:
             return any(True for _ in self.scan(keys.partition_prefix(partition)))
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(self.path, error)) from error
 
     def applied_offset(self, partition: str) -> int:
-        """The next offset of the partition's stored fold; 0 when nothing is stored. StoreError as `get`."""
+        """The next offset of the partition's stored fold; 0 when nothing is stored.
+
+        Raises StoreError as `get`."""
         stored = self.get(keys.applied(keys.partition_prefix(partition)))
         return 0 if stored is None else int.from_bytes(stored, "big")
 
     def get(self, key: bytes) -> bytes | None:
-        """StoreError when RocksDB finds the block that should hold it damaged."""
+        """The value of a key; None when it is not stored.
+
+        Raises StoreError when RocksDB finds the key's block damaged."""
         try:
             return self._db.get(key)
         except Exception as error:  # rocksdict knows no narrower class
             raise StoreError(_why(self.path, error)) from error
 
     def scan(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Everything whose key begins with `prefix`, in the order of the keys."""
+        """Yields every key that begins with `prefix`, with its value, in the order of the keys."""
         return self._db.scan(prefix)
 
     def checkpoint(self, path: Path) -> None:
-        """Another store at `path`, where nothing may be yet: what was written by now, whole batches only. RocksDB's
-        files are linked where the file system can, not copied. Any thread may do it while another writes. StoreError
-        when it can't be done."""
+        """Make another store at `path`, with the batches that were written by now, each whole.
+
+        Nothing may be at `path` yet. RocksDB's files are linked where the file system can, not copied. Any thread may
+        call it while another writes. Raises StoreError."""
         with self._copying:
             try:
                 self._db.flush(True)  # first: `create_checkpoint` would do it too, but lets no other thread run
@@ -189,7 +206,7 @@ class StateStore:
                 raise StoreError(f"{self.path}: cannot be copied: {error}") from error
 
     def close(self) -> None:
-        """Flush what was written, and close. What was prepared and not written is the log's to tell again."""
+        """Flush the written batches, and close. The log still has the events of batches that were not written."""
         with self._copying:
             self._db.close()
 

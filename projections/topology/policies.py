@@ -1,8 +1,8 @@
-"""The policy that applies to a queue or an exchange, of those that are set.
+"""Finds the policy that applies to a queue or an exchange, among the policies that are set.
 
-- At most one policy applies to a queue (S-167): the pattern is found in the name, apply-to fits, the queue's type
-  supports every key of the definition (rabbit_queue_type.erl `is_policy_applicable`), the priority is the highest. Ties
-  go to the first by name; RabbitMQ leaves them undetermined.
+- At most one policy applies to a queue (S-167). It applies if its pattern is found in the name, its apply-to fits, and
+  the queue's type supports every key of its definition (rabbit_queue_type.erl `is_policy_applicable`). Of several the
+  one with the highest priority applies. Ties go to the first by name; RabbitMQ leaves them undetermined.
 """
 
 from rewindmq.projections.machine.rules.settings import definition
@@ -31,7 +31,7 @@ APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "st
 
 
 class PolicyRule:
-    """A policy made ready for matching."""
+    """A policy with its compiled pattern and its keys."""
 
     def __init__(self, event: PolicySet | OperatorPolicySet, offset: int, machine_version: int) -> None:
         self.event = event

@@ -1,24 +1,29 @@
-"""Vhosts, users, permissions, limits, parameters, exchanges, bindings, policies, nodes: the fold of the metadata log.
+"""The topology: vhosts, users, permissions, limits, parameters, exchanges, bindings, policies and nodes.
+
+It is the fold of the metadata log.
 
 Rules of this file
 - Pure like the machine: `apply(offset, timestamp_ms, actor, event)` has no clock and no I/O; the broker, recovery and
-  Spark fold the same events. It never raises: what makes no sense (an unbinding of nothing) changes nothing. What no
-  broker writes, and nobody could read later (a parameter that is no JSON), changes nothing either, and is told.
-- The log is small, so nothing of this is stored: whoever needs it folds the metadata log from its beginning.
+  Spark fold the same events. It never raises. A senseless event (an unbinding of a binding that is not there) changes
+  nothing. An event that no broker writes, and that no reader could read later (a parameter that is not JSON), changes
+  nothing either, and `apply` returns the reason.
+- The log is small, so no topology is stored: every reader folds the metadata log from its beginning.
 - Queues are not here: a queue lives in its own partition's machine. A binding names its queue and the queue's
-  incarnation: when that goes the binding is dead, whatever comes under the name, and the broker removes it (`Unbound`).
-- What is there is told by the event that made it. By rule, without an event: the vhost `/`, and in every vhost the
+  incarnation. When that incarnation is deleted, the binding is dead, even if a new queue has the same name, and the
+  broker removes it (`Unbound`).
+- Each item is kept as the event that made it. Two kinds exist without an event: the vhost `/`, and in every vhost the
   exchanges that AMQP demands (`SYSTEM_EXCHANGES`).
-- A broker's start (`BrokerStarted`) ends what is not durable: such exchanges go, and the bindings from and to them.
-  Where nodes share the log, it ends when the last of them is gone, which shows when the next one joins.
+- A broker's start (`BrokerStarted`) ends what is not durable: exchanges that are not durable go, and the bindings from
+  and to them. Where nodes share the log, these go when the last node is gone, and the fold sees that when the next node
+  joins.
 - An auto-delete exchange goes with the last binding from it (rabbit_binding.erl `maybe_auto_delete_exchange`), and with
-  it the bindings to it, which may be the last ones of other such exchanges. That follows, so it is no event; in older
-  logs an ExchangeDeleted says it once more. One that never had a binding stays.
-- What belongs to a vhost or a user (permissions, limits, parameters) goes with it. A topic permission may name an
-  exchange that is not there (rabbit_auth_backend_internal.erl `set_topic_permissions`).
-- Patterns of policies are PCRE2's from machine version 3 on, and Python's before (rules/patterns.py). No state follows
-  from what a pattern matches, only from whether it is a pattern: what is applied to a queue is an event of its
-  partition.
+  it the bindings to it. These may be the last bindings of other such exchanges. The fold derives this, so it is no
+  event; in older logs an ExchangeDeleted says it once more. An auto-delete exchange that never had a binding stays.
+- Permissions, limits and parameters go with their vhost or user. A topic permission may name an exchange that does not
+  exist (rabbit_auth_backend_internal.erl `set_topic_permissions`).
+- Patterns of policies are PCRE2's from machine version 3 on, and Python's before (rules/patterns.py). The state does
+  not depend on the names that a pattern matches, only on whether the pattern is valid: the policy that applies to a
+  queue is an event of the queue's partition.
 """
 
 import hashlib
@@ -69,24 +74,24 @@ from rewindmq.schemas.events import (  # fmt: skip
 DEFAULT_VHOST = "/"
 VHOST_LIMITS = ("vhost-limits", "limits")  # component and name of the parameter that holds a vhost's limits
 EPOCHS_REMEMBERED = 500
-NESTED_MOST = 100  # three times what the HTTP API takes
+NESTED_MOST = 100  # three times the depth that the HTTP API takes
 BRACKETS = re.compile(r"[\[\]{}]")
 STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 SYSTEM_EXCHANGES = (
     ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
     ("amq.match", "headers"), ("amq.rabbitmq.trace", "topic"), ("amq.topic", "topic"),
 )  # fmt: skip
-# The firehose's (engine/routing/firehose.py). It is internal: clients cannot publish to it.
+# The firehose publishes to it (engine/routing/firehose.py). It is internal: clients cannot publish to it.
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
 
-Limits = dict[str, int]  # max-connections, max-channels, max-queues; no limit: not in it, or negative
+Limits = dict[str, int]  # max-connections, max-channels, max-queues; without a limit the key is missing, or negative
 Destination = tuple[str, str, str]  # vhost, destination type (queue or exchange), name
 
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """A `SubjectErased`, with where it stands, when it came, and who asked for it."""
+    """A `SubjectErased`, with its offset, its time, and the user who asked for it."""
 
     offset: int
     time_ms: int
@@ -97,7 +102,7 @@ class Erasure:
 
 
 class Nonsense(Exception):
-    """An event that no broker writes, and why. A handler says so before it changes anything."""
+    """An event that no broker writes; the text says why. A handler raises it before it changes anything."""
 
 
 def system_exchanges(vhost: str) -> list[ExchangeDeclared]:
@@ -118,21 +123,21 @@ class Topology:
     topic_permissions: dict[tuple[str, str, str], TopicPermissionsSet]
     parameters: dict[tuple[str, str, str], ParameterSet]
     global_parameters: dict[str, GlobalParameterSet]
-    user_limits: dict[str, Limits]  # of users who have some
+    user_limits: dict[str, Limits]  # only users that have limits
     exchanges: dict[tuple[str, str], ExchangeDeclared]
     policies: dict[tuple[str, str], PolicySet]
     operator_policies: dict[tuple[str, str], OperatorPolicySet]
     marks: dict[str, MarkSet]
-    marked: dict[str, tuple[int, str]]  # when each was set, in milliseconds, and by whom
+    marked: dict[str, tuple[int, str]]  # mark -> its time in milliseconds, and the user who set it
     erasures: list[Erasure]
-    erased_keys: dict[str, int]  # key id -> offset of the event that says that it was destroyed
-    nodes: dict[int, NodeJoined]  # those alive, by epoch
-    ended: dict[int, str]  # lives that are over, by epoch: the node; the last EPOCHS_REMEMBERED
-    had_permissions: bool  # somebody once, so the first user was made
-    deleted_vhosts: dict[str, None]  # and not made anew
-    machine_version: int  # the broker's, or the lowest one of the nodes that are alive; it only rises
-    ahead_ms: int  # the clock of the queues is so far ahead of the time in the log (ClockSet)
-    clock_stepped: ClockStepped | None  # the last, since the clock was set
+    erased_keys: dict[str, int]  # key id -> offset of the event that says that the key was destroyed
+    nodes: dict[int, NodeJoined]  # the live nodes, by epoch
+    ended: dict[int, str]  # epochs that are over -> node; the last EPOCHS_REMEMBERED
+    had_permissions: bool  # some user had permissions once, so the first user was made
+    deleted_vhosts: dict[str, None]  # deleted, and not created again
+    machine_version: int  # the broker's, or the lowest one of the live nodes; it only rises
+    ahead_ms: int  # the queues' clock is so far ahead of the time in the log (ClockSet)
+    clock_stepped: ClockStepped | None  # the last one since the clock was set
 
     def __init__(self) -> None:
         self.next_offset = 0
@@ -166,8 +171,9 @@ class Topology:
     # -- looking --------------------------------------------------------------------------------------------------
 
     def bindings(self, vhost: str | None = None) -> Iterator[Bound]:
-        """The bindings of a vhost (None: of all), by source and then in the order of binding, without the default
-        exchange's."""
+        """The bindings of a vhost (None: of all vhosts), by source and then in the order of binding.
+
+        The default exchange's bindings are not among them."""
         for (home, _source), bindings in sorted(self._by_source.items()):
             if vhost in (None, home):
                 yield from bindings
@@ -186,7 +192,7 @@ class Topology:
                 yield from list(bindings)
 
     def bound_queues(self) -> Iterator[tuple[str, str]]:
-        """Every queue that has bindings, by vhost and name; whether it is there or not."""
+        """Yields vhost and name of every queue that has bindings, whether the queue exists or not."""
         for vhost, destination_type, name in list(self._by_destination):
             if destination_type == "queue":
                 yield vhost, name
@@ -204,7 +210,7 @@ class Topology:
         return highest([rule for rule in self._rules.get(vhost, {}).values() if rule.fits_exchange(exchange)])
 
     def default_queue_type(self, vhost: str) -> str:
-        """Of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
+        """The type of queues that are declared without x-queue-type; empty: classic, or the vhost is gone."""
         known = self.vhosts.get(vhost)
         return "" if known is None else known.default_queue_type
 
@@ -213,8 +219,10 @@ class Topology:
         return {} if parameter is None else _limits(parameter.value)
 
     def digest(self) -> str:
-        """SHA-256 (hex) of all there is, in a canonical order; `next_offset` is not part of it, versions are. What came
-        later to be is part of it only where there is some: digests of older logs stay as they were."""
+        """SHA-256 (hex) of the whole topology, in a canonical order.
+
+        `next_offset` is not part of it, versions of policies are. Kinds of state that were added later are part of it
+        only where there is such state: so digests of older logs stay as they were."""
         state: list[Any] = [
             [_told(self.vhosts[name]) for name in sorted(self.vhosts)],
             [asdict(self.users[name]) for name in sorted(self.users)],
@@ -245,7 +253,7 @@ class Topology:
     # -- folding --------------------------------------------------------------------------------------------------
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> str:
-        """Why the event is nonsense and was skipped; "" of all others."""
+        """Apply an event. Returns why it is nonsense and was skipped, or "" for all other events."""
         self.next_offset = offset + 1
         handler = HANDLERS.get(type(event))
         if handler is None:
@@ -293,7 +301,7 @@ class Topology:
         self._end_what_is_not_durable()
 
     def on_node_joined(self, offset: int, event: NodeJoined) -> None:
-        """Of the same node there can't be two: its life of before is over."""
+        """A node joins. A node lives only once, so its earlier epoch is over."""
         for epoch in [epoch for epoch, joined in self.nodes.items() if joined.node == event.node]:
             self._end_epoch(epoch)
         if not self.nodes:
@@ -317,13 +325,15 @@ class Topology:
                 del self.ended[next(iter(self.ended))]
 
     def _end_what_is_not_durable(self) -> None:
-        """Nothing is auto-deleted by this: durable exchanges come back as they were, bound or not."""
+        """Delete the exchanges that are not durable.
+
+        No exchange is auto-deleted by this: durable exchanges come back as they were, bound or not."""
         for (vhost, name), exchange in list(self.exchanges.items()):
             if not exchange.durable:
                 self._delete_exchange(vhost, name)
 
     def on_upgraded(self, offset: int, event: MachineUpgraded) -> None:
-        """The versions of brokers and nodes say which rules hold here (`machine_version`)."""
+        """Change nothing: the versions of brokers and nodes say which rules hold here (`machine_version`)."""
 
     def on_policy_set(self, offset: int, event: PolicySet) -> None:
         rule = self._rule(offset, event)
@@ -449,7 +459,7 @@ class Topology:
                 del self._by_destination[destination]
 
     def _delete_exchange(self, vhost: str, name: str) -> list[tuple[str, str]]:
-        """With its bindings; the exchanges that were bound to it, by (vhost, name)."""
+        """Delete an exchange with its bindings. Returns the exchanges that were bound to it, by (vhost, name)."""
         if self.exchanges.pop((vhost, name), None) is None:
             return []
         inbound = self.bindings_to(vhost, "exchange", name)
@@ -458,14 +468,16 @@ class Topology:
         return [(vhost, bound.source) for bound in inbound]
 
     def _delete_if_unbound(self, sources: list[tuple[str, str]]) -> None:
-        """These exchanges have lost bindings: the auto-delete ones that have none left go."""
+        """Delete, of these exchanges, the auto-delete ones that have no bindings left."""
         for key in sources:  # grows meanwhile
             exchange = self.exchanges.get(key)
             if exchange is not None and exchange.auto_delete and key not in self._by_source:
                 sources.extend(self._delete_exchange(*key))
 
     def _rule(self, offset: int, event: PolicySet | OperatorPolicySet) -> PolicyRule | None:
-        """None when its vhost is gone."""
+        """The rule of a policy; None when its vhost is gone.
+
+        Raises Nonsense."""
         _require_json(f"definition of policy {event.name!r}", event.definition)
         problem = problem_in_history(event.pattern, self.machine_version)
         if problem is not None:
@@ -512,18 +524,20 @@ HANDLERS: dict[type[Any], Callable[[Topology, int, Any], None]] = {
 
 
 def _told(vhost: VhostCreated) -> dict[str, Any]:
-    """Without what older events could not say, where it is not said."""
+    """The fields of a vhost as the digest has them: fields that older events lack are left out where they are empty."""
     return {name: value for name, value in asdict(vhost).items() if value or name in ("vhost", "description")}
 
 
 def _drop(mapping: dict[Any, Any], owner: str, position: int = 0) -> None:
-    """Everything of a vhost: keys begin with it. Of a user: it stands second."""
+    """Delete all entries of a vhost (keys begin with it) or of a user (it stands second in the key)."""
     for key in [key for key in mapping if key[position] == owner]:
         del mapping[key]
 
 
 def _limits(definition: str) -> Limits:
-    """Of what no broker writes, what makes sense: a fold must not stop at it."""
+    """The limits that a definition sets: its integers.
+
+    It reads leniently: another program may have written anything into the log, and a fold must not stop at it."""
     try:
         given = json.loads(definition)
     except (ValueError, RecursionError):
@@ -534,8 +548,10 @@ def _limits(definition: str) -> Limits:
 
 
 def _require_json(what: str, text: str) -> None:
-    """Nonsense unless it can be read and shown to others: half a surrogate pair and infinite numbers cannot. How deep
-    the parser gets depends on the stack above it, and a fold must not."""
+    """Raise Nonsense unless the text is JSON that can be read and shown to others.
+
+    Half a surrogate pair and infinite numbers cannot be shown. The nesting is limited here: how deep the parser gets
+    depends on the stack above it, and the result of a fold must not."""
     depth = deepest = 0
     for bracket in BRACKETS.findall(STRINGS.sub("", text)):
         depth += 1 if bracket in "[{" else -1

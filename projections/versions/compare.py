@@ -1,13 +1,13 @@
-"""Two versions of the fold over one history: what is the first event that they take differently? (B-08)
+"""Compares two versions of the fold over one history: finds the first event that they take differently (B-08).
 
-    found = first_difference(log, Path("/srv/rewindmq-next"))       # None: they agree, to the last event
+    found = first_difference(log, Path("/srv/rewindmq-next"))       # None: they agree, up to the last event
     found.offset, found.event, found.here.effects, found.there.effects
 
-The other version is a directory with its `projections` and `schemas`: a checkout, or the site-packages that it is
-installed in. Each version folds in a process of its own (worker.py), fed with the same records. They are asked where
-they stand every `STRIDE` events; where they first disagree, both begin anew and are asked behind each event of that
-stride. A stand is the digest of the state, and one of all effects so far, so what heals again is found, too. Versions
-that encode a state otherwise can be compared by their effects alone.
+The other version is a directory with its `projections` and `schemas`: a checkout, or the site-packages in which it is
+installed. Each version folds in a process of its own (worker.py), and both get the same records. Every `STRIDE` events
+each is asked for its stand. Where they first disagree, both begin anew and are asked behind each event of that stride.
+A stand is the digest of the state, and a digest of all effects so far: so a difference that heals again is found, too.
+Versions that encode a state in different ways can be compared by their effects alone.
 """
 
 import json
@@ -30,13 +30,15 @@ WORKER = Path(__file__).with_name("worker.py")
 
 
 class VersionError(Exception):
-    """The other version cannot be run: it is not there, or not with this interpreter."""
+    """The other version cannot be run: it does not exist, or not with this interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What one version says behind the event: its effects, and of each queue (`vhost/name`) numbers and texts. `ended`:
-    the error with which it refused to go on, else empty."""
+    """The answer of one version behind the event.
+
+    `effects`: the effects of the event. `queues`: the numbers and texts of each queue (`vhost/name`). `ended`: the
+    error with which the version refused to go on, else empty."""
 
     effects: list[str]
     queues: dict[str, dict[str, int | str]]
@@ -49,12 +51,12 @@ class FirstDifference:
     offset: int
     timestamp_ms: int
     user: str
-    event: str  # its type; empty for a record that is none
+    event: str  # its type; empty for a record that cannot be decoded
     here: Side
     there: Side
 
     def fields(self) -> Iterator[tuple[str, str, object, object]]:
-        """(queue, field, here, there) of what differs; None where a version has no such queue or field."""
+        """Yields (queue, field, here, there) of each difference; None where a version has no such queue or field."""
         for queue in sorted(self.here.queues.keys() | self.there.queues.keys()):
             one, other = self.here.queues.get(queue, {}), self.there.queues.get(queue, {})
             for name in sorted(one.keys() | other.keys()):
@@ -63,12 +65,14 @@ class FirstDifference:
 
 
 def root_of(version: Path) -> str:
-    """The package that holds the version's `projections` and `schemas`: empty in versions before there was one."""
+    """The package that holds the version's `projections` and `schemas`; empty for older versions, which have none."""
     return "rewindmq" if (version / "rewindmq").is_dir() else ""
 
 
 class Stepper:
-    """A version, at work in a process of its own. VersionError."""
+    """A version of the fold, which runs in a process of its own.
+
+    Methods raise VersionError."""
 
     def __init__(self, version: Path, log: PartitionLog) -> None:
         self.version = version
@@ -91,7 +95,7 @@ class Stepper:
         self._send(FOLD + head + record)
 
     def stand(self) -> tuple[str, str]:
-        """Digests of the state and of the effects."""
+        """The digests of the state and of the effects."""
         state, effects = self.ask(STAND).split()
         return state, effects
 
@@ -126,7 +130,9 @@ class Stepper:
 def first_difference(
     log: PartitionLog, other: Path, effects_only: bool = False, version: Path = HERE
 ) -> FirstDifference | None:
-    """Of this partition. VersionError, CorruptLog, LogError."""
+    """The first event of a partition that two versions of the fold take differently; None if there is none.
+
+    Raises VersionError, CorruptLog, LogError."""
     for folder in ("projections", "schemas"):
         if not (other / root_of(other) / folder).is_dir():
             raise VersionError(f"{other}: no version of RewindMQ: it has no {folder}/")
@@ -144,7 +150,7 @@ def _agree(here: Stepper, there: Stepper, effects_only: bool) -> bool:
 
 
 def _agreed_before(log: PartitionLog, here: Stepper, there: Stepper, effects_only: bool) -> int | None:
-    """An offset, a stride or less before the first difference; None when there is none."""
+    """An offset at most one stride before the first difference; None when there is none."""
     agreed = log.start_offset
     for count, (offset, time_ms, record) in enumerate(_records(log), 1):
         here.fold(offset, time_ms, record)

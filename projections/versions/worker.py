@@ -1,12 +1,13 @@
-"""The fold as a process of its own, so that it can be another version's (compare.py asks it).
+"""Runs the fold as a process of its own, so that it can be another version's (compare.py asks it).
 
-Run as a file, with the version's directory in PYTHONPATH: the machine and the decoder are those found there, and
-nothing else of RewindMQ is imported. Requests on stdin, in network order; FOLD has no answer, the others a line each:
+It is run as a file, with the version's directory in PYTHONPATH: the machine and the decoder are imported from there,
+and nothing else of RewindMQ. Requests come on stdin, in network order. FOLD has no answer; the others are answered with
+one line each:
 
     FOLD    offset (8 bytes), milliseconds (8; -1: the envelope's own), length (4), record
-    STAND   a digest of the state, and of all effects since the beginning
+    STAND   a digest of the state, and a digest of all effects since the beginning
     TELL    JSON: "queues", the fields of each that are numbers or texts; "effects" of the record that was folded last;
-            "ended", why this fold could not go on, else empty
+            "ended", the error at which this fold stopped, else empty
 """
 
 import hashlib
@@ -23,7 +24,9 @@ OWN_TIME = -1
 
 
 def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: BinaryIO) -> None:
-    """`root` is the package that holds the version's `projections` and `schemas`, or empty."""
+    """Answer requests until stdin ends.
+
+    `root` is the package that holds the version's `projections` and `schemas`, or empty."""
 
     def found(module: str) -> Any:
         return importlib.import_module(f"{root}.{module}" if root else module)
@@ -62,7 +65,7 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
 
 
 def told(effect: Any) -> str:
-    """An effect in words: a queue by its name, ids as they are."""
+    """An effect as text: a queue by its name, ids as they are."""
     shown = (f"{name}={plain(getattr(effect, name))}" for name in effect.__slots__)
     return f"{type(effect).__name__}({', '.join(shown)})"
 

@@ -1,7 +1,7 @@
 """A queue's limits as an auditor reads them: from arguments and policy definitions, without asking the machine.
 
-Written apart from `rewindmq.projections.machine.rules.settings` on purpose, from BEHAVIOURS S-003, S-029, S-160 and
-S-167, so that the audit convicts a machine that merges wrongly. Numbers: the smallest of argument, policy and operator
+Written apart from `rewindmq.projections.machine.rules.settings` on purpose, from docs/behaviours/ (S-003, S-029, S-160,
+S-167), so that the audit convicts a machine that merges wrongly. Numbers: the smallest of argument, policy and operator
 policy. Overflow: a classic queue's argument comes before its policy, a quorum queue's after it; an operator policy
 overrides the policy. A dead-letter exchange: the argument's before the operator policy's before the policy's. Of
 profile rabbitmq-4.3 a quorum queue has a delivery limit of 20, and delayed retry; what is negative there is no limit,

@@ -1,4 +1,4 @@
-"""Who takes messages from a queue: consumers, the holders that basic.get leaves behind, and shared limits.
+"""The holders of a queue's messages: consumers, the holders that basic.get leaves behind, and shared limits.
 
 A holder is known by its consumer id and lives as long as it is attached or holds a message. `held` are its
 unacknowledged messages in the order in which they were delivered: {message id: info} (`info` as in message_order.py).
@@ -13,8 +13,9 @@ if TYPE_CHECKING:
 
 
 class Limiter:
-    """The limit that the consumers of a channel share (basic.qos global), beside each one's own. It holds within one
-    partition of the log."""
+    """The limit that the consumers of a channel share (basic.qos global), beside each consumer's own limit.
+
+    It holds within one partition of the log."""
 
     def __init__(self, session: int, channel: int, limit: int) -> None:
         self.session = session
@@ -22,7 +23,7 @@ class Limiter:
         self.limit = limit
         self.outstanding = 0
         self.members = 0  # holders that refer to it
-        self.blocked: list[Consumer] = []  # turned away because the limit was reached, in that order
+        self.blocked: list[Consumer] = []  # those that were turned away because the limit was reached, in that order
 
 
 class Level:
@@ -35,10 +36,12 @@ class Level:
 
 
 class Consumer:
-    """`attached`: gets deliveries (not cancelled, not a mere holder of basic.get). `serviced`: stands in its queue's
-    round robin; `blocked`: waits for its limiter instead; `waiting`: gets nothing, as another consumer is the single
-    active one, or will be (machine/rules/single_active.py). A consumer with `windowed` is limited by `credit`, another
-    by `limit`, its prefetch."""
+    """A consumer of a queue, or a holder that basic.get left behind.
+
+    `attached`: gets deliveries (not cancelled, not a mere holder of basic.get). `serviced`: stands in its queue's round
+    robin; `blocked`: waits for its limiter instead; `waiting`: gets nothing, as another consumer is the single active
+    one, or will be (machine/rules/single_active.py). A `windowed` consumer is limited by `credit`, any other by
+    `limit`, its prefetch."""
 
     def __init__(self, queue: "Queue", consumer: int, session: int, channel: int, user: str) -> None:
         self.queue = queue
@@ -64,7 +67,7 @@ class Consumer:
         self.held: dict[int, int] = {}
 
     def has_room(self) -> bool:
-        """May get one more delivery, as far as its own limits go."""
+        """Whether its own limits let the consumer take one more delivery."""
         if self.windowed:
             return self.credit > 0
         return len(self.held) < self.limit

@@ -1,9 +1,9 @@
-"""Messages that wait for their time: those of a delayed exchange, and with delayed retry those that came back.
+"""Delayed messages: messages of a delayed exchange, and with delayed retry messages that came back.
 
-    queue.delayed    a `Timed`: messages by (due time, id); None for queues in which nothing can wait
+    queue.delayed    a `Timed`: messages by (due time, id); None for queues in which no message can wait
 
-A message in it is neither ready nor unacked (`messages_delayed` counts it), but counts towards length limits, is purged
-and deleted with the others, and does not expire before its time has come. When it has come:
+A delayed message is neither ready nor unacked (`messages_delayed` counts it), but counts towards length limits, is
+purged and deleted with the others, and does not expire before it is due. When it is due:
 
     delayed retry       the message is ready again, at the end of `returned` (a quorum queue of profile rabbitmq-4.3;
                         rabbit_fifo.erl should_delay, expire_shallow). Effects: `Delay` when it came back, and when it
@@ -16,8 +16,8 @@ How the engine makes a delayed exchange (type x-delayed-message, named X) of it:
 - A publish to X with header x-delay > 0 is a `Published` whose route names that queue; the exchange and routing key are
   the publish's. Its `expiration_ms` is the DELAY (its own expiration stays in the properties); None is no delay at all.
 - When it is due there is a `DeadLetter` effect: reason DELAYED, exchange X, routing_key None. It is an entry of the
-  outbox like any other: it stays until `DeadLettersForwarded`, and the target drops what it has seen. Whoever forwards
-  it routes by X's bindings and adds no x-death.
+  outbox like any other: it stays until `DeadLettersForwarded`, and the target drops letters that it has seen. The
+  forwarding broker routes it by X's bindings and adds no x-death.
 """
 
 from array import array
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TYPE = "delayed"
 PREFIX = "amq.delayed."
-SPACE = 256  # of its chunks' numbers, above those of every priority
+SPACE = 256  # the space of its chunks' numbers, above those of every priority
 
 
 def queue_of(exchange: str) -> str:
@@ -44,8 +44,9 @@ def exchange_of(queue: str) -> str:
 
 
 class Timed(Order):
-    """Messages by (due time, id); the due time is where other orders have the expiry. Chunks are split where they are
-    full, and numbered as they are made: their order is that of what they hold."""
+    """Messages by (due time, id); the due time stands where other orders have the expiry.
+
+    Full chunks are split, and chunks are numbered as they are made: the messages, not the numbers, give their order."""
 
     def __init__(self) -> None:
         super().__init__(False, SPACE)
@@ -56,7 +57,7 @@ class Timed(Order):
         key = (expiry, message_id)
         chunks = self.chunks
         low, high = 0, len(chunks) - 1
-        while low < high:  # the first chunk whose last message is later; else the last
+        while low < high:  # finds the first chunk whose last message is later; else the last
             middle = (low + high) // 2
             if _key(chunks[middle], len(chunks[middle].ids) - 1) < key:
                 low = middle + 1
@@ -85,7 +86,7 @@ class Timed(Order):
     def _split(self, index: int) -> None:
         chunk = self.chunks[index]
         assert chunk.expiries is not None
-        if index == 0 and self.start > 0:  # first forget what was taken
+        if index == 0 and self.start > 0:  # first remove the messages that were taken
             del chunk.ids[: self.start], chunk.infos[: self.start], chunk.expiries[: self.start]
             self.start = 0
             return
@@ -99,7 +100,7 @@ class Timed(Order):
         self._changed(rest)
 
     def last_expiry(self) -> int:
-        """When the last one's time comes. There must be one."""
+        """The due time of the last message. The order must not be empty."""
         return self.tail.expiry(len(self.tail.ids) - 1)
 
     def clear(self) -> "list[array[int]]":
@@ -109,7 +110,7 @@ class Timed(Order):
         return removed
 
     def loaded(self) -> int:
-        """Its chunks were put in, in any order; the sum of the sizes."""
+        """Sort the chunks after they were loaded in any order. Returns the sum of the messages' sizes."""
         if len(self.chunks) > 1:
             self.chunks.sort(key=lambda chunk: _key(chunk, len(chunk.ids) - 1))
         self.head, self.tail = self.chunks[0], self.chunks[-1]
@@ -122,6 +123,6 @@ def _key(chunk: Chunk, index: int) -> tuple[int, int]:
 
 
 def give_delays(queue: "Queue") -> None:
-    """The queue is new, or being loaded: messages can wait in it, or never."""
+    """Give a new or loading queue its delayed order, if messages can wait in it at all."""
     if queue.type == TYPE or (queue.quorum and queue.profile.delayed_retry):
         queue.delayed = Timed()

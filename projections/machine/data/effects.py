@@ -1,9 +1,9 @@
-"""What follows from an event: the outcomes that the queue machine derives, as data.
+"""Effects: the outcomes that the queue machine derives from an event, as data.
 
-Effects are never logged. The live broker carries them out (sockets, dead-letter forwards), the projector keeps RocksDB
-by them, Spark turns them into the rows of `history`. They come in the order in which things happened, after the event
-(partition, offset) that caused them, so an effect is identified by (partition, offset, ordinal) and is safe to carry
-out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
+Effects are never logged. The live broker carries them out (sockets, dead-letter forwards), the projector updates
+RocksDB by them, Spark turns them into the rows of `history`. They come in the order in which things happened, after the
+event (partition, offset) that caused them. So an effect is identified by (partition, offset, ordinal) and is safe to
+carry out twice. `queue` is always the live `Queue` of the machine (its `.vhost`, `.name`, `.queue_id` do not change).
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue
 
-# Why a message left its queue (the first four are RabbitMQ's dead-letter reasons, word for word).
+# The reasons for which a message leaves its queue (the first four are RabbitMQ's dead-letter reasons, word for word).
 EXPIRED = "expired"
 REJECTED = "rejected"  # nacked or rejected without requeue
 MAXLEN = "maxlen"  # dropped from the head, or refused at the door, by a length limit
@@ -21,15 +21,17 @@ DELIVERY_LIMIT = "delivery_limit"
 ACKED = "acked"
 DELIVERED = "delivered"  # to a no_ack consumer or get: gone as soon as sent
 PURGED = "purged"
-DELETED = "deleted"  # the queue went
-DELAYED = "delayed"  # its delay is over: it leaves a delayed exchange's queue for where the exchange routes it
+DELETED = "deleted"  # the queue was deleted
+DELAYED = "delayed"  # its delay is over: it leaves the delayed exchange's queue, and the exchange routes it
 TRANSIENT = "transient"  # not persistent, and the broker restarted
 
 
-@dataclass(slots=True)  # effects are not frozen: these are made once a message
+@dataclass(slots=True)  # effects are not frozen: one is made for each message
 class Keep:
-    """The message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
-    (reject-publish-dlx): its body must be kept. Comes before any `Deliver` or `DeadLetter` of it. A message that goes
+    """Keep the body of a message.
+
+    The message stays in the queue (ready or unacked) after its publish, or was refused but goes to the outbox
+    (reject-publish-dlx). The effect comes before any `Deliver` or `DeadLetter` of the message. A message that goes
     straight to a no_ack consumer is never kept."""
 
     queue: "Queue"
@@ -38,10 +40,11 @@ class Keep:
 
 @dataclass(slots=True)
 class Forget:
-    """The messages left the queue for `reason`; their bodies are no longer needed, except for a `DeadLetter` that
-    follows or is still in the outbox. `consumer`: who settled them (acked, rejected, delivered, delivery_limit), else
-    0. `rule`: the rule that decided, for people: "" or e.g. "policy lim.max-length", "argument
-    x-message-ttl", "property expiration"."""
+    """The messages left the queue for `reason`.
+
+    Their bodies are no longer needed, except for a `DeadLetter` that follows or is still in the outbox. `consumer`: the
+    consumer that settled them (acked, rejected, delivered, delivery_limit), else 0. `rule`: the rule that decided, for
+    people: "" or e.g. "policy lim.max-length", "argument x-message-ttl", "property expiration"."""
 
     queue: "Queue"
     message_ids: Sequence[int]
@@ -52,8 +55,9 @@ class Forget:
 
 @dataclass(slots=True)
 class Refuse:
-    """A publish was refused by one queue (overflow reject-publish, reason maxlen): the publisher is told by
-    basic.nack. The message never entered that queue. Its body is in the event itself."""
+    """One queue refused a publish (overflow reject-publish, reason maxlen): the publisher gets basic.nack.
+
+    The message never entered that queue. Its body is in the event itself."""
 
     queue: "Queue"
     message_id: int
@@ -62,10 +66,11 @@ class Refuse:
 
 @dataclass(slots=True)
 class Deliver:
-    """Send the message to the consumer. `final`: no_ack, so it has left the queue already (a `Forget` with reason
-    delivered is not made for it: this effect says it). `delivery_count`: unsuccessful deliveries before this one
-    (quorum queues; else 0). `acquired_count`: deliveries before this one that were not acked, of profile rabbitmq-4.3,
-    which counts them besides (else 0)."""
+    """Send the message to the consumer.
+
+    `final`: no_ack, so the message has left the queue already (this effect says so; no `Forget` with reason delivered
+    is made). `delivery_count`: unsuccessful deliveries before this one (quorum queues; else 0). `acquired_count`:
+    deliveries before this one that were not acked; profile rabbitmq-4.3 counts them besides (else 0)."""
 
     queue: "Queue"
     message_id: int
@@ -78,7 +83,9 @@ class Deliver:
 
 @dataclass(slots=True)
 class FetchReply:
-    """Answer to `Fetched`: the message (`message_id` -1: empty), and how many are ready behind it. `final` as above."""
+    """The answer to `Fetched`: the message (`message_id` -1: the queue is empty), and how many are ready behind it.
+
+    `final` as in `Deliver`."""
 
     queue: "Queue"
     message_id: int
@@ -93,8 +100,9 @@ class FetchReply:
 @dataclass(slots=True)
 class Requeue:
     """The messages are ready again (nack / reject / recover with requeue, or their holder is gone).
-    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; delayed, with consumer 0: they
-    came back before (see `Delay`)."""
+
+    `reason`: the method, or session_closed, channel_closed, node_lost, broker_started; or delayed, with consumer 0: the
+    messages came back before (see `Delay`)."""
 
     queue: "Queue"
     message_ids: Sequence[int]
@@ -104,8 +112,9 @@ class Requeue:
 
 @dataclass(slots=True)
 class Delay:
-    """The message came back from `consumer` for `reason`, as in `Requeue`, and is ready again at `due_ms` (delayed
-    retry)."""
+    """The message came back from `consumer` for `reason`, as in `Requeue`; it is ready again at `due_ms`.
+
+    (Delayed retry.)"""
 
     queue: "Queue"
     message_id: int
@@ -116,10 +125,12 @@ class Delay:
 
 @dataclass(slots=True)
 class DeadLetter:
-    """Publish the message to the dead-letter exchange (reason delayed: to the delayed exchange that it was published
-    to, see delayed_order.py); `routing_key` None: keep its own. It stays in the queue's outbox
-    until `DeadLettersForwarded` names its `sequence` (or one above). `held`: at-least-once, still counted by limits.
-    `refused`: a reject-publish-dlx message that never was in the queue."""
+    """Publish the message to the dead-letter exchange.
+
+    Reason delayed: publish it to the delayed exchange to which it was published before, see delayed_order.py.
+    `routing_key` None: keep its own. It stays in the queue's outbox until `DeadLettersForwarded` names its `sequence`
+    (or one above). `at_least_once`: limits still count it. `refused`: a reject-publish-dlx message that never was in
+    the queue."""
 
     queue: "Queue"
     message_id: int
@@ -133,8 +144,10 @@ class DeadLetter:
 
 @dataclass(slots=True)
 class Release:
-    """The queue's outbox let these dead letters go (forwarded; or given up, S-153): no more need of their bodies. After
-    a `QueueGone` the queue object lives on, unlisted, until its outbox is empty, and the `Release` names it still."""
+    """The queue's outbox released these dead letters: they were forwarded, or given up (S-153).
+
+    Their bodies are no longer needed. After a `QueueGone` the queue object lives on, unlisted, until its outbox is
+    empty, and the `Release` still names it."""
 
     queue: "Queue"
     message_ids: Sequence[int]
@@ -150,9 +163,11 @@ class CancelConsumer:
 
 @dataclass(slots=True)
 class QueueGone:
-    """The queue was deleted. `reason`: deleted, expired, auto_delete, exclusive_owner_gone, transient. `messages`: how
-    many ready messages went with it. The broker drops its bindings. Bodies of the queue are no longer needed, except
-    those of `queue.outbox` (see `Release`)."""
+    """The queue was deleted.
+
+    `reason`: deleted, expired, auto_delete, exclusive_owner_gone, transient. `messages`: how many ready messages were
+    deleted with it. The broker drops its bindings. Bodies of the queue are no longer needed, except those of
+    `queue.outbox` (see `Release`)."""
 
     queue: "Queue"
     reason: str
@@ -161,7 +176,7 @@ class QueueGone:
 
 @dataclass(slots=True)
 class Duplicate:
-    """A dead letter that the target has already seen was dropped."""
+    """The queue dropped a dead letter, or a restored message, that it has already taken in."""
 
     queue: "Queue"
     message_id: int
@@ -169,8 +184,9 @@ class Duplicate:
 
 @dataclass(slots=True)
 class Quarantine:
-    """The event makes no sense here (unknown queue, ack of a message that is not out ...) and was skipped, the same way
-    by every fold. `offset` is the event's; `reason` is one line for people."""
+    """The event is senseless here (unknown queue, ack of a message that is not out ...) and was skipped.
+
+    Every fold skips it in the same way. `offset` is the event's; `reason` is one line for people."""
 
     offset: int
     event_type: str
@@ -184,7 +200,7 @@ Effect = (
 
 
 def endings(effects: Sequence[Effect]) -> "Iterator[tuple[Queue, int, str, str]]":
-    """Messages that left their queue: (queue, message id, reason, the rule that decided)."""
+    """Yields the messages that left their queue: (queue, message id, reason, the rule that decided)."""
     for effect in effects:
         if isinstance(effect, Forget):
             for message_id in effect.message_ids:

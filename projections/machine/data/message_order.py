@@ -1,4 +1,4 @@
-"""The order of ready messages, compact: 16 bytes a message, 24 with an expiry, never a Python object a message.
+"""The order of ready messages, compact: 16 bytes a message, 24 with an expiry; no message is a Python object.
 
 A message here is its id and one packed `info` number (and its expiry, absolute ms, NONE when it never expires):
 
@@ -6,21 +6,21 @@ A message here is its id and one packed `info` number (and its expiry, absolute 
 
 An `Order` is a run of chunks; the head chunk has a `start`, so that taking from the head changes no chunk:
 
-    chunks:  [ . . . a b c ]  [ d e f g h i ]  [ j k ]          . already taken
+    chunks:  [ . . . a b c ]  [ d e f g h i ]  [ j k ]          . taken already
                start ^                             tail
 
 Chunks have numbers that ascend by one along the run. A chunk that did not change is not written again (the projector
 stores chunks by number), and `start` is kept with the queue's small state. An order of returned messages counts from -1
-downwards, so that the chunks of a queue's two orders (see queue.py) share one number space. An order of another
-`space` (priority_order.py) counts from there: space << SPACE_SHIFT upwards, or from -1 less than that downwards.
+downwards, so that the chunks of a queue's two orders (see queue.py) share one number space. An order of another `space`
+(priority_order.py) counts from space << SPACE_SHIFT upwards, or from -1 less than that downwards.
 """
 
 from array import array
 from collections.abc import Iterator
 
 NONE = -1  # no expiry
-CHUNK = 1024  # messages in a chunk that grows at the tail; one that is inserted into grows to twice as many
-SPACE_SHIFT = 40  # so many chunks an order may have, and go through, in all its life
+CHUNK = 1024  # messages in a chunk that grows at the tail; insertions let a chunk grow to twice as many
+SPACE_SHIFT = 40  # an order may use up to 2**40 chunk numbers in all its life
 
 BIG_ENDIAN = array("H", [1]).tobytes() == b"\0\1"  # this machine
 ODD = bytes(range(1, 256, 2))
@@ -28,7 +28,7 @@ ODD = bytes(range(1, 256, 2))
 SIZE_MASK = (1 << 32) - 1
 PERSISTENT = 1 << 32
 REDELIVERED = 1 << 33
-BY_PROPERTY = 1 << 34  # its expiry comes from its own `expiration`, not from the queue's message TTL
+BY_PROPERTY = 1 << 34  # the expiry comes from the message's own `expiration`, not from the queue's message TTL
 COUNT_SHIFT = 35
 COUNT_ONE = 1 << COUNT_SHIFT
 COUNT_MAX = (1 << 28) - 1  # a delivery count stops here
@@ -66,7 +66,7 @@ class Chunk:
 
 
 def first_number(returned: bool, space: int) -> int:
-    """Of the chunks of an order."""
+    """The number of the first chunk of an order."""
     return -1 - (space << SPACE_SHIFT) if returned else space << SPACE_SHIFT
 
 
@@ -76,7 +76,7 @@ def space_of(number: int) -> int:
 
 
 class Order:
-    """Messages in an order. `count`, and `expiring`: how many of them have an expiry."""
+    """Messages in an order. `count`: how many; `expiring`: how many of them have an expiry."""
 
     def __init__(self, returned: bool, space: int = 0) -> None:
         self.returned = returned
@@ -88,7 +88,7 @@ class Order:
         self.count = 0
         self.expiring = 0
         self.changed: list[Chunk] = []  # every chunk with `dirty` set
-        self.vanished: list[int] = []  # numbers of stored chunks that are no more
+        self.vanished: list[int] = []  # numbers of stored chunks that are gone
 
     def append(self, message_id: int, info: int, expiry: int) -> None:
         tail = self.tail
@@ -117,7 +117,7 @@ class Order:
         return NONE if expiries is None else expiries[self.start]
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the first message: (id, info, expiry). The order must not be empty."""
+        """Remove the first message. Returns (id, info, expiry). The order must not be empty."""
         head = self.head
         start = self.start
         message_id = head.ids[start]
@@ -140,7 +140,7 @@ class Order:
         if head is not self.tail:
             self._drop_first_chunk()
             return
-        # The only chunk: empty it and go on with it; `stored` and found empty, it vanishes from the store.
+        # This is the only chunk: empty it and go on with it. If it is `stored` and still empty, the store deletes it.
         del head.ids[:]
         del head.infos[:]
         head.expiries = None
@@ -152,13 +152,12 @@ class Order:
         head = self.chunks[0]
         if head.stored:
             self.vanished.append(head.number)
-        head.dirty = False  # still in `changed`, no longer meant
+        head.dirty = False  # still in `changed`, where it is now ignored
         del self.chunks[0]
         self.head = self.chunks[0]
 
     def insert(self, message_id: int, info: int, expiry: int) -> None:
-        """Put a message where its id belongs, in an order that is sorted by id (returned messages of a classic
-        queue)."""
+        """Put a message at the place of its id, in an order that is sorted by id (a classic queue's `returned`)."""
         if self.count == 0 or message_id > self.tail.ids[-1]:
             self.append(message_id, info, expiry)
             return
@@ -167,7 +166,7 @@ class Order:
             self.expiring += 1
         chunks = self.chunks
         low, high = 0, len(chunks) - 1
-        while low < high:  # the first chunk whose last id is larger
+        while low < high:  # finds the first chunk whose last id is larger
             middle = (low + high) // 2
             if chunks[middle].ids[-1] < message_id:
                 low = middle + 1
@@ -176,7 +175,7 @@ class Order:
         chunk = chunks[low]
         ids = chunk.ids
         first, last = (self.start if low == 0 else 0), len(ids)
-        if low == 0 and first > 0 and message_id < ids[first]:  # into the place of one already taken
+        if low == 0 and first > 0 and message_id < ids[first]:  # into the place of a taken message
             self.start = first - 1
             ids[first - 1] = message_id
             chunk.infos[first - 1] = info
@@ -199,7 +198,7 @@ class Order:
             self._split(low)
 
     def _split(self, index: int) -> None:
-        """Cut a chunk that grew too long in two. Numbers must ascend along the run, so all are numbered afresh."""
+        """Cut a chunk that grew too long in two. Numbers must ascend along the run, so all are numbered anew."""
         chunk = self.chunks[index]
         rest = Chunk(0)
         rest.ids, rest.infos = chunk.ids[CHUNK:], chunk.infos[CHUNK:]
@@ -229,7 +228,7 @@ class Order:
             self.changed.append(chunk)
 
     def clear(self) -> list["array[int]"]:
-        """Remove everything; the ids, in order, in arrays."""
+        """Remove all messages. Returns their ids, in order, in arrays."""
         removed = [self.chunks[0].ids[self.start :]] if self.start else [self.chunks[0].ids]
         removed.extend(chunk.ids for chunk in self.chunks[1:])
         for chunk in self.chunks:
@@ -243,8 +242,9 @@ class Order:
         return [ids for ids in removed if len(ids) > 0]
 
     def recount(self) -> int:
-        """Set `count` and `expiring` by what the chunks hold (after loading); the sum of the sizes. A million messages
-        take milliseconds: the numbers are looked at as machine words."""
+        """Set `count` and `expiring` from the chunks, after loading. Returns the sum of the sizes.
+
+        A million messages take milliseconds: the numbers are read as machine words."""
         self.count = self.expiring = total = 0
         start = self.start
         for chunk in self.chunks:
@@ -258,7 +258,7 @@ class Order:
         return total
 
     def has_transient(self) -> bool:
-        """Is any message not PERSISTENT? (The lowest bit of the fifth byte of its info.)"""
+        """Whether any message is not PERSISTENT (the lowest bit of the fifth byte of its info)."""
         start = self.start
         for chunk in self.chunks:
             flags = chunk.infos[start:].tobytes()[(3 if BIG_ENDIAN else 4) :: 8]
@@ -268,7 +268,7 @@ class Order:
         return False
 
     def orders(self) -> "Iterator[Order]":
-        """The orders whose chunks hold the messages: this one."""
+        """Yields the orders whose chunks hold the messages: this one."""
         yield self
 
     def ids(self) -> Iterator[int]:
@@ -276,7 +276,7 @@ class Order:
             yield message_id
 
     def items(self) -> Iterator[tuple[int, int, int]]:
-        """(id, info, expiry) of each message, in order."""
+        """Yields (id, info, expiry) of each message, in order."""
         start = self.start
         for chunk in self.chunks:
             for index in range(start, len(chunk.ids)):

@@ -2,15 +2,15 @@
 
     level 9    returned | arrived       <- the next message is the first one here,
     level 4    returned | arrived       <- or here, when nothing is above
-    level 0                                (no message yet: nothing is kept)
+    level 0                                (never used: no order exists)
 
 - A classic queue with x-max-priority N has the levels 0 to N; N is at least 1 and at most 255. A message without a
-  priority is of level 0, one above N of level N. A level is what a queue without priorities is as a whole: `arrived`,
-  and `returned` sorted by id. Who drops from the head, or looks whether the head has expired, means the next message,
-  of whatever level (S-030, S-050; rabbit_priority_queue.erl find2).
-- A quorum queue of profile rabbitmq-4.3 has the levels 0 to 31, and 4 is that of a message without a priority (S-105).
-  Its levels have only `arrived`: what comes back goes to the queue's own `returned`, which is served first, in the
-  order of return (S-108). The first message of each level expires in time, whatever is above (rabbit_fifo_pq.erl).
+  priority has level 0, a message with a priority above N has level N. A level is like a whole queue without priorities:
+  it has `arrived`, and `returned` sorted by id. A drop from the head, and the look whether the head has expired,
+  concern the next message, at whatever level (S-030, S-050; rabbit_priority_queue.erl find2).
+- A quorum queue of profile rabbitmq-4.3 has the levels 0 to 31; a message without a priority has level 4 (S-105). Its
+  levels have only `arrived`: returned messages go to the queue's own `returned`, which is served first, in the order of
+  return (S-108). The first message of each level expires in time, whatever is above (rabbit_fifo_pq.erl).
 
 A message's level is part of its info, in the lowest of the bits that hold the delivery count elsewhere, so that it is
 known while a consumer has the message. The chunks of a level have numbers of its own (`space` in message_order.py).
@@ -29,13 +29,13 @@ MAX_PRIORITY = 255  # of a classic queue
 
 
 class Prioritized(Order):
-    """An order that is made of orders; no message is in a chunk of its own."""
+    """An order that consists of orders; its own chunk holds no message."""
 
     def __init__(self, highest: int, default: int) -> None:
         super().__init__(False)
         self.highest = highest
         self.default = default
-        self.mask = (1 << highest.bit_length()) - 1  # the bits of an info that are the level
+        self.mask = (1 << highest.bit_length()) - 1  # the bits of an info that hold the level
         self.levels: dict[int, tuple[Order, Order]] = {}  # level -> returned, arrived
         self.used = 0  # bit n: level n has messages
 
@@ -48,7 +48,7 @@ class Prioritized(Order):
         self._added(level, expiry)
 
     def insert(self, message_id: int, info: int, expiry: int) -> None:
-        """Put a message back where it was."""
+        """Put a message back at its original place."""
         level = info >> COUNT_SHIFT & self.mask
         self._level(level)[0].insert(message_id, info, expiry)
         self._added(level, expiry)
@@ -66,12 +66,12 @@ class Prioritized(Order):
             self.expiring += 1
 
     def first_expiry(self) -> int:
-        """Of the next message. There must be one."""
+        """The expiry of the next message. The order must not be empty."""
         returned, arrived = self.levels[self.used.bit_length() - 1]
         return returned.first_expiry() if returned.count > 0 else arrived.first_expiry()
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the next message: (id, info, expiry). There must be one."""
+        """Remove the next message. Returns (id, info, expiry). The order must not be empty."""
         level = self.used.bit_length() - 1
         returned, arrived = self.levels[level]
         taken = returned.take() if returned.count > 0 else arrived.take()
@@ -83,8 +83,9 @@ class Prioritized(Order):
         return taken
 
     def take_expired(self, now_ms: int) -> tuple[int, int, int]:
-        """Remove a message that is the first of its level and whose time is over; there must be one. Of several, from
-        the highest level."""
+        """Remove an expired message that is the first of its level: of several, the one of the highest level.
+
+        There must be one."""
         for level in sorted(self.levels, reverse=True):
             arrived = self.levels[level][1]
             if arrived.count > 0 and NONE != arrived.first_expiry() <= now_ms:
@@ -96,7 +97,7 @@ class Prioritized(Order):
         raise AssertionError("no message has expired")
 
     def counts(self) -> dict[int, int]:
-        """Of the messages of each level that has any, from the highest."""
+        """The number of messages of each level that has any, from the highest level on."""
         levels = sorted(self.levels.items(), reverse=True)
         return {level: sum(order.count for order in orders) for level, orders in levels if self.used >> level & 1}
 
@@ -106,7 +107,7 @@ class Prioritized(Order):
         return removed
 
     def recount(self) -> int:
-        """After loading; the sum of the sizes."""
+        """Set the counts from the chunks, after loading. Returns the sum of the sizes."""
         total = 0
         self.used = self.count = self.expiring = 0
         for level, orders in self.levels.items():
@@ -122,7 +123,7 @@ class Prioritized(Order):
         return any(order.has_transient() for order in self.orders())
 
     def orders(self) -> Iterator[Order]:
-        """Those of all levels that were ever used, in the order of delivery."""
+        """Yields the orders of all levels that were ever used, in the order of delivery."""
         for level in sorted(self.levels, reverse=True):
             yield from self.levels[level]
 
@@ -131,17 +132,17 @@ class Prioritized(Order):
             yield from order.ids()
 
     def items(self) -> Iterator[tuple[int, int, int]]:
-        """(id, info, expiry) of each message, in order."""
+        """Yields (id, info, expiry) of each message, in order."""
         for order in self.orders():
             yield from order.items()
 
     def at(self, space: int, returned: bool) -> Order:
-        """The order whose chunks have these numbers."""
+        """The order whose chunks have numbers of this space."""
         return self._level(space)[0 if returned else 1]
 
 
 def give_priorities(queue: "Queue") -> None:
-    """The queue is new, or being loaded: it has priorities or has none for ever (S-106)."""
+    """Give a new or loading queue its priorities: it has them, or has none, for ever (S-106)."""
     profile = queue.profile
     asked = queue.asks_for("x-max-priority")
     if queue.type == "classic" and isinstance(asked, int) and not isinstance(asked, bool):

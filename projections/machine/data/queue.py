@@ -1,17 +1,17 @@
-"""One queue's state, and how listings see it.
+"""The state of one queue, and its view in listings.
 
-Everything here is changed by `Machine.apply` alone. Sizes count bodies only (S-002).
+Only `Machine.apply` changes it. Sizes count bodies only (S-002).
 
 A ready message is in one of two orders, and `returned` is served first:
 
     returned    messages that came back.  classic: sorted by id, so each is where it was (ids in `returned` are all
                 smaller than those in `arrived`, because messages leave `arrived` from its head only).
                 quorum: in the order of their return (rabbit_fifo's `returns`)
-    arrived     messages in the order of their publishing; of a quorum queue without a delivery limit also those that
-                a consumer gave back, behind the others (S-095)
+    arrived     messages in the order of their publishing; in a quorum queue without a delivery limit also messages
+                that a consumer gave back, behind the others (S-095)
 
-With priorities, `arrived` is made of such orders for each level (priority_order.py). Beside them wait messages whose
-time has not come (`delayed`, delayed_order.py).
+With priorities, `arrived` consists of such orders for each level (priority_order.py). Delayed messages wait beside them
+until they are due (`delayed`, delayed_order.py).
 """
 
 from collections.abc import Iterator
@@ -48,14 +48,16 @@ from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.projections.machine.rules.settings import Settings, effective_definition
 from rewindmq.schemas.events import Argument, ArgumentValue, Policy
 
-NEVER = 1 << 62  # a time that does not come
+NEVER = 1 << 62  # a time that never comes
 NO_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """A message as a listing or Spark shows it. `expires_ms`: absolute, or None. `state`: ready, unacked or
-    delayed. `consumer`: the holder of an unacked message, else 0."""
+    """A message as a listing or Spark shows it.
+
+    `expires_ms`: absolute, or None. `state`: ready, unacked or delayed. `consumer`: the holder of an unacked message,
+    else 0."""
 
     message_id: int
     size: int
@@ -86,7 +88,7 @@ class ConsumerView:
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
-    """A dead letter that waits until it is forwarded; see `DeadLetter`. `size`: of the body."""
+    """A dead letter that waits until it is forwarded; see `DeadLetter`. `size`: the size of its body."""
 
     sequence: int
     message_id: int
@@ -99,7 +101,7 @@ class OutboxEntry:
 
 
 class Outcomes:
-    """How many messages came and went since the queue was made."""
+    """Counters: how many messages came and went since the queue was made."""
 
     def __init__(self) -> None:
         self.published = 0
@@ -114,14 +116,15 @@ class Outcomes:
         self.refused = 0
         self.dead_lettered = 0
         self.duplicates = 0
-        self.forwarded = 0  # when their delay was over, of a queue of type delayed
+        self.forwarded = 0  # messages of a queue of type delayed that were forwarded when their delay was over
 
     @property
     def counters(self) -> dict[str, int]:
-        """At every offset (conservation, B-18):
-        published = ready + unacked + acked + delivered + expired + maxlen + rejected + delivery_limit + purged
-        + transient; where messages wait for their time, + those that do + those gone on (delayed).  `refused` publishes
-        and `duplicates` never were in the queue."""
+        """The counters by name. At every offset (conservation, B-18):
+
+        published = ready + unacked + acked + delivered + expired + maxlen + rejected + delivery_limit + purged +
+        transient. Where messages are delayed: + waiting messages + forwarded ones (delayed). `refused` publishes and
+        `duplicates` never were in the queue."""
         counters = {
             "published": self.published,
             ACKED: self.acked,
@@ -150,15 +153,15 @@ class Queue(Outcomes):
         self.type = type
         self.quorum = type == "quorum"
         self.stream = type == "stream"
-        self.apart = type not in ("classic", "quorum")  # what is published does not become ready as in these two
+        self.apart = type not in ("classic", "quorum")  # its published messages do not become ready as in those two
         self.made_ms = 0  # of a stream: its messages' times count from here
-        self.stays = 1 if self.stream else 0  # so many messages are not dropped by a length limit
+        self.stays = 1 if self.stream else 0  # a length limit keeps at least so many messages
         self.durable = True
         self.exclusive = False
         self.auto_delete = False
         self.owner = 0
-        self.epoch = NO_EPOCH  # of a transient queue that is not exclusive: the node with which it lives and goes
-        self.version = 1  # the machine version under which it was declared: what came later it has nothing of
+        self.epoch = NO_EPOCH  # of a transient queue that is not exclusive: the node whose loss deletes it
+        self.version = 1  # machine version at declaration: later features do not apply to this queue
         self.arguments: tuple[Argument, ...] = ()
         self.semantics = ""
         self.profile: Profile = RABBITMQ_3_13
@@ -173,42 +176,43 @@ class Queue(Outcomes):
 
         self.arrived = Order(False)
         self.returned = Order(True)
-        self.prioritized: Prioritized | None = None  # the same as `arrived`, of a queue with priorities
-        self.every_head = False  # the first message of each level expires in time, not that of the highest alone
-        self.delayed: Timed | None = None  # None: nothing ever waits in this queue
+        self.prioritized: Prioritized | None = None  # the same as `arrived`, in a queue with priorities
+        self.every_head = False  # the first message of each level expires in time, not only that of the highest
+        self.delayed: Timed | None = None  # None: no message ever waits in this queue
         self.messages_delayed = 0
         self.message_bytes_delayed = 0
         self.messages_ready = 0
         self.messages_unacked = 0
         self.message_bytes_ready = 0
         self.message_bytes_unacked = 0
-        self.held_expiries: dict[int, int] = {}  # of unacked messages that have one
+        self.held_expiries: dict[int, int] = {}  # message id -> expiry, of unacked and delayed messages that have one
 
         self.holders: dict[int, Consumer] = {}  # in the order in which they came
         self.levels: list[Level] = []  # highest priority first
         self.attached = 0  # number of consumers
-        self.single_active = False  # one of them gets messages (machine/rules/single_active.py)
-        self.active: Consumer | None = None  # that one
+        self.single_active = False  # only one of them gets messages (machine/rules/single_active.py)
+        self.active: Consumer | None = None  # the single active consumer
 
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
-        self.crash_offset = 0  # messages below it may have been delivered before the broker crashed: nobody knows
+        self.crash_offset = 0  # after a crash nobody knows whether messages below it had been delivered
         self.last_used_ms = 0  # the lease (x-expires) runs from here while there is no consumer
-        self.armed_ms = NEVER  # earliest message deadline that stands in the machine's heap for this queue
+        self.armed_ms = NEVER  # the earliest message deadline in the machine's heap for this queue
         self.lease_armed_ms = NEVER
 
         self.next_sequence = 1
         self.outbox: dict[int, OutboxEntry] = {}  # by sequence, ascending
         self.messages_dlx = 0
         self.message_bytes_dlx = 0
-        # ids of messages that were restored into it, as ranges, by restoration and source queue
+        # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
         self.seen: dict[tuple[str, str, int], int] = {}  # source queue -> highest sequence of its dead letters taken in
 
         self.dirty = False  # something changed since the last take_dirty
 
     def asks_for(self, name: str) -> ArgumentValue:
-        """The value of an argument that the machine knows since version 2; None where it is not given, or the queue was
-        declared before."""
+        """The value of an argument that the machine knows since version 2.
+
+        None where the argument is not given, or the queue was declared under version 1."""
         if self.version >= 2:
             for argument in self.arguments:
                 if argument.name == name:
@@ -260,20 +264,20 @@ class Queue(Outcomes):
         return self.settings.delivery_limit
 
     def effective_definition(self) -> dict[str, object]:
-        """The merged policy definition as rabbitmqctl's effective_policy_definition shows it."""
+        """The merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
         return effective_definition(self.policy, self.operator_policy)
 
     # -- the front of the queue ----------------------------------------------------------------------------------------
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the next message: (id, info, expiry). There must be one."""
+        """Remove the next message. Returns (id, info, expiry). The queue must have a ready message."""
         taken = self.returned.take() if self.returned.count > 0 else self.arrived.take()
         self.messages_ready -= 1
         self.message_bytes_ready -= taken[1] & SIZE_MASK
         return taken
 
     def first_expiry(self) -> int:
-        """When the next message that can expire does; NONE for never."""
+        """The time at which the next message that can expire does; NONE for never."""
         if self.every_head:
             heads = [order.first_expiry() for order in self._heads()]
             return min((expiry for expiry in heads if expiry != NONE), default=NONE)
@@ -286,13 +290,13 @@ class Queue(Outcomes):
         return NONE
 
     def _heads(self) -> Iterator[Order]:
-        """The orders that have messages: `returned`, and those of all levels from the highest."""
+        """Yields the orders that have messages: `returned`, and those of all levels from the highest on."""
         for order in (self.returned, *self.arrived.orders()):
             if order.count > 0:
                 yield order
 
     def take_expired(self, now_ms: int) -> tuple[int, int, int]:
-        """Remove the first message whose time is over: (id, info, expiry). There must be one, by `first_expiry`."""
+        """Remove the first expired message. Returns (id, info, expiry). `first_expiry` must have found one."""
         if self.prioritized is None or not self.every_head:
             return self.take()
         if self.returned.count > 0 and NONE != self.returned.first_expiry() <= now_ms:
@@ -303,7 +307,7 @@ class Queue(Outcomes):
         return taken
 
     def next_deadline_ms(self) -> int:
-        """When a message expires, or its time to wait is over; NONE for never."""
+        """The next time at which a message expires or a delayed message is due; NONE for never."""
         expiry = self.first_expiry()
         if self.delayed is None or self.delayed.count == 0:
             return expiry
@@ -311,14 +315,14 @@ class Queue(Outcomes):
         return due_ms if expiry == NONE else min(expiry, due_ms)
 
     def orders(self) -> Iterator[Order]:
-        """All that hold messages: the ready ones in the order of delivery, then those that wait for their time."""
+        """Yields all orders: those of ready messages in the order of delivery, then that of delayed messages."""
         yield self.returned
         yield from self.arrived.orders()
         if self.delayed is not None:
             yield self.delayed
 
     def order_at(self, number: int) -> Order:
-        """The order to which the chunk of this number belongs."""
+        """The order to which a chunk of this number belongs."""
         returned, space = number < 0, space_of(number)
         if space == DELAYED_SPACE and self.delayed is not None:
             return self.delayed
@@ -327,7 +331,7 @@ class Queue(Outcomes):
         return self.returned if returned else self.arrived
 
     def counts(self, info: int) -> tuple[int, int]:
-        """Of a message: its delivery count, and how often it was acquired where that is counted besides."""
+        """A message's delivery count, and its acquired count where the profile counts it besides (else 0)."""
         if self.quorum:
             return counts_of(info) if self.profile.failures_count else (info >> COUNT_SHIFT, 0)
         return 0, 0
@@ -335,12 +339,12 @@ class Queue(Outcomes):
     # -- views ---------------------------------------------------------------------------------------------------------
 
     def ready_ids(self) -> Iterator[int]:
-        """Message ids in delivery order; cheap to take a few from the front."""
+        """Yields message ids in delivery order; a few from the front are cheap."""
         yield from self.returned.ids()
         yield from self.arrived.ids()
 
     def messages(self) -> Iterator[MessageView]:
-        """Ready in delivery order, then those that wait in the order of their time, then unacked by id."""
+        """Yields ready messages in delivery order, then delayed ones in the order of their time, then unacked by id."""
         position = 0
         for order in (self.returned, self.arrived):
             for message_id, info, expiry in order.items():
@@ -386,7 +390,7 @@ class Queue(Outcomes):
         ]  # fmt: skip
 
     def _activity_status(self, consumer: Consumer) -> str:
-        """As RabbitMQ's listings name it."""
+        """The consumer's activity status in the words of RabbitMQ's listings."""
         if not self.single_active:
             return "up"
         return "single_active" if consumer is self.active else "waiting"

@@ -1,8 +1,8 @@
-"""Messages that are brought back: a `Published` whose origin names a restoration.
+"""Restored messages: a `Published` whose origin names a restoration.
 
-They enter the queue like any other publish (limits and TTL hold), as what they were: with their delivery count and
-flag, and the time that they had left (`expiration_ms`). A restoration may be asked for again, after a crash or by
-mistake: each message comes in once under its name. The queue remembers their ids as ranges, as most come in long runs.
+A restored message enters the queue like any other publish (limits and TTL hold), with its former delivery count and
+redelivered flag, and the time that it had left (`expiration_ms`). A restoration may be repeated, after a crash or by
+mistake: each message comes in once under its name. The queue remembers the ids as ranges, as most come in long runs.
 """
 
 from bisect import bisect_right
@@ -14,7 +14,7 @@ from rewindmq.schemas.events import Origin
 
 
 def is_restored(queue: Queue, origin: Origin) -> bool:
-    """The message has come in under this name already."""
+    """Whether the message has already come in under this name."""
     ranges = queue.restored.get(_source(origin), [])
     at = bisect_right(ranges, origin.message_id, key=_first)
     return at > 0 and ranges[at - 1][1] >= origin.message_id
@@ -34,7 +34,7 @@ def note_restored(queue: Queue, origin: Origin) -> None:
 
 
 def as_it_was(queue: Queue, info: int, origin: Origin) -> int:
-    """`info` (message_order.py) of the message, with what it had been through."""
+    """The message's `info` (message_order.py) with its former delivery count and redelivered flag."""
     if origin.redelivered:
         info |= REDELIVERED
     if queue.quorum:  # classic queues count no deliveries

@@ -1,11 +1,11 @@
-"""How often a message of a quorum queue came back, in the highest bits of its info.
+"""Counts how often a message of a quorum queue came back, in the highest bits of its info.
 
     profile rabbitmq-3.13    delivery count (28 bits)
     profile rabbitmq-4.3     priority (5 bits) | delivery count (12 bits) | acquired count (11 bits)
 
-In 4.3 the delivery count is that of failures; the acquired count is raised by every return. A count that has come to
-its largest number stays there. So a delivery limit of more than 4,094 is one of 4,094: a message that goes on failing
-dies, whatever the limit.
+In 4.3 the delivery count counts failures; every return raises the acquired count. A count that has reached its largest
+number stays there. So a delivery limit of more than 4,094 works as one of 4,094: a message that goes on failing dies,
+whatever the limit.
 """
 
 from rewindmq.projections.machine.data.message_order import COUNT_MAX, COUNT_ONE, COUNT_SHIFT
@@ -19,24 +19,26 @@ ACQUIRED_MAX = (1 << 63 - ACQUIRED_SHIFT) - 1
 
 
 def counts_of(info: int) -> tuple[int, int]:
-    """Profile 4.3: delivery count and acquired count."""
+    """Delivery count and acquired count, in profile 4.3."""
     return info >> DELIVERY_SHIFT & DELIVERIES_MAX, info >> ACQUIRED_SHIFT
 
 
 def returned(info: int) -> int:
-    """Profile 3.13: the message came back once more."""
+    """The info of a message that came back once more, in profile 3.13."""
     return info + COUNT_ONE if info >> COUNT_SHIFT < COUNT_MAX else info
 
 
 def delivered_before(info: int, count: int, failures: bool) -> int:
-    """A new message, as if it had been delivered `count` times without success. `failures`: profile 4.3."""
+    """The info of a new message as if it had been delivered `count` times without success.
+
+    `failures`: profile 4.3."""
     if failures:
         return info | min(count, DELIVERIES_MAX) << DELIVERY_SHIFT
     return info | min(count, COUNT_MAX) << COUNT_SHIFT
 
 
 def returned_or_failed(info: int, failed: bool) -> int:
-    """Profile 4.3: the same."""
+    """The info of a message that came back once more, in profile 4.3."""
     deliveries, acquired = counts_of(info)
     if acquired < ACQUIRED_MAX:
         info += 1 << ACQUIRED_SHIFT

@@ -1,15 +1,15 @@
 """Streams: queues whose messages stay.
 
-    published   to the end of `arrived`; nobody takes it out
+    published   to the end of `arrived`; no consumer takes a message out
     retention   cuts the head: by max-age (reason expired), by max-length-bytes (reason maxlen)
     consumers   are attached and counted, and get nothing from the fold (engine/rewind/stream_consumers.py)
 
-A message's number in its stream is dense: it counts from 0 what was published, and is what x-stream-offset means. The
-first message still there has number `published - messages_ready`, so the numbers need no memory.
+A message's number in its stream is dense: published messages are counted from 0. It is the number that x-stream-offset
+means. The first message still there has number `published - messages_ready`, so the numbers need no memory.
 
-When a message was published is kept in whole seconds since the stream was made, in those bits of its `info` that hold
-flags and the delivery count of other queues' messages (30 bits: 34 years). So max-age cuts up to a second late, never
-early, and a message of a stream costs 16 bytes as any other. The newest message is never cut by max-length-bytes.
+The time of a publish is kept in whole seconds since the stream was made, in the bits of `info` that hold flags and the
+delivery count of other queues' messages (30 bits: 34 years). So max-age cuts up to a second late, never early, and a
+message of a stream costs 16 bytes as any other. max-length-bytes never cuts the newest message.
 """
 
 from typing import TYPE_CHECKING
@@ -30,26 +30,32 @@ def info_of(queue: "Queue", size: int, now_ms: int) -> int:
 
 
 def cut_at_ms(queue: "Queue", info: int) -> int:
-    """When max-age cuts a message; NONE without one. (The second in which it was published has to be over.)"""
+    """The time at which max-age cuts a message; NONE without max-age.
+
+    (The second in which it was published has to be over.)"""
     age = queue.settings.max_age_ms
     return NONE if age is None else queue.made_ms + ((info >> SECONDS_SHIFT) + 1) * 1000 + age
 
 
 def first_number(queue: "Queue") -> int:
-    """Of the first message that is still there; of the next one to come, when there is none."""
+    """The number of the first message that is still there; if there is none, of the next one to come."""
     return queue.published - queue.messages_ready
 
 
 def id_of(queue: "Queue", number: int) -> int:
-    """The message with this number; it must be there. Nothing is ever put between others, so all chunks but the last
-    are full (and CHUNK can't change unless stored states are folded anew)."""
+    """The id of the message with this number; the message must be there.
+
+    No message is ever put between others, so all chunks but the last are full (and CHUNK can't change unless stored
+    states are folded anew)."""
     order = queue.arrived
     chunk, index = divmod(order.start + number - first_number(queue), ready.CHUNK)
     return order.chunks[chunk].ids[index]
 
 
 def number_from(queue: "Queue", time_ms: int) -> int:
-    """Of the first message that may have been published at `time_ms` or later: to the second, rather one too many."""
+    """The number of the first message that may have been published at `time_ms` or later.
+
+    Exact to the second, and rather one message too many."""
     seconds = (time_ms - queue.made_ms) // 1000
     order = queue.arrived
     low, high = 0, order.count

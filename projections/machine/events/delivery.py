@@ -1,21 +1,22 @@
-"""Deliveries: who gets the next ready message.
+"""Deliveries: which consumer gets the next ready message.
 
     service, one round robin a priority:   [ first ... last ]          highest priority first (S-096)
       the first gets a message    -> to the end; of a quorum queue only if it still has room
-      the first has no room       -> out of it (classic: only now is it found out)
+      the first has no room       -> out of it (a classic queue finds this out only now)
       room again (ack, credit)    -> to the end, if it is out                             (S-092, S-093)
       its channel's limit reached -> out of it, into the limiter's `blocked`, in that order
       the channel has room again  -> the first of `blocked` is served, and waits at its end when the limit is reached
                                      again, so that no queue of the channel starves (since machine version 3)
 
-So a consumer of a classic queue that was full and has room again before its turn came keeps its turn; one of a quorum
-queue goes to the end. The first is how rabbit_queue_consumers.erl does it, the second rabbit_fifo's service queue;
+So a full consumer of a classic queue that has room again before its turn comes keeps its turn; a consumer of a quorum
+queue goes to the end. The first is the way of rabbit_queue_consumers.erl, the second of rabbit_fifo's service queue;
 random histories were compared with 3.10.8, delivery by delivery. After every event each queue has either no ready
 message or no consumer that could take one.
 
-A channel's limit (basic.qos global) binds all its consumers, also those attached before it was set, also those with
-no_ack, though what they get is not counted; only quorum queues know none (rabbit_limiter.erl can_send;
-rabbit_channel.erl basic.qos activates it at the classic queues alone). A consumer's own prefetch holds beside it.
+A channel's limit (basic.qos global) binds all its consumers. It binds those that were attached before it was set, and
+those with no_ack, though their deliveries are not counted. Only quorum queues have no such limit (rabbit_limiter.erl
+can_send; rabbit_channel.erl basic.qos activates it at the classic queues alone). A consumer's own prefetch holds beside
+it.
 """
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
@@ -28,11 +29,11 @@ from rewindmq.projections.machine.rules.single_active import enter, give_way, le
 from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
 from rewindmq.schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 
-FAIR_SINCE_VERSION = 3  # the machine version from which on consumers under a channel's limit are served in turn
+FAIR_SINCE_VERSION = 3  # consumers under a channel's limit are served in turn from this machine version on
 
 
 def next_consumer(queue: Queue) -> Consumer | None:
-    """Take the consumer that is to be served next out of the round robin; None when nobody has room."""
+    """Take the next consumer out of the round robin; None when no consumer has room."""
     for level in queue.levels:
         service = level.service
         while service:
@@ -49,7 +50,7 @@ def next_consumer(queue: Queue) -> Consumer | None:
 
 
 def hand_over(queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]) -> None:
-    """Deliver a message (already out of the ready order) to a consumer that `next_consumer` gave."""
+    """Deliver a message (already out of the ready order) to a consumer that `next_consumer` returned."""
     if message_id < queue.crash_offset:
         info |= REDELIVERED
     count, acquired = info >> COUNT_SHIFT, 0
@@ -81,7 +82,7 @@ def hold(queue: Queue, holder: Consumer, message_id: int, info: int, expiry: int
 
 
 def serve(consumer: Consumer) -> None:
-    """The consumer has room: to the end of its round robin."""
+    """Put a consumer that has room at the end of its round robin."""
     level = consumer.level
     assert level is not None
     level.service.append(consumer)
@@ -89,7 +90,7 @@ def serve(consumer: Consumer) -> None:
 
 
 def serve_again(consumer: Consumer) -> None:
-    """The consumer may have room again."""
+    """Put the consumer back into its round robin if it has room again."""
     if (
         consumer.attached and not consumer.serviced and not consumer.blocked and consumer.has_room()
         and not consumer.waiting
@@ -98,7 +99,7 @@ def serve_again(consumer: Consumer) -> None:
 
 
 def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Hand ready messages out while somebody can take them; the dead among them are removed first."""
+    """Hand ready messages out while a consumer can take them; expired messages are removed first."""
     expiring = queue.arrived.expiring > 0 or queue.returned.expiring > 0
     if expiring:
         expire_heads(state, queue, effects)
@@ -113,10 +114,10 @@ def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def run(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Messages came back, or settings changed: bring the queue to rest, in its type's order.
+    """Bring the queue to rest after messages came back or settings changed, in the order of its type.
 
     A classic queue drops from the head before it delivers (rabbit_amqqueue_process.erl requeue_and_run), a quorum queue
-    after (rabbit_fifo.erl checkout)."""
+    after it delivered (rabbit_fifo.erl checkout)."""
     if queue.quorum:
         deliver(state, queue, effects)
         enforce(state, queue, effects)
@@ -126,7 +127,7 @@ def run(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """A consumer has room: deliver; a queue that got shorter may take publishes again."""
+    """Deliver to a consumer that has room; a queue that got shorter may take publishes again."""
     if queue.messages_ready > 0:
         deliver(state, queue, effects)
         if queue.blocked:
@@ -134,7 +135,7 @@ def run_after_taking(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
-    """Deliveries under a shared limit were settled: consumers that wait for it go on, in other queues too."""
+    """Let consumers that wait for a shared limit go on, in other queues too: deliveries under it were settled."""
     if state.machine_version < FAIR_SINCE_VERSION:
         if limiter.blocked and limiter.outstanding < limiter.limit:
             resume_all(state, limiter, effects)
@@ -144,12 +145,13 @@ def unblock(state: State, limiter: Limiter, effects: list[Effect]) -> None:
         consumer.blocked = False
         serve_again(consumer)
         state.touch(consumer.queue)
-        run_after_taking(state, consumer.queue, effects)  # at the limit it stands at the end of `blocked`
+        run_after_taking(state, consumer.queue, effects)  # at the limit the consumer stands at the end of `blocked`
 
 
 def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
-    """All consumers that wait for the limiter ask again, at once. Where one delivery uses up the limit, the first of
-    them gets each one (a machine version before 3)."""
+    """Let all consumers that wait for the limiter ask again, at once.
+
+    Where one delivery uses up the limit, the first consumer gets each one (machine versions before 3)."""
     waiting = limiter.blocked
     limiter.blocked = []
     queues: list[Queue] = []
@@ -214,12 +216,12 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
 
 
 def is_in_exclusive_use(queue: Queue) -> bool:
-    """An exclusive consumer is alone, or it would not have been attached."""
+    """Whether an exclusive consumer is attached. It is then alone, or it would not have been attached."""
     return queue.attached == 1 and any(holder.exclusive and holder.attached for holder in queue.holders.values())
 
 
 def limiter_of(state: State, session: int, channel: int) -> Limiter:
-    """The channel's; a new one lasts as long as it has members."""
+    """The channel's limiter; a new one lasts as long as it has members."""
     key = (session, channel)
     limiter = state.limiters.get(key)
     if limiter is None:
@@ -229,7 +231,7 @@ def limiter_of(state: State, session: int, channel: int) -> Limiter:
 
 
 def join_limiter(limiter: Limiter, consumer: Consumer) -> None:
-    """What the consumer holds already counts."""
+    """Put a consumer under the limit; the messages that it holds already count."""
     limiter.members += 1
     limiter.outstanding += len(consumer.held)
     consumer.limiter = limiter
@@ -238,7 +240,7 @@ def join_limiter(limiter: Limiter, consumer: Consumer) -> None:
 def on_global_prefetch(
     state: State, offset: int, actor: Actor, event: GlobalPrefetchSet, effects: list[Effect]
 ) -> None:
-    """Of nobody attached it changes nothing: who attaches later says the limit anew."""
+    """Set a channel's limit. Without attached consumers it changes nothing: a later consumer brings the limit along."""
     if event.prefetch < 0:
         quarantine(state, event, f"a negative prefetch of channel {event.channel}", effects)
         return
@@ -287,7 +289,7 @@ def join_level(queue: Queue, consumer: Consumer) -> None:
 
 
 def stand_back(consumer: Consumer) -> None:
-    """The consumer stands in no line any more."""
+    """Take the consumer out of the round robin and out of the limiter's line."""
     if consumer.serviced:
         assert consumer.level is not None
         consumer.level.service.remove(consumer)
@@ -299,7 +301,7 @@ def stand_back(consumer: Consumer) -> None:
 
 
 def change_over(queue: Queue) -> None:
-    """The single active consumer may have to give way."""
+    """Let the single active consumer give way, if it has to."""
     active = queue.active
     successor = give_way(queue)
     if active is not None and active.waiting:
@@ -309,7 +311,7 @@ def change_over(queue: Queue) -> None:
 
 
 def leave_level(queue: Queue, consumer: Consumer) -> None:
-    """The consumer gets nothing any more."""
+    """Detach a consumer: it gets no more messages."""
     level = consumer.level
     assert level is not None
     stand_back(consumer)

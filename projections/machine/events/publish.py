@@ -1,6 +1,6 @@
-"""A publish reaches its queues.
+"""Publishes: how a message reaches the queues of its route.
 
-from a service that writes to the log itself, and no AMQP message       -> quarantined
+written to the log by another service, and not a valid AMQP message     -> quarantined
 refused?  (classic: would go over a reject limit; quorum: blocked)      -> Refuse (and a dead letter, S-012)
 seen?     (a dead letter forwarded, or a message restored, once more)   -> Duplicate
 nothing ready and a consumer with room                                  -> straight to it, past the ready order
@@ -18,8 +18,8 @@ from rewindmq.projections.machine.rules.expiry import decided_by_property, expir
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from rewindmq.schemas.amqp.properties import problem
 from rewindmq.schemas.events import Actor, Published, Route
-from rewindmq.schemas.properties import flaw
 
 
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
@@ -28,8 +28,8 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
         quarantine(state, event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
         return
-    if actor.session == 0 and event.origin is None:  # by no session, so no door has looked at it
-        wrong = flaw(event.properties)
+    if actor.session == 0 and event.origin is None:  # not from a session, so no broker has checked it
+        wrong = problem(event.properties)
         if wrong:
             quarantine(state, event, wrong, effects)
             return
@@ -43,7 +43,7 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
 
 
 def _resolve(state: State, event: Published, effects: list[Effect]) -> list[Queue]:
-    """The queues of a route; remembered only when it names none twice and all exist."""
+    """The queues of a route. The list is remembered only when all queues exist and none is named twice."""
     route: Route = event.route
     queues: list[Queue] = []
     sound = True

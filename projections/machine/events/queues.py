@@ -1,4 +1,6 @@
-"""Queues come, change and go; and with sessions and nodes their consumers, what these held, and their own queues."""
+"""Queues come, change and go. When sessions and nodes end, their consumers go, and the queues that they own.
+
+The messages that such consumers held return to their queues."""
 
 from array import array
 from collections.abc import Sequence
@@ -90,7 +92,7 @@ def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, e
 
 
 def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewed, effects: list[Effect]) -> None:
-    """A queue that exists was declared again (S-053). One that went in the same moment does not come back by it."""
+    """Renew the lease of a queue that was declared again (S-053). A queue deleted just before does not come back."""
     if state.machine_version < 2:
         quarantine(state, event, f"machine version {state.machine_version} does not know it", effects)
         return
@@ -103,10 +105,11 @@ def on_lease_renewed(state: State, offset: int, actor: Actor, event: LeaseRenewe
 
 
 def on_policy(state: State, offset: int, actor: Actor, event: PolicyApplied, effects: list[Effect]) -> None:
-    """Another policy holds, from now on and for what is queued (S-028). The lease begins anew, as in RabbitMQ.
+    """Apply another policy, from now on and to queued messages (S-028). The lease begins anew, as in RabbitMQ.
 
-    A classic queue that drops from its head does so to new limits even when the same change makes it refuse publishes
-    from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on 3.10.8)."""
+    A classic queue that drops from its head does so to the new limits even when the same change makes it refuse
+    publishes from now on: RabbitMQ sets the limits first, then the strategy (process_args_policy; measured on
+    3.10.8)."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -175,7 +178,7 @@ def on_deleted(state: State, offset: int, actor: Actor, event: QueueDeleted, eff
 
 
 def delete(state: State, queue: Queue, reason: str, effects: list[Effect]) -> None:
-    """The queue goes, with all that is in it; nothing of it is dead-lettered (S-060). Its outbox is still forwarded."""
+    """Delete a queue with its messages; none is dead-lettered (S-060). Its outbox is still forwarded."""
     messages = queue.messages_ready
     _forget_ready(queue, DELETED, effects)
     freed: dict[Limiter, None] = {}
@@ -230,7 +233,9 @@ def on_cancelled(state: State, offset: int, actor: Actor, event: ConsumerCancell
 
 
 def _lost_consumers(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Consumers left: that may end the queue (auto-delete, S-070; one that never had a consumer stays, S-088)."""
+    """Delete an auto-delete queue whose last consumer left (S-070); else its lease begins.
+
+    A queue that never had a consumer stays (S-088)."""
     if queue.attached > 0:
         return
     if queue.auto_delete:
@@ -255,9 +260,10 @@ def _delete_owned(state: State, session: int, effects: list[Effect]) -> None:
 
 
 def on_node_lost(state: State, offset: int, actor: Actor, event: NodeLost, effects: list[Effect]) -> None:
-    """All sessions of the epoch end, as if they were one: what one of them held is not offered to the next. With the
-    node go the transient queues that were declared through it, as from a RabbitMQ cluster. A second time, when two
-    nodes have noticed, it changes nothing."""
+    """End all sessions of the epoch, as if they were one: messages of one session are not offered to the next.
+
+    The transient queues that were declared through the node go with it, as in a RabbitMQ cluster. A second NodeLost of
+    the epoch, when two nodes have noticed, changes nothing."""
     if event.epoch < 0:
         quarantine(state, event, f"there is no epoch {event.epoch}", effects)
         return
@@ -270,12 +276,12 @@ def on_node_lost(state: State, offset: int, actor: Actor, event: NodeLost, effec
     for session in sessions:
         _delete_owned(state, session, effects)
     for queue in transient:
-        if not queue.gone:  # as auto-delete
+        if not queue.gone:  # its auto-delete may have deleted it
             delete(state, queue, "transient", effects)
 
 
 def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects: list[Effect]) -> None:
-    """These holders are gone; what they hold returns. Queue by queue, in the order of the queues' ids."""
+    """Remove these holders; the messages that they hold return. Queue by queue, in the order of the queues' ids."""
     by_queue: dict[int, list[Consumer]] = {}
     for holder in holders:
         by_queue.setdefault(holder.queue.queue_id, []).append(holder)
@@ -304,8 +310,9 @@ def _detach_all(state: State, holders: Sequence[Consumer], reason: str, effects:
 
 
 def on_broker_started(state: State, offset: int, actor: Actor, event: BrokerStarted, effects: list[Effect]) -> None:
-    """Every session before is gone; so are transient and exclusive queues, and transient messages of classic queues
-    (S-074, S-075). Leases begin anew (S-056). After a crash, any message may have been delivered by a ConsumerAttached
+    """End every earlier session, transient and exclusive queues, and transient messages of classic queues.
+
+    (S-074, S-075.) Leases begin anew (S-056). After a crash, any message may have been delivered by a ConsumerAttached
     or a Credited that was not durable yet."""
     for queue in [q for q in state.by_id.values() if not q.gone]:
         _detach_everybody(state, queue, effects)
@@ -358,7 +365,7 @@ def _lose_transient(queue: Queue, effects: list[Effect]) -> None:
 
 
 def messages_due(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """A message at the head may have expired, or the time of one that waits may have come."""
+    """Expire the messages at the head that are due, and release the delayed messages that are due."""
     release_due(state, queue, effects)
     expire_heads(state, queue, effects)
     if queue.delayed is not None:
@@ -368,7 +375,7 @@ def messages_due(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def lease_due(state: State, queue: Queue, ends_ms: int, effects: list[Effect]) -> None:
-    """The queue's lease may have ended (x-expires)."""
+    """Delete the queue if its lease has ended (x-expires)."""
     if ends_ms <= state.clock_ms:
         delete(state, queue, "expired", effects)
     else:

@@ -1,16 +1,17 @@
-"""What consumers do with what they hold: ack, nack, reject; and what becomes of it when they are gone.
+"""Settlement: ack, nack and reject, and the return of messages whose holder is gone.
 
-Where a message goes that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/machine):
+The place of a message that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/machine):
     classic                                      to its original place (in its level, if it has priorities)
     quorum, holder gone                          to the end of `returned`, which is served first
     quorum, given back, with a delivery limit    the same
     quorum, given back, without one              behind all ready messages (rabbit_fifo.erl handle_aux turns the return
                                                  into a `requeue`, which appends)
-Several at once are taken in the order of their delivery. (RabbitMQ treats each basic.get as a consumer of its own, so
-what a closed channel held by get returns to a quorum queue in the textual order of their tags; not copied.)
-Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies. Of
-profile rabbitmq-4.3 failures alone raise it (machine/rules/profile.py), nothing goes behind the others, whatever the
-limit (measured on 4.3.6), and with delayed retry what returns waits first (machine/data/delayed_order.py).
+Several messages at once come back in the order of their delivery. (RabbitMQ treats each basic.get as a consumer of its
+own. So when a channel with messages held by get closes, they return to a quorum queue in the textual order of their
+tags; not copied.)
+Every return of a quorum message raises its delivery count (3.13: return_one, requeue); above the limit it dies. In
+profile rabbitmq-4.3 only failures raise it (machine/rules/profile.py), no message goes behind the others, whatever the
+limit (measured on 4.3.6), and with delayed retry a returned message waits first (machine/data/delayed_order.py).
 """
 
 from collections.abc import Sequence
@@ -92,7 +93,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
 def _those_held(
     state: State, holder: Consumer, event: Acked | Nacked, first: int, last: int, effects: list[Effect]
 ) -> list[int]:
-    """The ids of first..last that the holder has, ascending; the others are quarantined."""
+    """The ids of first..last that the holder holds, ascending. The event is quarantined for the missing ids."""
     held = holder.held
     if last - first < len(held):
         ids = [message_id for message_id in range(first, last + 1) if message_id in held]
@@ -105,7 +106,7 @@ def _those_held(
 
 
 def _in_order(holder: Consumer, ids: list[int]) -> list[int]:
-    """Without repetitions, in the order in which they were delivered: so they return, and so they are dead-lettered."""
+    """The ids without repetitions, in the order of their delivery: they return and are dead-lettered in this order."""
     if len(ids) == 1:
         return ids
     wanted = dict.fromkeys(ids)
@@ -117,7 +118,7 @@ def _some(ids: list[int]) -> str:
 
 
 def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
-    """Take a held message from its holder: (info, expiry)."""
+    """Take a held message from its holder. Returns (info, expiry)."""
     info = holder.held.pop(message_id)
     queue.messages_unacked -= 1
     queue.message_bytes_unacked -= info & SIZE_MASK
@@ -128,7 +129,7 @@ def _unhold(queue: Queue, holder: Consumer, message_id: int) -> tuple[int, int]:
 
 
 def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]) -> None:
-    """The holder got rid of messages: it has room again, or is no more."""
+    """Let a holder that settled messages take new ones; remove it if it is detached and holds nothing."""
     limiter = holder.limiter
     if holder is queue.active:
         change_over(queue)
@@ -143,7 +144,7 @@ def _settled(state: State, queue: Queue, holder: Consumer, effects: list[Effect]
 
 
 def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect]) -> None:
-    """Of a classic queue with priorities the highest dies first (rabbit_priority_queue.erl ackfold)."""
+    """Reject messages. In a classic queue the highest priority dies first (rabbit_priority_queue.erl ackfold)."""
     if queue.prioritized is not None and not queue.quorum:
         ids = sorted(ids, key=lambda message_id: holder.held[message_id] >> COUNT_SHIFT, reverse=True)
     effects.append(Forget(queue, ids, REJECTED, holder.consumer, ""))
@@ -156,7 +157,9 @@ def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect
 def give_back(
     state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
 ) -> None:
-    """The holder's messages become ready again. `asked`: by nack, reject or recover; else the holder is gone."""
+    """Make the holder's messages ready again.
+
+    `asked`: they return by nack, reject or recover; else the holder is gone."""
     if queue.quorum:
         _give_back_quorum(state, queue, holder, ids, asked, reason, effects)
         return

@@ -1,8 +1,8 @@
 """Dead letters: a message that died in a queue with a dead-letter exchange goes to the queue's outbox.
 
-The outbox numbers them (`sequence`, from 1), so that a target can tell a forward that it has already taken in, and
-keeps them until `DeadLettersForwarded`. RabbitMQ forgets an at-most-once dead letter as soon as it is published; ours
-stay until they are durable in the target, whatever the strategy (B-07). The strategy still decides two things:
+The outbox numbers dead letters (`sequence`, from 1), so that a target recognises a forward that it has already taken
+in. It keeps them until `DeadLettersForwarded`. RabbitMQ forgets an at-most-once dead letter as soon as it is published;
+ours stay until they are durable in the target, whatever the strategy (B-07). The strategy still decides two things:
 at-least-once letters count towards the queue's limits (S-150), and are given up when the queue goes back to
 at-most-once (S-153).
 """
@@ -16,7 +16,7 @@ from rewindmq.schemas.events import Origin
 
 
 def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, effects: list[Effect]) -> None:
-    """The message is dead: into the outbox, if the queue has a dead-letter exchange."""
+    """Put a message that died into the outbox, if the queue has a dead-letter exchange."""
     settings = queue.settings
     exchange, routing_key, held = (
         settings.dead_letter_exchange, settings.dead_letter_routing_key, settings.at_least_once,
@@ -30,7 +30,7 @@ def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, e
 
 
 def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
-    """The delay is over: into the outbox of the delayed exchange's queue, for the exchange to route it."""
+    """Put a message whose delay is over into the outbox of the delayed exchange's queue: the exchange routes it."""
     _put_out(queue, message_id, size, DELAYED, exchange_of(queue.name), None, False, False, effects)
 
 
@@ -46,7 +46,7 @@ def _put_out(
 
 
 def release_forwarded(state: State, queue: Queue, sequence: int, effects: list[Effect]) -> None:
-    """Every dead letter up to `sequence` has arrived (or has nowhere to go)."""
+    """Release every dead letter up to `sequence`: it has arrived, or has nowhere to go."""
     released: list[OutboxEntry] = []
     for entry in queue.outbox.values():
         if entry.sequence > sequence:
@@ -56,7 +56,7 @@ def release_forwarded(state: State, queue: Queue, sequence: int, effects: list[E
 
 
 def give_up_held(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """The queue is no longer at-least-once: what it held for that is deleted (S-153)."""
+    """Delete the letters that the queue held for at-least-once: it is no longer at-least-once (S-153)."""
     _release(state, queue, [entry for entry in queue.outbox.values() if entry.at_least_once], effects)
 
 
@@ -74,7 +74,9 @@ def _release(state: State, queue: Queue, entries: list[OutboxEntry], effects: li
 
 
 def is_repeated(queue: Queue, origin: Origin) -> bool:
-    """The target has already taken this dead letter in. Forwards of one source come in the order of their sequence."""
+    """Whether the target has already taken this dead letter in.
+
+    Forwards of one source come in the order of their sequence."""
     if origin.restore:
         return is_restored(queue, origin)
     return queue.seen.get((origin.vhost, origin.queue, origin.queue_id), 0) >= origin.sequence

@@ -1,13 +1,13 @@
 """Time: messages that expire at the head of their queue or wait until they are due, and queues that expire unused.
 
-- A message's expiry is fixed when it is published: now + the smaller of the queue's TTL and its own (S-042, S-051). It
-  keeps it when it is requeued.
-- Only the head is looked at (S-044 to S-047). A head is expired when its time has come, before anything is delivered,
-  so a dead message is never delivered (S-033).
+- A message's expiry is fixed when it is published: now + the smaller of the queue's TTL and its own (S-042, S-051). A
+  requeued message keeps its expiry.
+- Only the head is looked at (S-044 to S-047). An expired head is removed before any message is delivered, so a dead
+  message is never delivered (S-033).
 - A classic message with TTL 0 is dead unless a consumer takes it at once (S-039); a quorum queue lets it live for the
   rest of the millisecond (rabbit_fifo.erl update_expiry_header, v3.13.7).
-- A queue's lease runs from its last use while it has no consumer (S-053); of a quorum queue, while nobody even holds a
-  message of it (rabbit_fifo.erl is_expired counts such holders).
+- A queue's lease runs from its last use while it has no consumer (S-053). The lease of a quorum queue runs only while,
+  besides, no holder has a message of it (rabbit_fifo.erl is_expired counts such holders).
 """
 
 from array import array
@@ -20,7 +20,7 @@ from rewindmq.projections.machine.state import LEASE, State
 
 
 def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
-    """When a message published now dies; NONE for never."""
+    """The time at which a message published now dies; NONE for never."""
     ttl = queue.settings.message_ttl_ms
     if ttl is None or (expiration_ms is not None and expiration_ms < ttl):
         ttl = expiration_ms
@@ -37,7 +37,7 @@ def decided_by_property(queue: Queue, expiration_ms: int | None) -> bool:
 
 
 def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Remove the messages at the head whose time has come, and see that the next one is looked at in time."""
+    """Remove the expired messages at the head, and arm the deadline of the next one."""
     now_ms = state.clock_ms
     if queue.stream:
         _cut_old(state, queue, now_ms, effects)
@@ -55,7 +55,7 @@ def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> None:
-    """Retention of a stream by age: whatever is too old, at once."""
+    """Remove all messages of a stream that are too old, at once."""
     old: array[int] = array("q")
     while NONE != queue.first_expiry() <= now_ms:
         old.append(queue.take()[0])
@@ -67,7 +67,7 @@ def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> 
 
 
 def wait(state: State, queue: Queue, message_id: int, info: int, due_ms: int) -> None:
-    """Keep a message until its time has come; `release_due` looks whether it has."""
+    """Keep a message until it is due; `release_due` releases it."""
     assert queue.delayed is not None
     queue.delayed.append(message_id, info, due_ms)
     queue.messages_delayed += 1
@@ -76,7 +76,7 @@ def wait(state: State, queue: Queue, message_id: int, info: int, due_ms: int) ->
 
 
 def release_due(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """The messages whose time has come are ready again; those of a delayed exchange leave for the outbox."""
+    """Make the delayed messages that are due ready again; those of a delayed exchange leave for the outbox."""
     delayed = queue.delayed
     if delayed is None:
         return
@@ -111,7 +111,7 @@ def is_unused(queue: Queue) -> bool:
 
 
 def lease_ends_ms(queue: Queue) -> int:
-    """When the queue expires if it stays unused; NEVER without x-expires or while it is used."""
+    """The time at which the queue expires if it stays unused; NEVER without x-expires or while it is used."""
     expires_ms = queue.settings.expires_ms
     if expires_ms is None or not is_unused(queue):
         return NEVER
@@ -119,7 +119,7 @@ def lease_ends_ms(queue: Queue) -> int:
 
 
 def renew_lease(state: State, queue: Queue) -> None:
-    """The queue was used just now."""
+    """Note that the queue was used just now."""
     queue.last_used_ms = state.clock_ms
     arm_lease(state, queue)
 

@@ -1,17 +1,17 @@
-"""Length limits: only ready messages count (S-005), and dead letters held for at-least-once (S-150).
+"""Length limits of a queue. Ready messages count (S-005), and dead letters held for at-least-once (S-150).
 
-    drop-head            over the limit: the next message to be delivered is dropped, until it is not (S-007); but a
-                         stream keeps its newest message
+    drop-head            over the limit: the next message to be delivered is dropped, until the queue is within its
+                         limits (S-007); but a stream keeps its newest message
     reject-publish       classic: a publish that would go over is refused at the door (S-008)
                          quorum: the publish that goes over is still taken, then the queue is blocked and refuses all,
                          until it is at 80 % of every limit or below (S-026, S-027)
     reject-publish-dlx   classic: as reject-publish, and the refused message is dead-lettered (S-012)
 
-RabbitMQ blocks each publishing channel of a quorum queue by a message to it, so a channel that opens while the queue is
-between 80 % and 100 % may still publish there. Here the queue itself is blocked, which is what its documentation says.
-It also leaves channels blocked for ever when the limit or the strategy is taken away; here that unblocks. And where
-several messages of a quorum queue are dropped at once, it dead-letters the last one first (drop_head puts its effects
-in front); here the order is that of the dropping.
+RabbitMQ blocks each publishing channel of a quorum queue by a message to it. So a channel that opens while the queue is
+between 80 % and 100 % may still publish there. Here the queue itself is blocked, as RabbitMQ's documentation says.
+RabbitMQ also leaves channels blocked for ever when the limit or the strategy is taken away; here that unblocks. And
+where several messages of a quorum queue are dropped at once, RabbitMQ dead-letters the last one first (drop_head puts
+its effects in front); here they are dead-lettered in the order in which they are dropped.
 """
 
 from rewindmq.projections.machine.data.effects import MAXLEN, Effect, Forget
@@ -31,8 +31,8 @@ def is_over(queue: Queue) -> bool:
 
 
 def counted(queue: Queue) -> tuple[int, int]:
-    """Messages and bytes that count towards the limits: what is ready, what waits for its time, and dead letters that
-    the queue holds."""
+    """Messages and bytes that count towards the limits: ready messages, delayed ones, and dead letters that are
+    held."""
     return (
         queue.messages_ready + queue.messages_dlx + queue.messages_delayed,
         queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed,
@@ -40,7 +40,7 @@ def counted(queue: Queue) -> tuple[int, int]:
 
 
 def would_go_over(queue: Queue, size: int) -> bool:
-    """One more message of `size` would break a limit (classic queues: they hold no dead letters)."""
+    """Whether one more message of `size` bytes would break a limit (for classic queues: they hold no dead letters)."""
     return (
         queue.messages_ready + 1 > queue.max_length_or_never
         or queue.message_bytes_ready + size > queue.max_bytes_or_never
@@ -48,7 +48,7 @@ def would_go_over(queue: Queue, size: int) -> bool:
 
 
 def rule_broken(queue: Queue, messages: int, message_bytes: int) -> str:
-    """The limit that `messages` and `message_bytes` break, for people."""
+    """The rule of the limit that `messages` and `message_bytes` break, for people."""
     if messages > queue.max_length_or_never:
         return queue.settings.max_length_rule
     if message_bytes > queue.max_bytes_or_never:
@@ -57,7 +57,7 @@ def rule_broken(queue: Queue, messages: int, message_bytes: int) -> str:
 
 
 def enforce(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """The queue has changed: make its limits hold again."""
+    """Make the limits hold again after a queue has changed."""
     overflow = queue.settings.overflow
     if overflow == DROP_HEAD:
         queue.blocked = False
@@ -73,7 +73,7 @@ def enforce(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def drop_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
-    """Drop from the head until the queue is within its limits."""
+    """Drop messages from the head until the queue is within its limits."""
     while queue.messages_ready > queue.stays and is_over(queue):
         rule = rule_broken(queue, *counted(queue))
         message_id, info, _ = queue.take()
@@ -85,6 +85,6 @@ def drop_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
 
 
 def _is_relieved(queue: Queue) -> bool:
-    """At 80 % or below of each limit (LOW_LIMIT in rabbit_fifo.hrl), rounded down."""
+    """Whether the queue is at 80 % or below of each limit (LOW_LIMIT in rabbit_fifo.hrl), rounded down."""
     messages, message_bytes = counted(queue)
     return messages <= queue.max_length_or_never * 4 // 5 and message_bytes <= queue.max_bytes_or_never * 4 // 5

@@ -1,4 +1,5 @@
-"""Which RabbitMQ a queue is like: its profile, chosen where it is declared, for ever (BEHAVIOURS section 15).
+"""Profiles: the RabbitMQ version that a queue is like, chosen for ever when it is declared
+(docs/behaviours/profiles.md).
 
                                      rabbitmq-3.13          rabbitmq-4.3
     quorum queues
@@ -9,12 +10,12 @@
       priorities                     none                   32 levels, strict; 4 without a priority (S-105, S-108)
       delayed retry                  none                   x-delayed-retry-type, -min and -max
       expires, argument and policy   the policy's           the smaller
-      single active consumer         stays, whoever comes   gives way to a higher priority when it holds nothing (S-110)
+      single active consumer         stays active           gives way to a higher priority when it holds nothing (S-110)
       a delivery unacked too long    closes its channel     is given back, and its consumer cancelled
 
-Classic queues and streams are the same in both, but that their deliveries have no timeout in the second.
-`QueueDeclared.semantics` says the profile; it holds since machine version 2, and a name that is not known (a log may be
-written by others) means the first. Everything in which profiles differ asks this object, so that a history can be
+Classic queues and streams are the same in both, except that their deliveries have no timeout in the second.
+`QueueDeclared.semantics` names the profile; it holds since machine version 2. An unknown name means the first profile
+(another program may have written the log). All code that differs by profile asks this object, so that a history can be
 folded under the other one.
 """
 
@@ -23,9 +24,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """`quorum_levels`: priorities of a quorum queue, 0 for none. `failures_count`: its delivery count is that of its
-    failures, and how often a message was acquired is counted besides. `returns_behind`: without a delivery limit what a
-    consumer gives back goes behind all that is ready (S-095)."""
+    """The choices in which RabbitMQ versions differ.
+
+    `quorum_levels`: priorities of a quorum queue, 0 for none. `failures_count`: a quorum queue's delivery count is the
+    count of its failures; how often a message was acquired is counted besides. `returns_behind`: without a delivery
+    limit a returned message goes behind all ready messages (S-095)."""
 
     name: str
     failures_count: bool
@@ -36,7 +39,7 @@ class Profile:
     delayed_retry: bool
     smaller_expires: bool
     gives_way: bool  # the single active consumer
-    overdue_returns: bool  # (engine/amqp/consumer_timeout.py: no matter of a fold)
+    overdue_returns: bool  # (engine/amqp/consumer_timeout.py: a fold does not use it)
 
 
 RABBITMQ_3_13 = Profile(
@@ -49,11 +52,11 @@ RABBITMQ_4_3 = Profile(
 )  # fmt: skip
 PROFILES = {profile.name: profile for profile in (RABBITMQ_3_13, RABBITMQ_4_3)}
 
-# Of the reasons for which a quorum queue's messages come back, those that are failures (rabbit_channel.erl settle;
-# rabbit_fifo.erl: `down` for any reason but noconnection).
+# The reasons of return of a quorum queue's messages that are failures (rabbit_channel.erl settle; rabbit_fifo.erl:
+# `down` for any reason but noconnection).
 FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")
 
 
 def profile_of(semantics: str, machine_version: int) -> Profile:
-    """Of a queue declared under this machine version."""
+    """The profile of a queue that is declared under this machine version."""
     return PROFILES.get(semantics, RABBITMQ_3_13) if machine_version >= 2 else RABBITMQ_3_13

@@ -1,15 +1,15 @@
-"""A queue's effective settings: its arguments, its policy and the operator policy, merged by its type's rules.
+"""Resolves a queue's effective settings: its arguments, its policy and the operator policy, merged by its type's rules.
 
-This is the one place of that rule.
+The rule is written only here.
 
     effective policy = policy merged with operator policy: the smaller number; for everything else the operator's value
                        (S-167; rabbit_policies.erl merge_policy_value, v3.13.7)
-    setting          = argument merged with the effective policy, where both speak:
+    setting          = argument merged with the effective policy, where both give a value:
 
     | setting                                             | classic  | quorum   |
     | max-length, max-length-bytes, message-ttl           | smaller  | smaller  |  S-003
     | delivery-limit                                      | -        | smaller  |  S-160 (4.3: see below)
-    | consumer-timeout                                    | smaller  | smaller  |  section 15
+    | consumer-timeout                                    | smaller  | smaller  |  docs/behaviours/profiles.md
     | expires                                             | smaller  | policy   |  S-060 (4.3: smaller)
     | delayed-retry-type; -min, -max (4.3)                | -        | policy; smaller
     | overflow                                            | argument | policy   |  S-029
@@ -17,11 +17,12 @@ This is the one place of that rule.
 
 A stream has max-length-bytes and max-age only, and its policy wins (rabbit_stream_queue.erl policy_precedence).
 
-Of profile rabbitmq-4.3 a negative delivery limit is none, and where anybody says so the larger of two holds; 20 when
-nobody says anything. An operator's delayed-retry-min is a lower bound (rabbit_quorum_queue.erl merge_policy_value).
+In profile rabbitmq-4.3 a negative delivery limit means none. Where several values are given and one is negative, the
+larger one holds. If no value is given, the limit is 20. An operator's delayed-retry-min is a lower bound
+(rabbit_quorum_queue.erl merge_policy_value).
 
-A value of the wrong kind (the broker refuses it at the door, but a log may be written by others) counts as absent.
-Each number and the overflow know the rule that decided, in words for people: `argument x-max-length`,
+A value of the wrong kind counts as absent (the broker refuses it at the door, but another program may have written the
+log). Each number and the overflow come with the rule that decided, in words for people: `argument x-max-length`,
 `policy lim.max-length`, `operator policy cap.max-length`.
 """
 
@@ -39,8 +40,8 @@ SMALLER = 0
 POLICY_WINS = 1
 ARGUMENT_WINS = 2
 
-# How an argument meets the effective policy, by queue type (3.13.7: rabbit_amqqueue_process.erl process_args_policy,
-# rabbit_quorum_queue.erl ra_machine_config).
+# How an argument is merged with the effective policy, by queue type (3.13.7: rabbit_amqqueue_process.erl
+# process_args_policy, rabbit_quorum_queue.erl ra_machine_config).
 NUMBERS: dict[str, dict[str, int]] = {
     "classic": {
         "max-length": SMALLER,
@@ -74,7 +75,7 @@ WORDS: dict[str, dict[str, int]] = {
     },
 }
 RETRIES = ("all", "failed", "returned")
-SINCE_VERSION = {"classic": 1, "quorum": 1, "stream": 2, "delayed": 2}  # of the machine, by queue type
+SINCE_VERSION = {"classic": 1, "quorum": 1, "stream": 2, "delayed": 2}  # machine version, by queue type
 QUEUE_TYPES = tuple(SINCE_VERSION)
 SECONDS_OF = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
 NESTING = 100  # brackets in a definition
@@ -82,7 +83,9 @@ LARGEST = (1 << 62) - 1  # a larger number is no limit at all; keeps all arithme
 
 
 class Settings:
-    """What holds for a queue now. None: not set. Durations in ms, sizes in bytes; `*_rule` names who decided."""
+    """The settings of a queue now.
+
+    None: not set. Durations in ms, sizes in bytes. `*_rule` names the argument or policy that decided."""
 
     def __init__(self) -> None:
         self.max_length: int | None = None
@@ -100,21 +103,23 @@ class Settings:
         self.at_least_once = False
         self.delivery_limit: int | None = None
         self.delivery_limit_rule = ""
-        self.consumer_timeout_ms: int | None = None  # decides nothing in a fold: who closes channels asks
+        self.consumer_timeout_ms: int | None = None  # decides nothing in a fold: the code that closes channels asks
         self.max_age_ms: int | None = None
         self.max_age_rule = ""
-        self.retry = ""  # which returned messages wait before they are ready again: all, failed, returned, or none
+        self.retry = ""  # the returned messages that wait before they are ready again: all, failed, returned, or none
         self.retry_min_ms = 0
         self.retry_max_ms = 0
 
     def retries_later(self, failed: bool) -> bool:
-        """A message that comes back waits first."""
+        """Whether a message that comes back waits before it is ready again."""
         return self.retry == "all" or self.retry == ("failed" if failed else "returned")
 
 
 def definition(policy: Policy | None) -> dict[str, object]:
-    """A policy's definition. ValueError when it is not a JSON object, or nested deeper than any policy is (how deep
-    the parser gets depends on the stack above it, and a fold must not)."""
+    """A policy's definition.
+
+    Raises ValueError when it is not a JSON object, or is nested deeper than any policy (how deep the parser gets
+    depends on the stack above it, and the result of a fold must not)."""
     if policy is None:
         return {}
     if policy.definition.count("[") + policy.definition.count("{") > NESTING:
@@ -145,7 +150,9 @@ def resolve(
     queue_type: str, arguments: tuple[Argument, ...], policy: Policy | None, operator_policy: Policy | None,
     profile: Profile = RABBITMQ_3_13,
 ) -> Settings:  # fmt: skip
-    """Merge everything for a queue of `queue_type`. ValueError for an unreadable definition."""
+    """Merge arguments and policies for a queue of `queue_type`.
+
+    Raises ValueError for an unreadable definition."""
     given: dict[str, object] = {a.name: a.value for a in arguments}
     policies = (definition(policy), definition(operator_policy))
     names = (policy.name if policy else "", operator_policy.name if operator_policy else "")
@@ -191,7 +198,7 @@ def _set_delivery_limit(
     policies: tuple[dict[str, object], dict[str, object]],
     names: tuple[str, str],
 ) -> None:
-    """Of a profile that has a default (rabbit_quorum_queue.erl resolve_delivery_limit)."""
+    """Set the limit in a profile that has a default (rabbit_quorum_queue.erl resolve_delivery_limit)."""
     limit, rule = default, "default delivery-limit"
     spoken = False
     for value, source in (
@@ -213,7 +220,7 @@ def _set_retry(
     policies: tuple[dict[str, object], dict[str, object]],
     names: tuple[str, str],
 ) -> None:
-    """Delayed retry (rabbit_quorum_queue.erl get_delayed_retry_config): nothing without a type and a minimum."""
+    """Set the delayed retry (rabbit_quorum_queue.erl get_delayed_retry_config): none without a type and a minimum."""
     kind, _ = _pick("delayed-retry-type", POLICY_WINS, arguments, policies, names, False)
     argument = _valid(arguments.get("x-delayed-retry-min"), True)
     ruled = [_valid(each.get("delayed-retry-min"), True) for each in policies]
@@ -229,8 +236,9 @@ def _smallest(a: object, b: object) -> int | None:
 
 
 def age_ms(text: str) -> int | None:
-    """Milliseconds of an age like 7D or 1h (units Y, M, D, h, m, s; check_max_age in rabbit_amqqueue.erl). None for
-    anything else, and for 0."""
+    """Milliseconds of an age like 7D or 1h (units Y, M, D, h, m, s; check_max_age in rabbit_amqqueue.erl).
+
+    None for any other text, and for 0."""
     digits, seconds = text[:-1], SECONDS_OF.get(text[-1:])
     if seconds is None or not (digits.isascii() and digits.isdigit()) or len(digits) > 15:
         return None
@@ -265,7 +273,7 @@ def _pick(
     names: tuple[str, str],
     number: bool,
 ) -> tuple[object, str]:
-    """The value that holds for `key` and the rule that decided; (None, "") when nobody says anything valid."""
+    """The value that holds for `key`, and the rule that decided; (None, "") when no valid value is given."""
     argument = _valid(arguments.get("x-" + key), number)
     value, operator_value = _valid(policies[0].get(key), number), _valid(policies[1].get(key), number)
     source = f"policy {names[0]}.{key}"

@@ -1,21 +1,24 @@
-"""Single active consumer (argument x-single-active-consumer, S-109, S-110): one consumer of the queue gets messages,
-the others wait.
+"""Single active consumer (argument x-single-active-consumer, S-109, S-110): one consumer gets the queue's messages.
 
-    attached, nobody is active      -> active
-    attached, somebody is           -> waits, and is in no round robin
-    the active one leaves           -> who comes next is active at once, and gets what is ready; what the former one
-                                       holds stays with it until it is settled or its channel closes
+The other consumers wait.
 
-Who comes next has waited longest; of a classic queue, longest of those with the highest priority (measured on 3.10.8,
-rabbit_queue_consumers.erl `get_consumer/1`; the documents say that it ignores priorities). Who is active stays so.
+    attached, none is active        -> active
+    attached, another is active     -> waits, and is in no round robin
+    the active one leaves           -> the next consumer is active at once, and gets the ready messages; the former
+                                       one's unacked messages stay with it until it settles them or its channel closes
 
-A quorum queue of profile rabbitmq-4.3 goes by priority, then by the larger prefetch, then by who came first (measured
-on 4.3.6, rabbit_fifo.erl `sort_waiting/1`). There the active one gives way to a higher priority:
+The next consumer is the one that has waited longest; in a classic queue, the longest of those with the highest priority
+(measured on 3.10.8, rabbit_queue_consumers.erl `get_consumer/1`; the documents say that it ignores priorities). The
+active consumer stays active.
+
+A quorum queue of profile rabbitmq-4.3 takes the consumer with the highest priority, then the larger prefetch, then the
+one that came first (measured on 4.3.6, rabbit_fifo.erl `sort_waiting/1`). There the active consumer gives way to a
+higher priority:
 
     it holds nothing      -> it waits, the other is active
     it holds messages     -> it gets no more (`active` and `waiting`); when it holds nothing, the best of all is active
 
-RabbitMQ's classic queue does not look at its messages when the active consumer is cancelled: they lie there until
+RabbitMQ's classic queue does not look at its messages when the active consumer is cancelled: they stay there until
 another consumer comes, and the next publish ends its process (3.10.8). Here they are delivered.
 """
 
@@ -23,16 +26,16 @@ from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.queue import Queue
 
 ARGUMENT = "x-single-active-consumer"
-UNLIMITED = 2_000  # what no prefetch counts as (rabbit_quorum_queue.erl)
+UNLIMITED = 2_000  # a consumer without prefetch counts as one with this prefetch (rabbit_quorum_queue.erl)
 
 
 def is_single_active(queue: Queue) -> bool:
-    """The queue was declared so."""
+    """Whether the queue was declared with a single active consumer."""
     return not queue.stream and queue.asks_for(ARGUMENT) is True
 
 
 def enter(queue: Queue, consumer: Consumer) -> None:
-    """A consumer was attached."""
+    """Make a consumer that was attached active, or let it wait."""
     if queue.active is None:
         queue.active = consumer
     else:
@@ -40,14 +43,18 @@ def enter(queue: Queue, consumer: Consumer) -> None:
 
 
 def leave(queue: Queue, consumer: Consumer) -> Consumer | None:
-    """A consumer is attached no longer; the one that is active now instead of it, if it was."""
+    """Remove a consumer that is no longer attached.
+
+    Returns the consumer that becomes active instead; None if the active one stays or there is none."""
     consumer.waiting = False
     return _activate(queue, _best(queue)) if consumer is queue.active else None
 
 
 def give_way(queue: Queue) -> Consumer | None:
-    """A consumer came, or the active one settled something: who is active now instead of it, if anybody is. Who was so
-    far may still stand in the round robin."""
+    """Let the active consumer give way after a consumer came or the active one settled a message.
+
+    Returns the consumer that becomes active instead of it, or None. The former active one may still stand in the round
+    robin."""
     active = queue.active
     if active is None or not queue.quorum or not queue.profile.gives_way:
         return None
@@ -68,7 +75,7 @@ def _activate(queue: Queue, consumer: Consumer | None) -> Consumer | None:
 
 
 def _best(queue: Queue) -> Consumer | None:
-    """Of those that wait; the first of equals."""
+    """The waiting consumer that is next; the first of equals."""
     waiting = [holder for holder in queue.holders.values() if holder.waiting]
     if not waiting:
         return None
