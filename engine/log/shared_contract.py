@@ -4,8 +4,8 @@ A node applies only what it reads back. What it appends has no offset until it c
 all others, in the one order that every node sees; what has come back is durable. So all nodes fold the same states, and
 there is no protocol between them.
 
-    log.on_arrival = arrived           arrived([Arrived, ...]): called in the loop, ascending offsets in each partition
-    log.follow({name: offset, ...})    from there on everything is read back, one's own records too
+    log.follow({name: offset}, node)   from there on everything is read back, one's own records too:
+                                       node.arrived([Arrived, ...]), in the loop, ascending offsets in each partition
     partition.append(key, value)       fire: the order of one node's appends to one partition is kept, nothing is lost
                                        while the process lives, however long the log is away
     await log.read_to_end()            everything that is in the log now has arrived
@@ -19,16 +19,15 @@ Besides history (`metadata`, `queues`) there is `nodes`: heartbeats (`NodeAlive`
 never folded into a state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import Block, LogError
 
 
-class RecordTooLarge(LogError, PreconditionFailed):
-    """Nothing was appended. A client is told 406, over HTTP 400."""
+class RecordTooLarge(LogError):
+    """Nothing was appended."""
 
 
 @dataclass(slots=True)
@@ -87,6 +86,21 @@ class Placement(Protocol):
     def in_sync(self) -> tuple[str, ...]: ...
 
 
+class Listener(Protocol):
+    """The node that follows a log. All of it is called in the loop."""
+
+    def arrived(self, batches: list[Arrived]) -> None: ...
+
+    def trouble(self, why: str | None) -> None:
+        """Why appends do not get through, in words; None: they do again."""
+
+    def fail(self, error: Exception) -> None:
+        """Never to be mended: the node has to stop (it lost its place in the order)."""
+
+    def duties_changed(self, names: frozenset[str]) -> None:
+        """The partitions whose duties are this node's now, by name."""
+
+
 class SharedLog(Protocol):
     @property
     def metadata(self) -> SharedPartition: ...
@@ -97,19 +111,14 @@ class SharedLog(Protocol):
     @property
     def queues(self) -> Sequence[SharedPartition]: ...
 
-    on_arrival: Callable[[list[Arrived]], None]
-    on_trouble: Callable[[str | None], None]  # why appends do not get through, in words; None: they do again
-    on_failure: Callable[[Exception], None]  # never to be mended: the node has to stop (it lost its place in the order)
-    on_owned: Callable[[frozenset[str]], None]  # the partitions whose duties are this node's now, by name
-
-    def follow(self, offsets: Mapping[str, int]) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Begin to read back, each partition from its offset; and to share the duties of the queue partitions with the
         other nodes (Kafka's consumer group)."""
 
     def flush(self) -> None: ...
 
     async def read_to_end(self) -> None:
-        """Wait until everything has arrived (`on_arrival`) that was in the log when this was called, of all
+        """Wait until everything has arrived (`Listener.arrived`) that was in the log when this was called, of all
         partitions. LogError when the log does not say how far that is."""
 
     def ends(self) -> Mapping[str, int]:
