@@ -1,9 +1,9 @@
-"""Where a history is, for those who read it without the broker: rewinds, `verify`, the process that reads the past.
+"""Opens a history for programs that read it without the broker: rewinds, `verify`, the process that reads the past.
 
     log = History(data).open()                                          the log of a data directory
     log = History(data, "localhost:9092", "rewindmq", settings).open()  topics in Kafka; `data` is a node's, if any
 
-Whatever `data` holds (a state, snapshots) has to be of the history that is read.
+The content of `data` (a state, snapshots) has to belong to the history that is read.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 
-# How long Kafka has for its first answer: somebody waits for ours. What is asked after that may take longer, as while a
+# How long Kafka has for its first answer: a user waits for ours. Later answers may take longer, for example while a
 # leader is being elected.
 FIRST_ANSWER_SECONDS = 10.0
 
@@ -26,8 +26,10 @@ class OtherHistory(LogError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node is at hand; and
-    `partitions` says how many of the queues' topic count, the first ones; None: all."""
+    """The place of a history, and how to reach it.
+
+    `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
+    hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all."""
 
     data: Path | None
     kafka: str | None = None
@@ -36,7 +38,10 @@ class History:
     partitions: int | None = None
 
     def open(self) -> "HistoryReader":
-        """LogError when there is no log, Kafka does not answer, or `data` is of another history (OtherHistory)."""
+        """Open the history for reading.
+
+        Raises LogError when there is no log or Kafka does not answer, OtherHistory when `data` belongs to another
+        history."""
         if self.kafka is None:
             assert self.data is not None, "a history is in a data directory or in Kafka"
             embedded = EmbeddedLogReader(self.data)
@@ -67,6 +72,6 @@ class HistoryReader:
 
 @lru_cache(maxsize=1)
 def _kafka(history: History) -> KafkaLogReader:
-    """One set of connections for all questions of a process."""
+    """The reader of a history in Kafka: a process keeps one set of connections for all questions."""
     assert history.kafka is not None
     return KafkaLogReader(history.kafka, history.prefix, dict(history.settings))
