@@ -1,5 +1,7 @@
-"""AMQP properties and headers of a message, which the log keeps as they came (flags and values of a content header),
-decoded for people and for tables."""
+"""Decodes AMQP properties and headers of a message, for people and for tables.
+
+The log keeps them as they came (flags and values of a content header).
+"""
 
 import base64
 import json
@@ -10,7 +12,7 @@ from pamqp.commands import Basic
 
 
 def decoded(properties: bytes) -> dict[str, Any] | None:
-    """By pamqp's names; None of what cannot be decoded."""
+    """The properties by pamqp's names; None if they cannot be decoded."""
     try:
         found = Basic.Properties()
         found.unmarshal(int.from_bytes(properties[:2], "big"), properties[2:])
@@ -20,7 +22,7 @@ def decoded(properties: bytes) -> dict[str, Any] | None:
 
 
 def properties_object(properties: bytes) -> Any:
-    """Properties by name; absent ones are left out. What cannot be decoded is base64."""
+    """The properties by name, without absent ones; base64 if they cannot be decoded."""
     if not properties:
         return {}
     values = decoded(properties)
@@ -31,8 +33,9 @@ def properties_object(properties: bytes) -> Any:
 
 
 def headers(properties: bytes) -> list[dict[str, Any]] | None:
-    """As rows of HEADERS (columns.py), in their order: text and bytes as they are, another value as JSON. None when
-    there are none, or they cannot be decoded."""
+    """The headers as rows of HEADERS (columns.py), in their order; None when there are none, or they cannot be decoded.
+
+    Text and bytes are given as they are, other values as JSON."""
     found = (decoded(properties) or {}).get("headers")
     return [{"key": key, "value": _value(value)} for key, value in found.items()] if found else None
 
@@ -45,7 +48,7 @@ def _value(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value in a form that JSON has."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     if isinstance(value, bytes | bytearray):
