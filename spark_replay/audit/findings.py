@@ -1,4 +1,4 @@
-"""A finding of an audit: a row of the table AUDIT (columns.py), with what makes it bad."""
+"""Defines a finding of an audit: a row of the table AUDIT (columns.py), with its severity and a hint."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -8,7 +8,7 @@ from rewindmq.spark_replay.audit.advice import hint_of, severity_of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`corrupt`: the log itself cannot be read."""
+    """A result of one check. `corrupt`: the log itself cannot be read."""
 
     check: str
     ok: bool
@@ -21,16 +21,16 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        """As advice.py has them; empty for what holds."""
+        """The severity as in advice.py; empty for a check that holds."""
         return "" if self.ok else severity_of(self.check, self.offset)
 
     @property
     def hint(self) -> str:
-        """What to do; empty for what holds."""
+        """What to do first; empty for a check that holds."""
         return "" if self.ok else hint_of(self.check)
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The finding in a form that JSON has."""
         return {**asdict(self), "severity": self.severity, "hint": self.hint}
 
     def row(self) -> tuple[Any, ...]:
