@@ -61,15 +61,17 @@ soak: setup
 	$(BIN)/python -m pytest -m slow --timeout=7200
 	$(BIN)/python -m tests.bench.soak $(SOAK_OPTIONS)
 
-# requirements.lock has everything; compose/requirements.lock what containers need of it.
+# requirements.lock has everything; compose/ what its two images need of it.
 LOCK_OPTIONS := --quiet --generate-hashes --strip-extras --allow-unsafe \
   --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-header
 
 lock:
 	$(BIN)/python -m pip install --quiet pip-tools
 	$(BIN)/pip-compile $(LOCK_OPTIONS) --all-extras --output-file requirements.lock pyproject.toml
-	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build --constraint requirements.lock \
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build,kafka --constraint requirements.lock \
 	  --output-file compose/requirements.lock pyproject.toml
+	$(BIN)/pip-compile $(LOCK_OPTIONS) --extra build,kafka,spark --constraint requirements.lock \
+	  --output-file compose/requirements-spark.lock pyproject.toml
 
 clean:
 	rm -rf .venv build *.egg-info demo-data demo.html audit.html history.html stack-data tests/bench/target

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from rewindmq import __version__
 from rewindmq.engine.runtime.watermarks import DISK_FREE_LIMIT, MEMORY_WATERMARK, Limit
 from rewindmq.engine.tls import TlsListener
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 
-VERSION = "0.1.0"
+VERSION = __version__
 # RabbitMQ's version whose semantics and management API these are: clients and tools look at it to know what they may
 # ask for (docs/differences.md).
 RABBITMQ_VERSION = "3.13.7"

@@ -6,6 +6,8 @@ connection (AMQP 0-9-1 section 1.2, constants of class hard-error / soft-error; 
 The HTTP API and the CLI show the same text with their own status or exit code.
 """
 
+from rewindmq.schemas.amqp.errors import PropertyError, Unacceptable
+
 
 class AmqpError(Exception):
     """`reply_code`, `name` as in the protocol table; `closes_connection`: hard error. `text` has no prefix."""
@@ -89,3 +91,9 @@ class NotImplementedByBroker(AmqpError):
 
 class InternalError(AmqpError):
     reply_code, name, closes_connection = 541, "INTERNAL_ERROR", True
+
+
+def refusal(error: PropertyError) -> AmqpError:
+    """The refusal of properties or of a table that a client sent: 502 for damaged bytes, 406 for a value that is not
+    allowed."""
+    return PreconditionFailed(str(error)) if isinstance(error, Unacceptable) else MalformedFrame(str(error))

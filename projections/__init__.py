@@ -1,0 +1,10 @@
+"""How state follows from history: the same fold for the running broker, a restart, a rewind and Spark.
+
+machine/         the queue machine: a pure function of the events of one log partition
+topology/        vhosts, exchanges, bindings, users and policies: the fold of the metadata log
+rules/           what policies, arguments and patterns mean
+store/           the folded state in RocksDB, and snapshots of it
+replay.py        a partition folded into a machine        rewind.py        a partition as it was at a moment
+marks.py         moments with a name                      last_words.py    what stands behind a clean stop
+verify.py        RocksDB against the log                  versions/        two versions of RewindMQ, compared
+"""

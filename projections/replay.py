@@ -7,7 +7,7 @@
 Rules
 - The fold goes on from `machine.next_offset`; records below it are skipped undecoded.
 - A record that cannot be decoded, and an event that the machine quarantines, are listed with offset and reason and
-  change nothing. Every program that folds lists the same ones (DESIGN section 1).
+  change nothing. Every program that folds lists the same ones (docs/design.md#one-idea).
 - A fold ends with NewerHistory where the log goes on under a machine version that this code does not know.
 - Replay needs only blocks of records in order. So a program that reads the log by other means can use it.
 """

@@ -5,5 +5,8 @@
     rewindmq.engine         the broker, its log, and the command line
     rewindmq.spark_replay   the same fold in Spark: past states, audits, what-if
 
-In a checkout these four are links to the folders beside this one.
+In a checkout these four are links to the folders beside this one. `rewindmq.spark` has the functions of Spark's side
+under one name, and `rewindmq.__main__` is the command `rewindmq`.
 """
+
+__version__ = "0.1.0"

@@ -1,0 +1,9 @@
+"""The language of history: the events, and their bytes. Imports nothing else of RewindMQ.
+
+events.py, clock_events.py   the events, as classes       avsc/      today's Avro schema of each
+codec.py                     a record <-> an event (hot)  released/  every schema that a log may hold
+registry.py, evolution.py    which schema a record has, and records of older schemas brought up to date
+single_object.py             records in Kafka             walk.py    where records end in a block of a file
+shapes.py                    any value of any schema      properties.py   a message's properties, checked
+producer.py                  for services that publish by appending to Kafka
+"""

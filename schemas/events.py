@@ -2,7 +2,7 @@
 
 Rules of this file
 - An event says what was **asked** (or that time passed). What came of it (delivered, dropped, expired, dead-lettered)
-  is never an event: the queue machine derives it, each time the same (DESIGN section 1).
+  is never an event: the queue machine derives it, each time the same (docs/design.md#one-idea).
 - Times are milliseconds since 1970, sizes bytes, durations end in `_ms`. A message's id is the offset of its Published.
 - Fields are only ever added, at the end of a record and with a default (see `schemas/README.md`). `event` stays the
   last field of the envelope and `body` that of `Published`, because readers rely on it to leave bodies alone.
@@ -244,7 +244,7 @@ class Purged:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed and something was due. Appended only when nothing else brings the time (DESIGN section 1)."""
+    """Time passed and something was due. Appended only when nothing else brings the time (docs/design.md#one-idea)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,17 +30,16 @@ whatever their value, so that a typed consumer gets what it got yesterday. docs/
 without this module.
 """
 
-import struct
 import time
 from collections.abc import Mapping
 from datetime import datetime
 from typing import NamedTuple
 
+from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, MAX_PROPERTIES_BYTES, join_by_name
+from rewindmq.schemas.amqp.tables import encode, seconds, utf8, whole, with_length
 from rewindmq.schemas.events import Actor, Published, Route
-from rewindmq.schemas.properties import MAX_DEPTH, MAX_PROPERTIES_BYTES
 from rewindmq.schemas.single_object import FramedEncoder
 
-MAX_EXPIRY_MS = 315_360_000_000  # ten years, as for AMQP's publishers (S-036)
 ROUTES = 4_096  # queues that a publisher remembers; then it starts anew
 
 HeaderValue = None | bool | int | float | str | bytes | datetime | list["HeaderValue"] | Mapping[str, "HeaderValue"]
@@ -74,25 +73,25 @@ class Publisher:
         1970, or a datetime with a time zone. ValueError, in one line, for what AMQP has no room for."""
         key, route = self._routes.get((vhost, queue)) or self._new_route(vhost, queue)
         if not isinstance(body, bytes):
-            raise ValueError(f"the body must be bytes, not {_type(body)}")
+            raise ValueError(f"the body must be bytes, not {body.__class__.__name__}")
         if delivery_mode not in (1, 2):
             raise ValueError(f"delivery_mode is 1 (transient) or 2 (persistent), not {delivery_mode!r}")
         expiration_ms = None if expiration is None else _milliseconds(expiration)
-        properties = _properties((
-            _short("content_type", content_type),
-            _short("content_encoding", content_encoding),
-            None if headers is None else _headers(headers),
-            bytes((delivery_mode,)),
-            None if priority is None else bytes((_whole("priority", priority, 255),)),
-            _short("correlation_id", correlation_id),
-            _short("reply_to", reply_to),
-            None if expiration_ms is None else _short("expiration", str(expiration_ms)),
-            _short("message_id", message_id),
-            None if timestamp is None else _seconds(timestamp).to_bytes(8, "big"),
-            _short("type", type),
-            None,  # user_id is an authenticated name, and here nobody is: `actor` says which service
-            _short("app_id", app_id),
-        ))  # fmt: skip
+        given = {
+            "content_type": _short("content_type", content_type),
+            "content_encoding": _short("content_encoding", content_encoding),
+            "headers": None if headers is None else _headers(headers),
+            "delivery_mode": bytes((delivery_mode,)),
+            "priority": None if priority is None else bytes((whole("priority", priority, 255),)),
+            "correlation_id": _short("correlation_id", correlation_id),
+            "reply_to": _short("reply_to", reply_to),
+            "expiration": None if expiration_ms is None else _short("expiration", str(expiration_ms)),
+            "message_id": _short("message_id", message_id),
+            "timestamp": None if timestamp is None else seconds("timestamp", timestamp).to_bytes(8, "big"),
+            "type": _short("type", type),
+            "app_id": _short("app_id", app_id),
+        }  # no "user_id": that is an authenticated name, and here nobody is one; `actor` says which service
+        properties = join_by_name(given)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")
         event = Published(
@@ -114,109 +113,29 @@ class Publisher:
 # -- what is allowed ---------------------------------------------------------------------------------------------------
 
 
-def _type(value: object) -> str:
-    return type(value).__name__
-
-
-def _utf8(what: str, value: object, most: int) -> bytes:
-    if not isinstance(value, str):
-        raise ValueError(f"{what} must be a str, not {_type(value)}")
-    try:
-        data = value.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{what} is not Unicode text (it holds half a surrogate pair)") from None
-    if len(data) > most:
-        raise ValueError(f"{what} is {len(data)} bytes long, more than {most}")
-    return data
-
-
 def _name(what: str, value: str) -> str:
-    if not _utf8(what, value, 255):
+    if not utf8(what, value, 255):
         raise ValueError(f"{what} must not be empty")
-    return value
-
-
-def _whole(what: str, value: object, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise ValueError(f"{what} is a whole number from 0 to {most}, not {value!r}")
     return value
 
 
 def _milliseconds(value: int | str) -> int:
     if isinstance(value, str) and len(value) <= 20 and value.isascii() and value.isdigit():
         value = int(value)
-    return _whole("expiration", value, MAX_EXPIRY_MS)
-
-
-def _seconds(value: int | datetime) -> int:
-    if isinstance(value, datetime):
-        if value.utcoffset() is None:
-            raise ValueError("timestamp needs a time zone: which moment it is depends on it")
-        return _whole("timestamp", int(value.timestamp()), (1 << 63) - 1)
-    return _whole("timestamp", value, (1 << 63) - 1)
-
-
-# -- as they stand in a content header (AMQP 0-9-1, 4.2.6.1 and 4.2.5.5) -----------------------------------------------
-
-
-def _properties(values: tuple[bytes | None, ...]) -> bytes:
-    """Flags, the first value's highest, then the values that are there."""
-    flags = 0
-    for place, value in enumerate(values):
-        if value is not None:
-            flags |= 0x8000 >> place
-    return flags.to_bytes(2, "big") + b"".join(value for value in values if value is not None)
+    return whole("expiration", value, MAX_EXPIRY_MS)
 
 
 def _short(what: str, value: str | None) -> bytes | None:
     if value is None:
         return None
-    data = _utf8(what, value, 255)
+    data = utf8(what, value, 255)
     return bytes((len(data),)) + data
 
 
 def _headers(headers: Mapping[str, HeaderValue]) -> bytes:
     if not isinstance(headers, Mapping):
-        raise ValueError(f"headers must be a mapping, not {_type(headers)}")
+        raise ValueError(f"headers must be a mapping, not {type(headers).__name__}")
     for name in ("CC", "BCC"):
         if name in headers:
             raise ValueError(f"headers: {name} asks for further routing, and nothing is routed here")
-    return _table("headers", headers, 0)
-
-
-def _table(where: str, table: Mapping[str, HeaderValue], depth: int) -> bytes:
-    parts = []
-    for name, value in table.items():
-        data = _utf8(f"a name in {where}", name, 255)
-        parts.append(bytes((len(data),)) + data + _value(f"{where}[{name!r}]", value, depth + 1))
-    return _long(b"".join(parts))
-
-
-def _value(where: str, value: HeaderValue, depth: int) -> bytes:
-    if depth > MAX_DEPTH:
-        raise ValueError(f"headers are nested deeper than {MAX_DEPTH}")
-    if value is None:
-        return b"V"
-    if isinstance(value, bool):
-        return b"t\x01" if value else b"t\x00"
-    if isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 63:
-            raise ValueError(f"{where} is {value}, which does not fit into 64 bits")
-        return b"l" + value.to_bytes(8, "big", signed=True)
-    if isinstance(value, float):
-        return b"d" + struct.pack(">d", value)
-    if isinstance(value, str):
-        return b"S" + _long(_utf8(where, value, MAX_PROPERTIES_BYTES))
-    if isinstance(value, bytes):
-        return b"x" + _long(value)
-    if isinstance(value, datetime):
-        return b"T" + _seconds(value).to_bytes(8, "big")
-    if isinstance(value, list):
-        return b"A" + _long(b"".join([_value(f"{where}[{n}]", each, depth + 1) for n, each in enumerate(value)]))
-    if isinstance(value, Mapping):
-        return b"F" + _table(where, value, depth)
-    raise ValueError(f"{where} is of type {_type(value)}, for which AMQP has none")
-
-
-def _long(data: bytes) -> bytes:
-    return len(data).to_bytes(4, "big") + data
+    return with_length(encode(headers, "headers"))

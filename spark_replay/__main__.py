@@ -1,4 +1,6 @@
-"""`python -m spark_replay`: state-at, history, biography, diff, slo, what-if, restore, audit, verify, cut and watch.
+"""`rewindmq spark VERB`, in a checkout also `python -m spark_replay VERB`.
+
+VERB is state-at, history, biography, diff, slo, what-if, restore, audit, verify, cut or watch.
 
 Only the result is on stdout, and an error is one line on stderr (commands/exit_status.py). The checks that need no
 Spark come before Spark is started, so that a typo costs no seconds.
@@ -25,10 +27,10 @@ for _command in (
     main.add_command(_command)
 
 
-def run(arguments: list[str] | None = None) -> int:
-    """The command line as a function: its exit status."""
+def run(arguments: list[str] | None = None, program: str = "python -m spark_replay") -> int:
+    """The command line as a function: its exit status. `program`: what the help calls it."""
     try:
-        return main.main(args=arguments, prog_name="python -m spark_replay", standalone_mode=False) or 0
+        return main.main(args=arguments, prog_name=program, standalone_mode=False) or 0
     except Exception as error:
         return status_of(error)
 

@@ -11,7 +11,7 @@ way, and so is Kafka where an auditor has made snapshots of it (`snapshots/build
 of a partition at a time, and cannot begin at a snapshot. Memory is the machine's state and one group of records.
 
 A `Product` makes the rows of a fold: it sees each event and its effects while the machine stands right behind the
-event. A record that cannot be decoded is skipped, as by every fold (DESIGN section 1), and shown to the product.
+event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
 """
 
 from bisect import bisect_left

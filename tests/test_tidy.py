@@ -18,7 +18,7 @@ ALLOWED = {
     "engine": {"schemas", "projections"},
     "spark_replay": {"schemas", "projections", "engine.log"},
 }
-# The machine is a function: nothing of the world (DESIGN section 1).
+# The machine is a function: nothing of the world (docs/design.md#one-idea).
 PURE = {"bisect", "array", "collections", "dataclasses", "hashlib", "heapq", "json", "math", "struct", "typing", "enum"}
 IMPURE_CALLS = re.compile(r"\bhash\(|\bid\(|\bopen\(|\bprint\(|\bset\([^)]*\)\s*:|\bfloat\(")
 BANNED_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager"}

@@ -5,7 +5,8 @@
     publishing           a basic.publish whose header (`size` < 0) or body frames are still to come
     closing              channel.close was sent: everything but close and close-ok is ignored
 
-Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ (BEHAVIOURS 4, 6, 7). A method that fails
+Method names are those of AMQP 0-9-1, their errors and texts those of RabbitMQ
+(docs/behaviours/queues.md, docs/behaviours/consumers.md). A method that fails
 raises AmqpError; the connection turns it into channel.close or connection.close.
 """
 
@@ -16,7 +17,6 @@ from rewindmq.engine.amqp.confirms import Confirmations
 from rewindmq.engine.amqp.consumer import Consumer, content
 from rewindmq.engine.amqp.consumer_timeout import Looks
 from rewindmq.engine.amqp.output import ChannelOutput
-from rewindmq.engine.amqp.properties import Parsed, parse, with_reply_queue
 from rewindmq.engine.amqp.publishing import (
     ALWAYS,
     FAN_OUT,
@@ -31,13 +31,16 @@ from rewindmq.engine.amqp.publishing import (
 from rewindmq.engine.amqp.publishing import decode as decode_publish
 from rewindmq.engine.amqp.settlement import Settlement, Verdict
 from rewindmq.engine.amqp.transactions import Transaction
+from rewindmq.engine.broker import direct_reply
 from rewindmq.engine.broker.broker import Broker, ChannelStatus, Destination, Session
 from rewindmq.engine.cluster.certainty import REFUSALS
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.erasure.encryption import NoKeyYet
-from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame
+from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.properties import Parsed, parse, with_reply_to
 from rewindmq.schemas.events import Encryption, Published
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
@@ -45,6 +48,7 @@ MEMO_SIZE = 512
 MEMO_BYTES = 512  # longer properties are seldom seen twice
 
 NO_ROUTE = 312
+PSEUDO_QUEUE = direct_reply.PSEUDO_QUEUE.encode()
 
 
 class ConnectionState:
@@ -255,12 +259,16 @@ class Channel:
         return to.partition.publish(self.actor, published)
 
     def parse_properties(self, raw: bytes) -> Parsed:
-        parsed = parse(raw)
-        if parsed.direct_reply_at >= 0:
-            if not self.reply_queue:
-                raise PreconditionFailed("fast reply consumer does not exist")
-            parsed = parse(with_reply_queue(parsed, self.reply_queue))
-        self.broker.subjects.look_at(parsed)
+        """MalformedFrame (502), PreconditionFailed (406)."""
+        try:
+            parsed = parse(raw)
+            if parsed.reply_to == PSEUDO_QUEUE:
+                if not self.reply_queue:
+                    raise PreconditionFailed("fast reply consumer does not exist")
+                parsed = parse(with_reply_to(parsed, self.reply_queue))
+            self.broker.subjects.look_at(parsed)
+        except PropertyError as error:
+            raise refusal(error) from None
         claimed, user = parsed.user_id, self.session.user
         if claimed is not None and claimed != user:
             if "impersonator" not in self.broker.topology.users[user].tags:

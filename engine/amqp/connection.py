@@ -31,6 +31,7 @@ from rewindmq.engine.amqp.frames import (  # fmt: skip
     METHOD,
     PUBLISH,
 )
+from rewindmq.engine.amqp.method_fields import DEFINITIONS
 from rewindmq.engine.amqp.methods import Method, short_reply_text
 from rewindmq.engine.amqp.output import ChannelOutput, Output, do_nothing
 from rewindmq.engine.amqp.publish_hold import HeldBack
@@ -266,7 +267,7 @@ class Connection(HeldBack):
             self.look_for_overdue(asyncio.get_running_loop().time())
 
     def closing_channel_method(self, number: int, index: int) -> None:
-        name = methods.DEFINITIONS.get(index, ("", ()))[0]
+        name = DEFINITIONS.get(index, ("", ()))[0]
         if name == "Channel.CloseOk":
             self.channels.pop(number, None)
         elif name == "Channel.Close":

@@ -7,7 +7,8 @@ and size, so the last one made is kept (`middle`) and a delivery is: prefix + ta
 are the same when they are one object, and no encrypted message shares that with one that is not: both have it from what
 one publisher sent (the subject's header decides), or each from its own record. So what is to be opened is never missed.
 
-A consumer without prefetch, or with no_ack, lives on credit (DESIGN section 1): it is attached with CREDIT_WINDOW
+A consumer without prefetch, or with no_ack, lives on credit (docs/design.md#one-idea): it is attached with
+CREDIT_WINDOW
 deliveries, and each time half of its window is used it is given more, unless the client's socket is congested, or
 memory is low and it does not ack. The window is what WINDOW_BYTES hold of messages like the last one, so what is in
 flight stays bounded.
@@ -22,12 +23,11 @@ from collections.abc import Callable
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.output import ChannelOutput
-from rewindmq.engine.amqp.properties import with_counts
 from rewindmq.engine.amqp.settlement import Holder, Settlement
 from rewindmq.engine.broker.broker import CREDIT_WINDOW
-from rewindmq.engine.routing.death_headers import without_blind_copies
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.amqp.properties import with_long, without_blind_copies
 from rewindmq.schemas.events import Published, Route
 
 log = logging.getLogger("rewindmq.amqp")
@@ -246,6 +246,14 @@ class Getter(Holder):
 
     def cancelled(self) -> None:
         raise AssertionError("a basic.get is no consumer")
+
+
+def with_counts(properties: bytes, delivery_count: int, acquired_count: int) -> bytes:
+    """The properties with header x-delivery-count (S-157), and of profile rabbitmq-4.3 x-acquired-count; a count of 0
+    is left out."""
+    if delivery_count:
+        properties = with_long(properties, b"x-delivery-count", delivery_count)
+    return with_long(properties, b"x-acquired-count", acquired_count) if acquired_count else properties
 
 
 def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:

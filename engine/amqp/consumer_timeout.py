@@ -1,4 +1,4 @@
-"""Deliveries that stay unacked for too long: RabbitMQ's consumer timeout (BEHAVIOURS section 15).
+"""Deliveries that stay unacked for too long: RabbitMQ's consumer timeout (docs/behaviours/profiles.md).
 
     looks, now and then      (when, the channel's last delivery tag by then), (when, tag) ...
     a delivery's age         counts from the first look after it, so that a delivery needs no clock

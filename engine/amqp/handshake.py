@@ -7,14 +7,16 @@ read to the end of the log (engine/cluster/certainty.py).
 import logging
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.amqp import sasl, tables
+from rewindmq.engine.amqp import sasl
 from rewindmq.engine.amqp.channel import ConnectionState
 from rewindmq.engine.amqp.frames import FRAME_MIN_SIZE
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.broker import limits
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
-from rewindmq.engine.errors import AccessRefused, CommandInvalid, NotAllowed
+from rewindmq.engine.errors import AccessRefused, CommandInvalid, NotAllowed, refusal
 from rewindmq.engine.runtime.eager import begin
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import PropertyError
 
 if TYPE_CHECKING:
     from rewindmq.engine.amqp.connection import Connection
@@ -54,7 +56,10 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
 
 
 def start_ok(connection: "Connection", method: Method) -> None:
-    connection.client_properties = tables.mapping(method.raw("client_properties"))
+    try:
+        connection.client_properties = tables.mapping(method.raw("client_properties"))
+    except PropertyError as error:
+        raise refusal(error) from None
     capabilities = connection.client_properties.get("capabilities")
     if isinstance(capabilities, dict):
         connection.capabilities = capabilities

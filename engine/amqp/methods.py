@@ -1,7 +1,5 @@
-"""Method frames that are not hot: decoded and encoded by pamqp's definitions of AMQP 0-9-1 (names, order, domains).
-
-Only the definitions are pamqp's. The fields are read here because pamqp accepts what is cut short, drops the types of
-table values, and refuses names that RabbitMQ allows. Hot methods never come here (frames.py, consumer.py, confirms.py).
+"""Method frames that are not hot, decoded and encoded by the fields of their method (method_fields.py). Hot methods
+never come here (frames.py, consumer.py, confirms.py).
 
     method = decode(index, payload)      index = class id << 16 | method id; payload without those four bytes
     method.text("queue"), method.flag("durable"), method.number("prefetch_count"), method.table("arguments")
@@ -9,32 +7,15 @@ table values, and refuses names that RabbitMQ allows. Hot methods never come her
 """
 
 import struct
-from typing import cast
 
-from pamqp import commands
-from pamqp.base import Frame
-
-from rewindmq.engine.amqp import tables
 from rewindmq.engine.amqp.erlang import erlang_binary
-from rewindmq.engine.errors import CommandInvalid, FrameError
+from rewindmq.engine.amqp.method_fields import DEFINITIONS, INDEXES
+from rewindmq.engine.errors import CommandInvalid, FrameError, refusal
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.events import Argument
 
 FRAME_HEADER = struct.Struct(">BHII")
-
-# One method: its name ("Queue.Declare"), its fields in order with their domains (shortstr, bit, table ...).
-Definition = tuple[str, tuple[tuple[str, str], ...]]
-DEFINITIONS: dict[int, Definition] = {
-    index: (cls.name, tuple((field, cls.amqp_type(field)) for field in cls.__slots__))
-    for index, cls in cast(dict[int, type[Frame]], commands.INDEX_MAPPING).items()
-}
-INDEXES = {name: index for index, (name, _) in DEFINITIONS.items()}
-# pamqp leaves out class access, which old clients still send (RabbitMQ answers with ticket 1).
-DEFINITIONS[0x1E000A] = ("Access.Request", (
-    ("realm", "shortstr"), ("exclusive", "bit"), ("passive", "bit"), ("active", "bit"), ("write", "bit"),
-    ("read", "bit"),
-))  # fmt: skip
-DEFINITIONS[0x1E000B] = ("Access.RequestOk", (("ticket", "short"),))
-INDEXES["Access.RequestOk"] = 0x1E000B
 
 SIZES = {"octet": 1, "short": 2, "long": 4, "longlong": 8, "timestamp": 8}
 
@@ -66,7 +47,11 @@ class Method:
         return value
 
     def table(self, field: str) -> tuple[Argument, ...]:
-        return tables.arguments(self.raw(field))
+        """MalformedFrame (502), PreconditionFailed (406)."""
+        try:
+            return tables.arguments(self.raw(field))
+        except PropertyError as error:
+            raise refusal(error) from None
 
 
 def decode(index: int, payload: bytes) -> Method:

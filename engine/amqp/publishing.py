@@ -10,12 +10,13 @@ returned then (`Placing`).
 from collections.abc import Awaitable, Callable
 
 from rewindmq.engine.amqp.erlang import erlang_binary
-from rewindmq.engine.amqp.properties import Parsed, carbon_copies
 from rewindmq.engine.broker.broker import Broker, Destination, Session
-from rewindmq.engine.errors import FrameError, NotImplementedByBroker
+from rewindmq.engine.errors import FrameError, NotImplementedByBroker, refusal
 from rewindmq.engine.routing.matches import NO_CONTENT, Content
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.rules.internal_queues import is_reply_queue
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
 from rewindmq.schemas.events import Actor, Encryption, Published, Route
 
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
@@ -133,12 +134,16 @@ def decode(payload: bytes) -> Publishing:
 def route_by_content(
     publishing: Publishing, parsed: Parsed, broker: Broker, session: Session
 ) -> tuple[Destination, ...]:
-    """Where a message goes that is routed by its content or to carbon copies."""
+    """Where a message goes that is routed by its content or to carbon copies. MalformedFrame (502) when a header's name
+    is not UTF-8, PreconditionFailed (406) for carbon copies that are no array."""
     content = Content(parsed.raw) if publishing.needs_content else NO_CONTENT
-    if parsed.sender_selected:
-        keys = (publishing.routing_key, *carbon_copies(parsed))
-        return broker.route_by_keys(session, publishing.exchange, keys, content)
-    return broker.route(session, publishing.exchange, publishing.routing_key, content)
+    try:
+        if parsed.sender_selected:
+            keys = (publishing.routing_key, *carbon_copies(parsed))
+            return broker.route_by_keys(session, publishing.exchange, keys, content)
+        return broker.route(session, publishing.exchange, publishing.routing_key, content)
+    except PropertyError as error:
+        raise refusal(error) from None
 
 
 def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None = None) -> Published:

@@ -6,9 +6,10 @@ What a client says is turned into a `Login`; MalformedFrame (502) when it is non
 
 from dataclasses import dataclass
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.errors import MalformedFrame
+from rewindmq.engine.errors import MalformedFrame, refusal
 from rewindmq.engine.tls import TlsPeer
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import PropertyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,10 @@ def plain(response: bytes) -> Login:
 
 
 def amqplain(response: bytes) -> Login:
-    fields = tables.mapping(response)
+    try:
+        fields = tables.mapping(response)
+    except PropertyError as error:
+        raise refusal(error) from None
     user, password = fields.get("LOGIN"), fields.get("PASSWORD")
     if user is None or password is None:
         raise MalformedFrame("AMQPLAIN auth info is missing LOGIN or PASSWORD field")

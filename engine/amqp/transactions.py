@@ -19,13 +19,13 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.amqp.properties import Parsed
 from rewindmq.engine.amqp.publishing import Publishing
 from rewindmq.engine.amqp.settlement import Holder, Verdict
 from rewindmq.engine.broker.broker import Destination
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.schemas.amqp.properties import Parsed
 from rewindmq.schemas.events import Encryption
 
 if TYPE_CHECKING:

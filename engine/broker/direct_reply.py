@@ -2,7 +2,7 @@
 nobody declared.
 
     basic.consume amq.rabbitmq.reply-to     ->  a queue amq.rabbitmq.reply-to.<token>, exclusive and auto-delete
-    publish with that reply_to              ->  the name with the token is put in (engine/amqp/properties.py)
+    publish with that reply_to              ->  the name with the token is put in (engine/amqp/channel.py)
     publish to that name, from any node     ->  an event as any other; the queue's only consumer is the requester
 
 Rules of this file

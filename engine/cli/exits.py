@@ -1,5 +1,5 @@
 """How a command fails: one line on stderr that says what to do, and an exit code of sysexits.h, as rabbitmqctl's
-(BEHAVIOURS section 18)."""
+(docs/behaviours/interfaces.md#command-line)."""
 
 OK = 0
 DIFFERENT = 1  # verify: the state is not what the log says

@@ -34,6 +34,7 @@ from rewindmq.engine.cli.commands import copy_state as copying
 from rewindmq.engine.cli.commands import operations as operating
 from rewindmq.engine.cli.exits import SOFTWARE, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.config import VERSION
 from rewindmq.engine.file_modes import restrict_new_files
 
 SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -62,6 +63,7 @@ class Group(click.Group):
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(VERSION, message="%(version)s")
 @common
 def rewindmq(settings: Settings) -> None:
     """RewindMQ: a message queue whose queues can be rewound."""
@@ -83,6 +85,12 @@ def show_help(context: click.Context, command: str | None) -> None:
 for _commands in SECTIONS.values():
     for _command in _commands:
         rewindmq.add_command(_command)
+
+
+def add_command(section: str, command: click.Command) -> None:
+    """One more, of a package that the engine does not know."""
+    SECTIONS[section] = (*SECTIONS[section], command)
+    rewindmq.add_command(command)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -16,7 +16,6 @@ from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.cluster.state_copy import remove_leftovers
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.placement import astray, count_of
 from rewindmq.engine.log.shared_contract import SharedLog
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
@@ -36,7 +35,9 @@ async def open_node(
     elapsed_ns: ElapsedClock | None = None,
 ) -> Broker:  # fmt: skip
     """A node that has joined. Clocks as `LogClock.made_of`. LogError when Kafka or the data directory won't do;
-    StoreError as `Broker.open`."""
+    StoreError as `Broker.open`; KafkaNotInstalled."""
+    from rewindmq.engine.log.kafka.log import KafkaLog
+
     assert config.kafka is not None
     clock = LogClock.made_of(wall_ms, elapsed_ns)
     log = KafkaLog.open(

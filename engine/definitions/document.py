@@ -19,13 +19,13 @@ from rewindmq.engine.broker.passwords import exported
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
-from rewindmq.engine.http.arguments import table_of
 from rewindmq.engine.http.bodies import BadBody, require_sane
 from rewindmq.engine.http.listing import bindings_by_source, by_key, queues_by_name
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.events import (
     Bound,
     ExchangeDeclared,

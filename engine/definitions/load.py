@@ -22,13 +22,13 @@ from rewindmq.engine.broker.parameters import OPERATOR_POLICY, check_parameter
 from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_from, tags_of_user
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
-from rewindmq.engine.http.arguments import arguments_from
-from rewindmq.engine.http.bodies import Json
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import Pace
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.json_arguments import Json, arguments_from
 from rewindmq.schemas.events import Argument, ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -312,8 +312,8 @@ def about(what: str) -> Iterator[None]:
     """What is wrong, with its place."""
     try:
         yield
-    except AmqpError as error:
-        raise PreconditionFailed(f"{what}: {error.text}") from None
+    except (AmqpError, PropertyError) as error:
+        raise PreconditionFailed(f"{what}: {error}") from None
 
 
 def given(item: Item, key: str) -> Json:

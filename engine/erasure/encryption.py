@@ -32,14 +32,14 @@ from typing import TYPE_CHECKING
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import with_entry
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import with_entry
 from rewindmq.schemas.events import Encryption, Published
 
 if TYPE_CHECKING:
-    from rewindmq.engine.amqp.properties import Parsed
+    from rewindmq.schemas.amqp.properties import Parsed
 
 CONTEXT = b"rewindmq body 1"
 MAX_SUBJECT_BYTES = 255  # what fits into a path of the management API

@@ -16,13 +16,12 @@ from email import policy
 from email.parser import BytesParser
 
 from rewindmq.engine.rewind.worker import PastProcess
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+from rewindmq.schemas.amqp.json_arguments import Json
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ 3.13's max_http_body_size
 MAX_DEFINITIONS_BYTES = 20_000_000  # RabbitMQ 4.x has this for all
 MAX_DEPTH = (
-    34  # of a body's values: AMQP tables may be nested 32 deep (rewindmq.engine.amqp.tables), and a body holds one
+    34  # of a body's values: AMQP tables may be nested 32 deep (rewindmq.schemas.amqp.tables), and a body holds one
 )
 MAX_VALUES = 20_000  # of a body, or of an entry of definitions
 PARSED_HERE = 65_536

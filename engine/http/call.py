@@ -23,7 +23,6 @@ from rewindmq.engine.http.bodies import (
     OBJECTS_TO_TEXT,
     PARSED_HERE,
     BadBody,
-    Json,
     JsonBody,
     body_process,
     json_object,
@@ -32,6 +31,9 @@ from rewindmq.engine.rewind.worker import ProcessEnded, Question, TooManyQuestio
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.amqp.errors import Unacceptable
+from rewindmq.schemas.amqp.json_arguments import Json, arguments_from
+from rewindmq.schemas.events import Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session
@@ -88,6 +90,14 @@ def api_error(refusal: AmqpError) -> ApiError:
     if isinstance(refusal, ConnectionForced):  # the node was lost and joins again
         return ApiError(503, "service_unavailable", refusal.text)
     return bad_request(refusal.text)
+
+
+def arguments_in(content: dict[str, Json]) -> tuple[Argument, ...]:
+    """The `arguments` in a request's body."""
+    try:
+        return arguments_from(content.get("arguments", {}))
+    except Unacceptable as error:
+        raise bad_request(str(error)) from None
 
 
 def too_large(most_bytes: int) -> ApiError:

@@ -31,6 +31,10 @@ class NoAnswer(LogError):
     """The server that has the log does not answer: the log may be sound, and can be read another time."""
 
 
+class KafkaNotInstalled(LogError):
+    """The log is in Kafka, and this installation has no Kafka client."""
+
+
 class CorruptLog(LogError):
     """Bytes in the middle of the log are not the bytes that were written.
 

@@ -6,14 +6,18 @@
 The content of `data` (a state, snapshots) has to belong to the history that is read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
-from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
-from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
+from rewindmq.engine.log.contract import Block, LogError
+from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.projections.replay import PartitionLog
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
 # How long Kafka has for its first answer: a user waits for ours. Later answers may take longer, for example while a
 # leader is being elected.
@@ -40,8 +44,8 @@ class History:
     def open(self) -> "HistoryReader":
         """Open the history for reading.
 
-        Raises LogError when there is no log or Kafka does not answer, OtherHistory when `data` belongs to another
-        history."""
+        Raises LogError when there is no log or Kafka does not answer, KafkaNotInstalled when no Kafka client is
+        installed, OtherHistory when `data` belongs to another history."""
         if self.kafka is None:
             assert self.data is not None, "a history is in a data directory or in Kafka"
             embedded = EmbeddedLogReader(self.data)
@@ -64,14 +68,31 @@ class History:
             )
 
 
+class HistoryPartition(PartitionLog, Protocol):
+    """A partition of either log, to read.
+
+    Raises LogError where it cannot be read."""
+
+    @property
+    def durable_offset(self) -> int:
+        """The end (exclusive) of the records that no crash takes back."""
+
+    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
+        """Yields the blocks of many short ranges (first offset, end) in order, as `read`."""
+
+
 @dataclass(frozen=True, slots=True)
 class HistoryReader:
-    metadata: PartitionReader | KafkaPartition
-    queues: Sequence[PartitionReader | KafkaPartition]
+    metadata: HistoryPartition
+    queues: Sequence[HistoryPartition]
 
 
 @lru_cache(maxsize=1)
-def _kafka(history: History) -> KafkaLogReader:
+def _kafka(history: History) -> "KafkaLogReader":
     """The reader of a history in Kafka: a process keeps one set of connections for all questions."""
+    from rewindmq.engine.log.kafka.reader import KafkaLogReader
+
     assert history.kafka is not None
     return KafkaLogReader(history.kafka, history.prefix, dict(history.settings))

@@ -12,8 +12,6 @@ Codes and texts are those of RabbitMQ 3.13's streams (rabbit_stream_queue.erl `c
 import json
 from dataclasses import dataclass
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.broker.declarations import TYPE_MODULES, argument_of, check_consumer_arguments, resource
 from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed
 from rewindmq.projections.machine.data.queue import Queue
@@ -22,6 +20,7 @@ from rewindmq.projections.marks import Marks, moment
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES
+from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Argument, Published
 
 FIRST, LAST, NEXT, NUMBER, TIME = "first", "last", "next", "number", "time"
@@ -44,7 +43,7 @@ class Filter:
         self.unfiltered = unfiltered
 
     def passes(self, message: Published) -> bool:
-        for name, kind, value in tables.parse(parse(message.properties).header_table()):
+        for name, kind, value in headers_of(message.properties):
             if name == FILTER_VALUE and kind == "longstr":
                 return value in self.values
         return self.unfiltered

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.errors import AmqpError, ConnectionForced
-from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.kafka.reader import KafkaPartition
+from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for, events_of
@@ -21,8 +20,6 @@ from rewindmq.schemas.events import Bound, Unbound
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session
-
-LogPartition = PartitionReader | KafkaPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +31,7 @@ class Lost:
 
 
 def bindings_then(
-    metadata: LogPartition, log: LogPartition, vhost: str, queue: str, queue_id: int, at: At
+    metadata: HistoryPartition, log: HistoryPartition, vhost: str, queue: str, queue_id: int, at: At
 ) -> tuple[Bound, ...]:
     """Of this incarnation of the queue, in the order of binding. `log`: the queue's partition, of which `at` is a
     moment."""
@@ -54,7 +51,7 @@ def _of(topology: Topology, vhost: str, queue: str, queue_id: int) -> tuple[Boun
     return tuple(bound for bound in found if bound.queue_id in (queue_id, NOT_RECORDED))
 
 
-def _time_of(log: LogPartition, offset: int) -> int | None:
+def _time_of(log: HistoryPartition, offset: int) -> int | None:
     """Of the event there; None at the end of the log."""
     for block in log.read(offset, offset + 1):
         index = offset - block.first_offset

@@ -21,9 +21,7 @@ from dataclasses import dataclass
 from rewindmq.engine.broker.declarations import resource
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.location import History
+from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
@@ -42,7 +40,6 @@ LOOK_BACK = 4_096  # records: how far behind the end the last message is looked 
 
 Found = list[tuple[int, Published]]
 Scan = Generator[tuple[int, Published | None], None, None]
-Log = PartitionReader | KafkaPartition
 
 
 class Source(ABC):
@@ -52,10 +49,10 @@ class Source(ABC):
         self.history = history
         self.index = index
         self.closed = False
-        self._opened: Log | None = None
+        self._opened: HistoryPartition | None = None
 
     @property
-    def log(self) -> Log:
+    def log(self) -> HistoryPartition:
         if self._opened is None:
             self._opened = self.history.open().queues[self.index]
         return self._opened

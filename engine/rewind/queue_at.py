@@ -17,9 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from rewindmq.engine.config import Config
-from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.location import History, HistoryReader
+from rewindmq.engine.log.location import History, HistoryPartition, HistoryReader
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.machine import Machine
@@ -120,14 +118,14 @@ def messages_at(history: History, vhost: str, queue: str, at: At, incarnation: i
     return ids, sizes
 
 
-def log_of(reader: HistoryReader, vhost: str, queue: str) -> PartitionReader | KafkaPartition:
+def log_of(reader: HistoryReader, vhost: str, queue: str) -> HistoryPartition:
     """The partition that the queue is in."""
     return reader.queues[partition_of(vhost, queue, len(reader.queues))]
 
 
 def queue_then(
     history: History, reader: HistoryReader, vhost: str, queue: str, at: At, incarnation: int | None
-) -> tuple[PartitionReader | KafkaPartition, Machine, Queue]:
+) -> tuple[HistoryPartition, Machine, Queue]:
     """The queue as it was, with the machine that stands there and the log of its partition. Only if it was this
     `incarnation` (a queue id) then, unless that is None. Raises as `queue_at`."""
     log = log_of(reader, vhost, queue)
@@ -144,9 +142,7 @@ def queue_then(
     return log, machine, found
 
 
-def published_at(
-    log: PartitionReader | KafkaPartition, message_ids: Iterable[int]
-) -> Iterator[tuple[int, tuple[int, Published]]]:
+def published_at(log: HistoryPartition, message_ids: Iterable[int]) -> Iterator[tuple[int, tuple[int, Published]]]:
     """(id, (timestamp, event)) of each message, in the order of the log."""
     wanted = sorted(message_ids)
     if wanted and wanted[0] < log.start_offset:  # a snapshot may know of it

@@ -18,9 +18,7 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.embedded.reader import PartitionReader
-from rewindmq.engine.log.kafka.reader import KafkaPartition
-from rewindmq.engine.log.location import History
+from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.bindings_at import Lost, bind_again, bindings_then, missing
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, log_of, published_at, queue_then
 from rewindmq.engine.rewind.worker import PastProcess
@@ -61,8 +59,6 @@ UNDONE_FATES = {"purge": (PURGED,), "delete": (DELETED,)}  # not what consumers 
 NO_INCARNATION = -1
 PAGE_MESSAGES = 500
 PAGE_BYTES = 8 * 1024 * 1024
-
-LogPartition = PartitionReader | KafkaPartition
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +160,7 @@ class Wish:
             dict(Counter(became[each.message_id] for each in there)), bindings,
         )  # fmt: skip
 
-    def _named(self, log: LogPartition) -> Plan:
+    def _named(self, log: HistoryPartition) -> Plan:
         wanted = []
         time_ms = 0
         start = max(log.start_offset, self.incarnation or 0)
@@ -181,7 +177,7 @@ class Wish:
             self.vhost, self.queue, NO_INCARNATION, log.name, log.next_offset, time_ms, None, tuple(wanted), {},
         )  # fmt: skip
 
-    def _undone(self, log: LogPartition) -> int:
+    def _undone(self, log: HistoryPartition) -> int:
         """The offset of the last event of that kind, in the life of the incarnation that is asked for."""
         kind, found = UNDONE[self.undo], -1
         start = max(log.start_offset, self.incarnation or 0)
@@ -210,7 +206,7 @@ class Wish:
         return found
 
 
-def fates_since(machine: Machine, log: LogPartition, queue_id: int, ids: set[int]) -> dict[int, str]:
+def fates_since(machine: Machine, log: HistoryPartition, queue_id: int, ids: set[int]) -> dict[int, str]:
     """What became of these messages of a queue, from where the machine stands to the end of the log."""
     became: dict[int, str] = {}
     blocks = blocks_of(log, machine.next_offset, None)

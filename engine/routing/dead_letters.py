@@ -31,7 +31,7 @@ from collections.abc import Callable
 
 from rewindmq.engine.cluster.certainty import Certainty
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.routing.death_headers import Buried, bury, without_blind_copies
+from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.matches import readable
 from rewindmq.engine.routing.router import Router
@@ -39,6 +39,7 @@ from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.amqp.properties import without_blind_copies
 from rewindmq.schemas.events import BROKER, DeadLettersForwarded, Origin, Published
 
 logger = logging.getLogger(__name__)

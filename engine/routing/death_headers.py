@@ -14,25 +14,17 @@ Rules of this file
 - Properties that are not what AMQP says are a ValueError, whatever is wrong with them.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
+from typing import cast
 
-from pamqp import decode
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import EXPIRATION, HEADERS, copies_of, join, join_headers, split, split_headers
 
 REJECTED = "rejected"
-
-# Flag bit and kind of each property, in the order on the wire (AMQP 0-9-1 section 4.2.6.1).
-_PROPERTIES = (
-    (15, "shortstr"), (14, "shortstr"), (13, "table"), (12, "octet"), (11, "octet"), (10, "shortstr"), (9, "shortstr"),
-    (8, "shortstr"), (7, "shortstr"), (6, "timestamp"), (5, "shortstr"), (4, "shortstr"), (3, "shortstr"),
-    (2, "shortstr"),
-)  # fmt: skip
-HEADERS, _EXPIRATION = 13, 8
-_FIXED_SIZES = {
-    "t": 1, "b": 1, "B": 1, "s": 2, "u": 2, "I": 4, "i": 4, "f": 4, "l": 8, "L": 8, "d": 8, "T": 8, "D": 5, "V": 0,
-}  # fmt: skip
+MOST_COUNTED = 2**63 - 1  # deaths: one more must fit into a `long`
+YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a later time is taken for that
+YEAR_10000_MS = 253_402_300_800_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +61,10 @@ class Buried:
 def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key: str, time_s: int) -> Buried:
     """The properties of a message that was published to `exchange` with `routing_key` and died in `queue`.
     ValueError when the properties are not what AMQP says."""
-    fields = split_properties(properties)
-    expiration = fields.pop(_EXPIRATION, None)
+    fields = split(properties)
+    expiration = fields.pop(EXPIRATION, None)
     original = None if expiration is None else expiration[1:].decode("utf-8", "replace")
-    headers = split_table(fields.get(HEADERS, b"\0\0\0\0"))
+    headers = split_headers(fields)
     history = _history(headers.get("x-death"))
     told = (routing_key, *copies_of(headers.get("CC")))  # of blind copies nobody is told
     death = Death(queue, reason, exchange, told, 1, time_s, original)
@@ -83,110 +75,12 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
             before.original_expiration,
         )  # fmt: skip
     deaths = (death, *(each for each in history or () if each is not before))
-    headers["x-death"] = array([_table(each) for each in deaths])
+    headers["x-death"] = tables.array([_table(each) for each in deaths])
     for order in ("last",) if history is not None else ("first", "last"):
         for what, value in (("reason", reason), ("queue", queue), ("exchange", exchange)):
-            headers[f"x-{order}-death-{what}"] = longstr(value)
-    fields[HEADERS] = join_table(headers)
-    return Buried(join_properties(fields), (*told, *copies_of(headers.get("BCC"))), deaths)
-
-
-def without_blind_copies(properties: bytes) -> bytes:
-    """Without the header BCC: as others may see them."""
-    if b"\x03BCC" not in properties:
-        return properties
-    try:
-        fields = split_properties(properties)
-        headers = split_table(fields[HEADERS])
-        del headers["BCC"]
-    except (ValueError, KeyError):  # no properties at all, or it is not one of their headers
-        return properties
-    fields[HEADERS] = join_table(headers)
-    return join_properties(fields)
-
-
-# -- properties and tables, as bytes ----------------------------------------------------------------------------------
-
-
-def split_properties(properties: bytes) -> dict[int, bytes]:
-    """Flag bit -> the property's bytes."""
-    if len(properties) < 2:
-        raise ValueError(f"properties of {len(properties)} bytes have no flags")
-    flags = int.from_bytes(properties[:2], "big")
-    position = 2
-    fields: dict[int, bytes] = {}
-    for bit, kind in _PROPERTIES:
-        if flags & 1 << bit:
-            if kind == "shortstr":
-                end = position + 1 + _byte(properties, position)
-            elif kind == "table":
-                end = position + 4 + _long(properties, position)
-            else:
-                end = position + (1 if kind == "octet" else 8)
-            fields[bit] = properties[position:end]
-            position = end
-    if flags & 1 or position != len(properties):
-        raise ValueError(f"properties of {len(properties)} bytes end at byte {position}")
-    return fields
-
-
-def join_properties(fields: dict[int, bytes]) -> bytes:
-    flags = 0
-    parts = [b""]
-    for bit, _kind in _PROPERTIES:
-        if bit in fields:
-            flags |= 1 << bit
-            parts.append(fields[bit])
-    parts[0] = flags.to_bytes(2, "big")
-    return b"".join(parts)
-
-
-def split_table(table: bytes) -> dict[str, bytes]:
-    """Key -> its type and value as bytes. A key that comes twice: the last one."""
-    end = 4 + _long(table, 0)
-    position = 4
-    entries: dict[str, bytes] = {}
-    while position < end:
-        size = _byte(table, position)
-        key = table[position + 1 : position + 1 + size].decode("utf-8", "surrogateescape")
-        position += 1 + size
-        value_end = position + 1 + _value_size(table, position)
-        entries[key] = table[position:value_end]
-        position = value_end
-    if position != end or end != len(table):
-        raise ValueError(f"a table of {len(table)} bytes ends at byte {position}")
-    return entries
-
-
-def join_table(entries: dict[str, bytes]) -> bytes:
-    parts = []
-    for key, value in entries.items():
-        name = key.encode("utf-8", "surrogateescape")
-        parts.append(bytes((len(name),)) + name + value)
-    content = b"".join(parts)
-    return len(content).to_bytes(4, "big") + content
-
-
-def _value_size(data: bytes, position: int) -> int:
-    """Of the value whose type stands at `position`."""
-    kind = chr(_byte(data, position))
-    if kind in "SxAF":
-        return 4 + _long(data, position + 1)
-    if kind not in _FIXED_SIZES:
-        raise ValueError(f"unknown field type {kind!r} in a table")
-    return _FIXED_SIZES[kind]
-
-
-def _byte(data: bytes, position: int) -> int:
-    if position >= len(data):
-        raise ValueError("properties end too early")
-    return data[position]
-
-
-def _long(data: bytes, position: int) -> int:
-    if position + 4 > len(data):
-        raise ValueError("properties end too early")
-    return int.from_bytes(data[position : position + 4], "big")
+            headers[f"x-{order}-death-{what}"] = tables.longstr(value)
+    fields[HEADERS] = join_headers(headers)
+    return Buried(join(fields), (*told, *copies_of(headers.get("BCC"))), deaths)
 
 
 # -- x-death ----------------------------------------------------------------------------------------------------------
@@ -194,38 +88,27 @@ def _long(data: bytes, position: int) -> int:
 
 def _history(field: bytes | None) -> list[Death] | None:
     """The deaths before, or None when there is no list of them."""
-    entries = _items(field)
-    if entries is None:
+    items = tables.array_items(field)
+    if items is None:
         return None
-    deaths = [_death(entry) for entry in entries if isinstance(entry, dict)]
+    deaths = [_death(cast(list[tables.Entry], value)) for kind, value in items if kind == "table"]
     return [death for death in deaths if death is not None]
 
 
-def _items(field: bytes | None) -> list[object] | None:
-    """Of an array, or None if it is none that can be decoded."""
-    if field is None or field[:1] != b"A":
-        return None
-    try:
-        return list(decode.field_array(field[1:])[1])
-    except Exception:  # damaged bytes make pamqp fail in many ways
-        return None
-
-
-def copies_of(field: bytes | None) -> list[str]:
-    """Sender-selected distribution: further routing keys."""
-    return [key for key in _items(field) or () if isinstance(key, str)]
-
-
-def _death(entry: Mapping[str, object]) -> Death | None:
+def _death(entries: list[tables.Entry]) -> Death | None:
+    types = {name: kind for name, kind, _ in entries}
+    entry = {name: tables.plain(kind, value) for name, kind, value in entries}
     queue, reason, exchange = entry.get("queue"), entry.get("reason"), entry.get("exchange")
     keys, count, time = entry.get("routing-keys"), entry.get("count"), entry.get("time")
     if not (isinstance(queue, str) and isinstance(reason, str) and isinstance(exchange, str)):
         return None
-    if not (isinstance(keys, list) and isinstance(count, int) and isinstance(time, datetime)):
+    if not (isinstance(keys, list) and isinstance(count, int) and isinstance(time, int)):
+        return None
+    if types["count"] == "timestamp" or count >= MOST_COUNTED or types["time"] != "timestamp" or time >= YEAR_10000_MS:
         return None
     original = entry.get("original-expiration")
     return Death(
-        queue, reason, exchange, tuple(str(key) for key in keys), count, int(time.timestamp()),
+        queue, reason, exchange, tuple(str(key) for key in keys), count, time if time <= YEAR_2106 else time // 1000,
         original if isinstance(original, str) else None,
     )  # fmt: skip
 
@@ -233,22 +116,12 @@ def _death(entry: Mapping[str, object]) -> Death | None:
 def _table(death: Death) -> bytes:
     entries = {
         "count": b"l" + death.count.to_bytes(8, "big", signed=True),
-        "reason": longstr(death.reason),
-        "queue": longstr(death.queue),
+        "reason": tables.longstr(death.reason),
+        "queue": tables.longstr(death.queue),
         "time": b"T" + death.time_s.to_bytes(8, "big"),
-        "exchange": longstr(death.exchange),
-        "routing-keys": array([longstr(key) for key in death.routing_keys]),
+        "exchange": tables.longstr(death.exchange),
+        "routing-keys": tables.array([tables.longstr(key) for key in death.routing_keys]),
     }
     if death.original_expiration is not None:
-        entries["original-expiration"] = longstr(death.original_expiration)
-    return b"F" + join_table(entries)
-
-
-def longstr(value: str) -> bytes:
-    raw = value.encode()
-    return b"S" + len(raw).to_bytes(4, "big") + raw
-
-
-def array(items: list[bytes]) -> bytes:
-    content = b"".join(items)
-    return b"A" + len(content).to_bytes(4, "big") + content
+        entries["original-expiration"] = tables.longstr(death.original_expiration)
+    return b"F" + join_headers(entries)

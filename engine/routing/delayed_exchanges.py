@@ -19,21 +19,24 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.amqp.properties import expiration
 from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.errors import AccessRefused, AmqpError, PreconditionFailed
-from rewindmq.engine.routing.death_headers import (
-    Buried,
-    copies_of,
-    join_properties,
-    join_table,
-    split_properties,
-    split_table,
-)
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.death_headers import Buried
 from rewindmq.projections.machine.data.delayed_order import TYPE, exchange_of, queue_of
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue
 from rewindmq.projections.topology.topology import Topology
+from rewindmq.schemas.amqp.errors import Unacceptable
+from rewindmq.schemas.amqp.properties import (
+    EXPIRATION,
+    HEADERS,
+    copies_of,
+    expiration,
+    join,
+    join_headers,
+    split,
+    split_headers,
+)
 from rewindmq.schemas.events import (
     BROKER,
     Actor,
@@ -52,7 +55,6 @@ DELAYED_EXCHANGE = "x-delayed-message"  # the exchange's type
 SINCE_VERSION = 2  # of the machine
 SEMANTICS = "rabbitmq-3.13"  # of a hidden queue: it is the same in all profiles
 KNOWN_AT = "x-exchange-known-at"  # the hidden queue's argument: an offset of the metadata log, its exchange is below
-HEADERS, EXPIRATION = 13, 8  # flag bits
 GONE_TRIES, GONE_SECONDS = 500, 0.01
 
 
@@ -179,16 +181,16 @@ def deletion(queue: Queue) -> QueueDeleted:
 def due(message: Published) -> tuple[Buried, int | None]:
     """A delayed message as it is routed now, with all its routing keys and no deaths, and its own expiration.
     ValueError when the properties are not what AMQP says."""
-    fields = split_properties(message.properties)
-    headers = split_table(fields.get(HEADERS, b"\0\0\0\0"))
+    fields = split(message.properties)
+    headers = split_headers(fields)
     keys = (message.route.routing_key, *copies_of(headers.get("CC")), *copies_of(headers.get("BCC")))
     headers["x-delay"] = b"l" + (-(message.expiration_ms or 0)).to_bytes(8, "big", signed=True)
-    fields[HEADERS] = join_table(headers)
-    return Buried(join_properties(fields), keys, ()), _expiration(fields.get(EXPIRATION))
+    fields[HEADERS] = join_headers(headers)
+    return Buried(join(fields), keys, ()), _expiration(fields.get(EXPIRATION))
 
 
 def _expiration(field: bytes | None) -> int | None:
     try:
         return None if field is None else expiration(field[1:])
-    except AmqpError:  # a service may have put anything into the log
+    except Unacceptable:  # a service may have put anything into the log
         return None

@@ -19,34 +19,29 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.broker.sessions import Session
 from rewindmq.engine.config import Config
-from rewindmq.engine.routing.death_headers import (
-    HEADERS,
-    array,
-    copies_of,
-    join_properties,
-    join_table,
-    longstr,
-    split_properties,
-    split_table,
-    without_blind_copies,
-)
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.partition import Consumer, Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import TRACE_EXCHANGE
+from rewindmq.schemas.amqp.properties import (
+    HEADERS,
+    KINDS,
+    NAMES,
+    OCTET,
+    TABLE,
+    TIMESTAMP,
+    copies_of,
+    join,
+    join_headers,
+    split,
+    split_headers,
+    without_blind_copies,
+)
+from rewindmq.schemas.amqp.tables import array, longstr, with_length
 from rewindmq.schemas.events import BROKER, Encryption, Published
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-# RabbitMQ's names of the properties, by their flag bit.
-NAMES = {
-    15: "content_type", 14: "content_encoding", 13: "headers", 12: "delivery_mode", 11: "priority",
-    10: "correlation_id", 9: "reply_to", 8: "expiration", 7: "message_id", 6: "timestamp", 5: "type", 4: "user_id",
-    3: "app_id", 2: "cluster_id",
-}  # fmt: skip
-OCTETS = (12, 11)
-TIMESTAMP = 6
 
 
 class Firehose:
@@ -116,14 +111,14 @@ class Firehose:
         if not destinations:
             return
         try:
-            fields = split_properties(without_blind_copies(properties))
+            fields = split(without_blind_copies(properties))
             copies = carbon_copies(properties)
         except ValueError:  # a service appended it to the log itself, with bytes that are no properties
             fields, copies = {}, []
         keys = (routing_key, *copies)
-        told = join_properties({HEADERS: join_table({
+        told = join({HEADERS: join_headers({
             "exchange_name": longstr(exchange), "routing_keys": array([longstr(each) for each in keys]),
-            "properties": b"F" + join_table({NAMES[bit]: as_header(bit, raw) for bit, raw in fields.items()}),
+            "properties": b"F" + join_headers({NAMES[bit]: as_header(bit, raw) for bit, raw in fields.items()}),
             "node": longstr(self._config.node), "vhost": longstr(session.vhost),
             "connection": longstr(self._config.connection_name(session.peer)), "channel": signedint(channel),
             "user": longstr(session.user), **more,
@@ -166,20 +161,21 @@ class Tapped:
 
 def carbon_copies(properties: bytes) -> list[str]:
     """The routing keys in the headers CC and BCC. ValueError: the bytes are no properties."""
-    fields = split_properties(properties)
-    headers = split_table(fields[HEADERS]) if HEADERS in fields else {}
+    fields = split(properties)
+    headers = split_headers(fields)
     return copies_of(headers.get("CC")) + copies_of(headers.get("BCC"))
 
 
 def as_header(bit: int, raw: bytes) -> bytes:
     """A property as a field of a table: longstr, signedint or, of a timestamp, long."""
-    if bit == HEADERS:
+    kind = KINDS[bit]
+    if kind == TABLE:
         return b"F" + raw
-    if bit in OCTETS:
+    if kind == OCTET:
         return signedint(raw[0])
-    if bit == TIMESTAMP:
+    if kind == TIMESTAMP:
         return b"l" + raw
-    return b"S" + len(raw[1:]).to_bytes(4, "big") + raw[1:]
+    return b"S" + with_length(raw[1:])
 
 
 def signedint(value: int) -> bytes:

@@ -23,42 +23,38 @@ from datetime import datetime
 from functools import cached_property
 from itertools import accumulate
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.errors import MalformedFrame
-from rewindmq.engine.routing.death_headers import split_properties
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import Malformed
+from rewindmq.schemas.amqp.properties import headers_of, values
 from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
 
 PICK_ONE = ("x-consistent-hash", "x-modulus-hash", "x-random")
-HASH_PROPERTIES = {"correlation_id": 10, "message_id": 7, "timestamp": 6}  # and their flag bits
-HEADERS_BIT = 13
+HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
 MAX_DELAY_MS = 4_294_967_295  # what an Erlang timer takes: the plugin does not delay for longer, nor do we
 INTEGERS = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")
 
 
 class Content:
-    """A message's properties, read as far as routing asks. MalformedFrame when a header can't be read."""
+    """A message's properties, read as far as routing asks. Malformed when a header can't be read."""
 
     def __init__(self, properties: bytes) -> None:
         self.raw = properties
 
     @cached_property
-    def _fields(self) -> dict[int, bytes]:
-        return split_properties(self.raw)
-
-    @cached_property
     def entries(self) -> list[tables.Entry]:
-        return tables.parse(self._fields.get(HEADERS_BIT, b"\0\0\0\0")[4:])
+        return headers_of(self.raw)
 
     @cached_property
     def headers(self) -> dict[str, object]:
         return {name: tables.plain(kind, value) for name, kind, value in self.entries}
 
     def property(self, name: str) -> str | None:
-        field = self._fields.get(HASH_PROPERTIES[name])
-        if field is None:
+        """One of HASH_PROPERTIES, as text; None: it is not there."""
+        value = values(self.raw).get(name)
+        if value is None:
             return None
-        return str(int.from_bytes(field, "big")) if name == "timestamp" else field[1:].decode("utf-8", "replace")
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
     @cached_property
     def delay_ms(self) -> int | None:
@@ -90,7 +86,7 @@ def readable(properties: bytes) -> Content:
     content = Content(properties)
     try:
         content.headers  # noqa: B018  reads them
-    except (MalformedFrame, ValueError, IndexError):
+    except Malformed:
         return NO_CONTENT
     return content
 

@@ -8,7 +8,7 @@ The two kinds differ in what comes between log and machine:
     embedded/partition.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
     cluster/partition.py     Kafka: any node appends, so only what comes back is folded, in the order in which it does
 
-Work is done per socket read and per group of arrivals, not per message (DESIGN section 6): whoever appends calls
+Work is done per socket read and per group of arrivals, not per message (docs/design.md#budgets): whoever appends calls
 `broker.end_of_turn()` once when its batch is done.
 
 Rules of this file

@@ -6,8 +6,8 @@
 
 Rules of this file
 - A turn goes on until no partition has effects left; dead letters beyond one round wait for the loop's next turn.
-- One timer, armed to the earliest deadline. A Tick is appended only when something is due (DESIGN section 1), and not
-  more often than every `TICK_EVERY_MS`: a stream of messages that expire one by one must not be a stream of Ticks.
+- One timer, armed to the earliest deadline. A Tick is appended only when something is due (docs/design.md#one-idea),
+  not more often than every `TICK_EVERY_MS`: a stream of messages that expire one by one must not be a stream of Ticks.
 - When the disk will not have the log or the state, publishing is held back (`blocked`) until it does; everything is
   kept and tried again.
 """

@@ -184,7 +184,7 @@ def open_files(descriptors: int) -> int:
 
 
 def without_wal() -> WriteOptions:
-    """Options for writes without RocksDB's WAL: the log is the WAL (DESIGN section 2)."""
+    """Options for writes without RocksDB's WAL: the log is the WAL (docs/design.md#the-journey-of-a-message)."""
     options = WriteOptions()
     options.disable_wal = True  # type: ignore[method-assign, assignment]  # a property, which the stub calls a method
     return options

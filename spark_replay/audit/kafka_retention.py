@@ -6,9 +6,6 @@ such settings before it has happened.
 
 from collections.abc import Sequence
 
-from confluent_kafka.admin import ConfigResource, ResourceType
-
-from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked
 from rewindmq.projections.replay import PartitionLog
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.location.log import InKafka
@@ -29,6 +26,10 @@ def what_is_kept(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Fi
 
 
 def _settings(topics: InKafka) -> list[Finding]:
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    from rewindmq.engine.log.kafka.clients import TIMEOUT_SECONDS, KafkaClients, asked
+
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in (topics.metadata, topics.queues)]
     admin = KafkaClients(topics.bootstrap, dict(topics.settings)).admin()  # it must live until the answers are there
     answers = admin.describe_configs(resources, request_timeout=TIMEOUT_SECONDS)

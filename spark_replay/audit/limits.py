@@ -1,12 +1,12 @@
 """Reads a queue's limits as an auditor does: from arguments and policy definitions, without asking the machine.
 
-It is written apart from `rewindmq.projections.machine.rules.settings` on purpose, from BEHAVIOURS S-003, S-029, S-160
-and S-167, so that the audit convicts a machine that merges wrongly. Numbers: the smallest of argument, policy and
+It is written apart from `rewindmq.projections.machine.rules.settings` on purpose, from docs/behaviours/ (S-003, S-029,
+S-160, S-167), so that the audit convicts a machine that merges wrongly. Numbers: the smallest of argument, policy and
 operator policy. Overflow: a classic queue's argument comes before its policy, a quorum queue's after it; an operator
 policy overrides the policy. A dead-letter exchange: the argument's before the operator policy's before the policy's. In
 profile rabbitmq-4.3 a quorum queue has a delivery limit of 20, and delayed retry; a negative limit there is no limit,
-and of two values of which one is negative the larger holds. A stream has only max-length-bytes and max-age, and its
-policy's come before its arguments'.
+and if one of two values is negative, the larger holds. A stream has only max-length-bytes and max-age, and its policy's
+come before its arguments'.
 """
 
 import json

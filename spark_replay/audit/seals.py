@@ -10,9 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.seals.in_files import segmented
-from rewindmq.engine.log.seals.in_topic import in_topics
 from rewindmq.engine.log.seals.seal import Keys, Stored
 from rewindmq.engine.log.seals.sealer import Harm, Sealable, Step, astray, examine, plan
 from rewindmq.spark_replay import columns
@@ -62,6 +60,9 @@ def sealed_partitions(place: Place) -> Sequence[Sealable]:
 
     Raises LogError when there is no log."""
     if isinstance(place, InKafka):
+        from rewindmq.engine.log.kafka.reader import KafkaLogReader
+        from rewindmq.engine.log.seals.in_topic import in_topics
+
         return in_topics(KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings)))
     return segmented(Path(place))
 

@@ -1,10 +1,10 @@
 """Exit status of the commands, and the one line that goes with it: 0 done; 1 an audit found something; 64 a wrong
 argument; 65 the data cannot be used (a corrupt log, a newer version's, a time outside the history); 69 Spark does not
-start, or Kafka or a broker is not there; 70 a defect of ours."""
+start, or Kafka or a broker is not there, or no Kafka client is installed; 70 a defect of ours."""
 
 import click
 
-from rewindmq.engine.log.contract import CorruptLog, LogError, NoAnswer
+from rewindmq.engine.log.contract import CorruptLog, KafkaNotInstalled, LogError, NoAnswer
 from rewindmq.projections.machine.machine import NewerHistory
 from rewindmq.projections.rewind import OutsideHistory, RewindError, UnreadableTime
 from rewindmq.spark_replay.commands.failures import cause_of
@@ -20,7 +20,7 @@ def status_of(error: Exception) -> int:
         return INTERRUPTED
     if isinstance(error, click.ClickException):
         return _complain(EX_USAGE, error.format_message())
-    if isinstance(error, NoAnswer):
+    if isinstance(error, NoAnswer | KafkaNotInstalled):
         return _complain(EX_UNAVAILABLE, str(error))
     if isinstance(error, OutsideHistory | CorruptLog | LogError | NewerHistory):
         return _complain(EX_DATAERR, str(error))
@@ -32,7 +32,7 @@ def status_of(error: Exception) -> int:
 def _spark_failure(error: Exception) -> int:
     """An error in a worker arrives as text: find ours in it."""
     name, line = cause_of(error)
-    if name in ("NoSpark", "Refused", NoAnswer.__name__):
+    if name in ("NoSpark", "Refused", NoAnswer.__name__, KafkaNotInstalled.__name__):
         return _complain(EX_UNAVAILABLE, line)
     data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
     if name in (BadRequest.__name__, UnreadableTime.__name__):

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from rewindmq.engine.log.kafka.clients import KafkaClients
 from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
 from rewindmq.spark_replay.commands.output import nobody_reads
 from rewindmq.spark_replay.lineage import lineage
@@ -74,7 +73,7 @@ def _existing(
     data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
 ) -> Place:
     """A directory as an absolute path, which workers may be given, or topics. BadRequest; LogError when there is no
-    log, NoAnswer when nobody says so."""
+    log, NoAnswer when nobody says so, KafkaNotInstalled."""
     if (data is None) == (kafka is None):
         raise BadRequest("where is the history: --data, or --kafka?")
     if data is not None and not data.is_dir():
@@ -85,6 +84,8 @@ def _existing(
     if data is not None:
         place = str(data.resolve())
     else:
+        from rewindmq.engine.log.kafka.clients import KafkaClients
+
         place = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
         KafkaClients(place.bootstrap, dict(place.settings)).require_answer(FIRST_ANSWER_SECONDS)
     open_log(place)

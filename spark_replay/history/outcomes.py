@@ -35,8 +35,8 @@ from rewindmq.projections.machine.data.message_order import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST
+from rewindmq.schemas.amqp.properties import problem
 from rewindmq.schemas.events import Actor, Checkpointed, Event, Policy, Published
-from rewindmq.schemas.properties import flaw
 from rewindmq.spark_replay import columns
 
 if TYPE_CHECKING:
@@ -284,7 +284,7 @@ def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
     invalid properties."""
     if not 0 <= event.body_size <= SIZE_MASK or (event.expiration_ms is not None and event.expiration_ms < 0):
         return []
-    if actor.session == 0 and event.origin is None and flaw(event.properties):
+    if actor.session == 0 and event.origin is None and problem(event.properties):
         return []
     vhost = event.route.vhost
     return [(vhost, name) for name in dict.fromkeys(event.route.queues)]

@@ -6,43 +6,59 @@ The log keeps them as they came (flags and values of a content header).
 import base64
 import json
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
-from pamqp.commands import Basic
+from rewindmq.schemas.amqp import properties, tables
+
+YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a later time is taken for that
 
 
-def decoded(properties: bytes) -> dict[str, Any] | None:
-    """The properties by pamqp's names; None if they cannot be decoded."""
+def decoded(raw: bytes) -> dict[str, Any] | None:
+    """The properties by name, times as datetimes; None when the bytes cannot be decoded."""
     try:
-        found = Basic.Properties()
-        found.unmarshal(int.from_bytes(properties[:2], "big"), properties[2:])
-        return dict(found)
-    except Exception:  # pamqp names no class for what a broken table may raise
+        return {name: _property(name, value) for name, value in properties.values(raw).items()}
+    except (ValueError, OverflowError, OSError):  # damaged, a short string that is no text, or a time that is none
         return None
 
 
-def properties_object(properties: bytes) -> Any:
+def _property(name: str, value: int | bytes) -> Any:
+    if isinstance(value, int):
+        return _typed("timestamp", value) if name == "timestamp" else value
+    return _typed("table", tables.parse(value)) if name == "headers" else value.decode()
+
+
+def _typed(kind: str, value: Any) -> Any:
+    if kind == "table":
+        return {name: _typed(inner, each) for name, inner, each in value}
+    if kind == "array":
+        return [_typed(inner, each) for inner, each in value]
+    if kind == "timestamp":
+        return datetime.fromtimestamp(value if value <= YEAR_2106 else value / 1000, UTC)
+    return Decimal(value) if kind == "decimal" else value
+
+
+def properties_object(raw: bytes) -> Any:
     """The properties by name, without absent ones; base64 if they cannot be decoded."""
-    if not properties:
+    if not raw:
         return {}
-    values = decoded(properties)
+    values = decoded(raw)
     if values is None:
-        return base64.b64encode(properties).decode()
-    values["type"] = values.pop("message_type")
-    return {name: plain(value) for name, value in values.items() if value not in (None, "")}
+        return base64.b64encode(raw).decode()
+    return {name: plain(value) for name, value in values.items() if value != ""}
 
 
-def headers(properties: bytes) -> list[dict[str, Any]] | None:
+def headers(raw: bytes) -> list[dict[str, Any]] | None:
     """The headers as rows of HEADERS (columns.py), in their order; None when there are none, or they cannot be decoded.
 
     Text and bytes are given as they are, other values as JSON."""
-    found = (decoded(properties) or {}).get("headers")
+    found = (decoded(raw) or {}).get("headers")
     return [{"key": key, "value": _value(value)} for key, value in found.items()] if found else None
 
 
 def _value(value: Any) -> bytes:
-    if isinstance(value, bytes | bytearray):
-        return bytes(value)
+    if isinstance(value, bytes):
+        return value
     text = value if isinstance(value, str) else json.dumps(plain(value), ensure_ascii=False, default=str)
     return text.encode("utf-8", "surrogateescape")
 

@@ -1,4 +1,4 @@
-"""What a job tells of itself, as OpenLineage's run events (BEHAVIOURS section 17).
+"""What a job tells of itself, as OpenLineage's run events (docs/behaviours/interfaces.md#lineage).
 
 Names of datasets are those that OpenLineage fixes: what is read is a directory (`file`, its path) or topics of a Kafka
 (`kafka://host:port`, the topic), and what is written a directory or a file. A queue has a name of our own, with which a

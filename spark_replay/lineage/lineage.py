@@ -1,5 +1,5 @@
-"""Lineage: a job says by itself what it reads and writes, since plan-based lineage cannot look into Python (BEHAVIOURS
-section 17).
+"""Lineage: a job says by itself what it reads and writes, since plan-based lineage cannot look into Python
+(docs/behaviours/interfaces.md#lineage).
 
     with lineage.run("audit", "DATA", spark):        START here; COMPLETE, FAIL or (interrupted) ABORT at the end
         audit(spark, "DATA")

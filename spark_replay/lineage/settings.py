@@ -1,4 +1,5 @@
-"""How a job of ours is told where its lineage goes: as users of OpenLineage are used to (BEHAVIOURS section 17).
+"""How a job of ours is told where its lineage goes: as users of OpenLineage are used to
+(docs/behaviours/interfaces.md#lineage).
 
     OPENLINEAGE_URL, OPENLINEAGE_CONFIG, OPENLINEAGE__TRANSPORT__TYPE ..    as the Python client reads them
     OPENLINEAGE_NAMESPACE, OPENLINEAGE_PARENT_ID, OPENLINEAGE_DISABLED      (the parent: namespace/job/run id)

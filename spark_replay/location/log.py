@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from rewindmq.engine.log.contract import Block
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
-from rewindmq.engine.log.kafka.reader import KafkaLogReader
+from rewindmq.engine.log.location import HistoryPartition
 from rewindmq.projections.replay import PartitionLog, decoder_for
 from rewindmq.schemas.events import Actor, Published
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -58,18 +57,6 @@ class InKafka:
 Place = str | InKafka
 
 
-class HistoryPartition(PartitionLog, Protocol):
-    """A partition of either log, to read.
-
-    Raises LogError where it cannot be read."""
-
-    @property
-    def durable_offset(self) -> int:
-        """The end (exclusive) of the records that no crash takes back."""
-
-    def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
-
-
 class HistoryLog(Protocol):
     """The part of either log that Spark jobs need.
 
@@ -85,8 +72,10 @@ class HistoryLog(Protocol):
 def open_log(place: Place) -> HistoryLog:
     """The log at a place, opened for reading.
 
-    Raises LogError when there is no log."""
+    Raises LogError when there is no log, KafkaNotInstalled when no Kafka client is installed."""
     if isinstance(place, InKafka):
+        from rewindmq.engine.log.kafka.reader import KafkaLogReader
+
         log = KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings))
         log.queues  # noqa: B018  asks Kafka for the topics
         return log

@@ -24,8 +24,9 @@ from rewindmq.spark_replay.source.options import Asked
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from rewindmq.engine.log.location import HistoryPartition
     from rewindmq.projections.replay import PartitionLog
-    from rewindmq.spark_replay.location.log import Group, HistoryLog, HistoryPartition
+    from rewindmq.spark_replay.location.log import Group, HistoryLog
 
 # Rows and bytes after which a batch is handed over, whichever is first
 BATCH_ROWS = 10_000

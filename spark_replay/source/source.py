@@ -1,7 +1,8 @@
 """`spark.read.format("rewindmq")` and `spark.readStream`: the log, and what is folded of it, as Spark tables.
 
-    spark.dataSource.register(RewindSource)
     spark.read.format("rewindmq").option("path", "DATA").load()
+
+Where RewindMQ is installed, Spark finds it by itself (pyspark_rewindmq.py); elsewhere `register(spark)`.
 
     path                 the broker's data directory; or else a history in Kafka:
     kafka.bootstrap.servers, kafkaPrefix (rewindmq)

@@ -31,7 +31,8 @@ from rewindmq.spark_replay.source.options import Asked
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.spark_replay.location.log import HistoryLog, HistoryPartition
+    from rewindmq.engine.log.location import HistoryPartition
+    from rewindmq.spark_replay.location.log import HistoryLog
 
 
 @dataclass(frozen=True, slots=True)

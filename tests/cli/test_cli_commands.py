@@ -1,4 +1,5 @@
-"""Commands that change things: what they print, and their exit codes, as rabbitmqctl's (BEHAVIOURS 18). Deliberately
+"""Commands that change things: what they print, and their exit codes, as rabbitmqctl's
+(docs/behaviours/interfaces.md#command-line). Deliberately
 different: an error is one line, and a bad definition or pattern is 65 (data), where rabbitmqctl says 69."""
 
 import subprocess

@@ -136,7 +136,7 @@ COLUMNS = """
 
 
 def test_every_column_of_rabbitmqctl_is_known(cli: Cli) -> None:
-    """BEHAVIOURS section 18; what we cannot know is blank."""
+    """docs/behaviours/interfaces.md#command-line; what we cannot know is blank."""
     columns = COLUMNS.split()
     header, first, *_ = cli("list_queues", "-q", *columns).stdout.splitlines()
     assert header.split("\t") == columns

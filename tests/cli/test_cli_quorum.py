@@ -52,6 +52,7 @@ def test_members_are_kafkas(cli: Cli, words: tuple[str, ...]) -> None:
 
 
 def test_there_is_nothing_to_rebalance(cli: Cli) -> None:
+    """S-121."""
     shown = cli("rebalance", "quorum", "--formatter=json")
     assert json.loads(shown.stdout) == [{"Node name": NODE, "Number of quorum queues": 1}]
     shown = cli("rebalance", "quorum", "--queue-pattern", "^other", "--formatter=json")

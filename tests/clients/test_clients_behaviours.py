@@ -1,4 +1,5 @@
-"""Lines of BEHAVIOURS that show only over a policy, a restart or a whole journey, asked from outside: pika and HTTP."""
+"""Behaviours (docs/behaviours.md) that show only over a policy, a restart or a whole journey, asked from
+outside: pika and HTTP."""
 
 import base64
 import json

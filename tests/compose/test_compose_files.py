@@ -56,14 +56,18 @@ def test_images_are_pinned() -> None:
     assert all(re.fullmatch(r"\d+\.\d+\.\d+", ENVIRONMENT[name]) for name in ENVIRONMENT if name.endswith("_VERSION"))
 
 
-def test_the_packages_are_those_that_are_tested_with() -> None:
+@pytest.mark.parametrize(("lock", "extras"), [("requirements.lock", ()), ("requirements-spark.lock", ("spark",))])
+def test_the_packages_are_those_that_are_tested_with(lock: str, extras: tuple[str, ...]) -> None:
     """And no more than it takes to run."""
-    tested, taken = pins(ROOT / "requirements.lock"), pins(COMPOSE / "requirements.lock")
+    tested, taken = pins(ROOT / "requirements.lock"), pins(COMPOSE / lock)
     assert {name: tested.get(name) for name in taken} == taken
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    needed = [*project["dependencies"], *project["optional-dependencies"]["build"]]
+    optional = project["optional-dependencies"]
+    needed = sum((optional[extra] for extra in ("build", "kafka", *extras)), project["dependencies"])
     assert {re.split(r"[\[<>=]", each)[0].lower() for each in needed} <= taken.keys()
-    assert not {"pytest", "nbconvert", "matplotlib", "hypothesis"} & taken.keys()
+    unused = {"pytest", "nbconvert", "matplotlib", "hypothesis"}
+    assert not (unused if extras else unused | {"pyspark", "pyarrow", "pandas", "numpy", "protobuf"}) & taken.keys()
+    assert f"pip install --no-cache-dir --require-hashes -r {lock}\n" in DOCKERFILE
 
 
 def pins(lock: Path) -> dict[str, tuple[str, frozenset[str]]]:

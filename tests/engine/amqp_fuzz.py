@@ -14,10 +14,10 @@ from typing import Any
 from pamqp import frame
 from pamqp.exceptions import UnmarshalingException
 
-from rewindmq.engine.amqp import tables
 from rewindmq.engine.amqp.channel import MEMO_SIZE
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
+from rewindmq.schemas.amqp import tables
 from rewindmq.schemas.events import Actor
 from tests.engine.amqp_wire import (
     HANDSHAKE,

@@ -4,8 +4,9 @@ from typing import Any
 
 from pamqp import body, commands, frame, header
 
-from rewindmq.engine.amqp import methods, tables
+from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.connection import Connection
+from rewindmq.schemas.amqp import tables
 from tests.engine.amqp_double import DoubleBroker
 
 HEADER = b"AMQP\x00\x00\x09\x01"

@@ -53,6 +53,8 @@ def under_way(broker: Broker) -> int:
 
 
 def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S-136."""
+
     async def test(nodes: Nodes) -> None:
         broker = await start(nodes)
         publisher = await open_channel(broker, method(1, "Confirm.Select"))

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.amqp import tables
 from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.schemas.amqp import tables
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_fuzz import Streams, expect, run, summary
 from tests.engine.amqp_wire import Wire, header_frame, method, publish, raw_frame

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rewindmq.engine.amqp import tables
+from rewindmq.schemas.amqp import tables
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import (
     HANDSHAKE,

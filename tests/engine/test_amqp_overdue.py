@@ -1,4 +1,4 @@
-"""Deliveries that stay unacked for too long (consumer timeout, BEHAVIOURS section 15)."""
+"""Deliveries that stay unacked for too long (consumer timeout, docs/behaviours/profiles.md)."""
 
 import asyncio
 

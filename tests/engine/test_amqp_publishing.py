@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
+from rewindmq.engine.amqp.consumer import with_counts
 from rewindmq.engine.amqp.frames import FANNED_OUT
-from rewindmq.engine.amqp.properties import parse, with_counts
-from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -324,13 +325,21 @@ def test_delivery_count_is_added_or_replaced_s157(values: dict[str, object], cou
     parse(raw)
 
 
+def test_what_is_delivered_again_may_have_an_expiration_that_is_no_number() -> None:
+    """A service that appends to the log itself is not asked for one."""
+    raw = with_counts(properties(expiration="soon", content_type="text/plain"), 1, 0)
+    read = commands.Basic.Properties()
+    read.unmarshal(int.from_bytes(raw[:2], "big"), raw[2:])
+    assert (read.headers, read.expiration, read.content_type) == ({"x-delivery-count": 1}, "soon", "text/plain")
+
+
 @given(some_properties, st.data())
 def test_damaged_properties_are_refused_or_read(values: dict[str, object], data: st.DataObject) -> None:
     raw = bytearray(properties(**values))
     raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
     try:
         parse(bytes(raw[: data.draw(st.integers(0, len(raw)))]))
-    except (MalformedFrame, PreconditionFailed):
+    except PropertyError:
         return
 
 

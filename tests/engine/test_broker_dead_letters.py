@@ -1,4 +1,4 @@
-"""Dead letters across queues and partitions: chains, cycles, strategies, crashes (BEHAVIOURS section 11)."""
+"""Dead letters across queues and partitions: chains, cycles, strategies, crashes (docs/behaviours/dead-letters.md)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -229,13 +229,14 @@ def test_unreadable_properties_do_not_cost_the_message(h: Harness, caplog: pytes
     h.publish(session, "", "q", b"whole")
     h.settle()
     assert [deaths(h.fetch(session, "dead")) for _ in range(2)] == [[("q", "maxlen", 1)]] * 2
-    assert "loses its properties: unknown field type '?'" in caplog.text
+    assert "loses its properties: field table with unknown type 63" in caplog.text
 
 
 # -- at-least-once ----------------------------------------------------------------------------------------------------
 
 
 def test_s149_s151_refused_letters_stay_and_are_tried_again_in_order(h: Harness) -> None:
+    """S-152."""
     session = h.session()
     h.declare(session, "full", args(x_max_length=1, x_overflow="reject-publish"))
     h.declare(session, "src", at_least_once("full", x_message_ttl=0))

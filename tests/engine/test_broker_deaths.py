@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from pamqp import commands, decode, header
 
-from rewindmq.engine.routing.death_headers import Buried, bury, split_properties, split_table, without_blind_copies
+from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.matches import readable
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import HEADERS, split, without_blind_copies
 
 TIME_S = 1_700_000_000
 TIME = datetime.fromtimestamp(TIME_S, UTC)
@@ -70,21 +72,44 @@ def test_what_the_client_wrote_stays_byte_for_byte() -> None:
     }  # fmt: skip
     content = b"".join(bytes((len(key),)) + key.encode() + value for key, value in entries.items())
     properties = b"\x20\x00" + len(content).to_bytes(4, "big") + content
-    table = split_properties(death(properties).properties)[13]
-    kept = split_table(table)
+    table = split(death(properties).properties)[HEADERS][4:]
+    kept = tables.split(table)
     assert {key: kept[key] for key in entries} == entries
     assert kept["x-death"][:1] == b"A"
-    assert decode.field_table(table)[1]["long"] == 5
+    assert decode.field_table(tables.with_length(table))[1]["long"] == 5
 
 
 def test_the_types_on_the_wire_are_rabbitmqs() -> None:
-    table = split_properties(death(raw(expiration="9")).properties)[13]
-    entry = split_table(split_table(table)["x-death"][6:])  # behind array size and the F of its only item
+    table = split(death(raw(expiration="9")).properties)[HEADERS][4:]
+    entry = tables.split(tables.split(table)["x-death"][10:])  # behind the sizes of the array and of its only item
     assert {key: chr(value[0]) for key, value in entry.items()} == {
         "count": "l", "reason": "S", "queue": "S", "time": "T", "exchange": "S", "routing-keys": "A",
         "original-expiration": "S",
     }  # fmt: skip
     assert list(entry) == ["count", "reason", "queue", "time", "exchange", "routing-keys", "original-expiration"]
+
+
+@pytest.mark.parametrize("count", [2**63 - 1, 2**63 - 2])
+def test_a_client_cannot_count_deaths_beyond_what_fits(count: int) -> None:
+    """An x-death of the client's own making counts, and one more must fit into a long."""
+    entry = {
+        "count": count, "reason": "expired", "queue": "q", "time": TIME, "exchange": "x", "routing-keys": ["k"],
+    }  # fmt: skip
+    (kept,) = read(death(raw(headers={"x-death": [entry]})).properties).headers["x-death"]
+    assert kept["count"] == (1 if count == 2**63 - 1 else 2**63 - 1)
+
+
+def test_the_time_of_a_death_may_be_in_milliseconds_and_must_be_a_time() -> None:
+    def times(value: int) -> list[int]:
+        entry = tables.join({
+            "count": b"l" + bytes(7) + b"\1", "reason": tables.longstr("maxlen"), "queue": tables.longstr("other"),
+            "time": b"T" + value.to_bytes(8, "big"), "exchange": tables.longstr(""), "routing-keys": tables.array([]),
+        })  # fmt: skip
+        headers = tables.join({"x-death": tables.array([b"F" + tables.with_length(entry)])})
+        return [each.time_s for each in death(b"\x20\x00" + tables.with_length(headers)).deaths]
+
+    assert times(TIME_S) == times(TIME_S * 1000 + 999) == [TIME_S, TIME_S]
+    assert times(253_402_300_800_000) == times(2**64 - 1) == [TIME_S], "no death: only the one that is added"
 
 
 @pytest.mark.parametrize(
@@ -109,7 +134,7 @@ def test_s155_cycles(history: list[tuple[str, str]], target: str, cycle: bool) -
 
 
 def test_a_history_sent_by_the_client_counts() -> None:
-    """As in 3.13 (BEHAVIOURS section 15); entries that are no death are left out."""
+    """As in 3.13 (docs/behaviours/profiles.md); entries that are no death are left out."""
     sent = {"queue": "q", "reason": "expired", "exchange": "e", "routing-keys": ["o"], "count": 4, "time": TIME}
     headers = read(death(raw(headers={"x-death": [sent, {"a": 1}]})).properties).headers
     assert [each["count"] for each in headers["x-death"]] == [5]

@@ -1,4 +1,4 @@
-"""Declarations and their refusals: codes and texts word for word (BEHAVIOURS sections 1 to 6)."""
+"""Declarations and their refusals: codes and texts word for word (docs/behaviours/limits.md, ttl.md, queues.md)."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +87,7 @@ def test_good_arguments_are_kept(h: Harness, number: str, arguments: tuple[Argum
     ],
 )
 def test_s079_s087_what_a_quorum_queue_cannot_be(h: Harness, flags: dict[str, bool], text: str) -> None:
+    """S-112."""
     with refusal(PreconditionFailed, text):
         h.declare(h.session(), "q", args(x_queue_type="quorum"), **flags)
 
@@ -248,7 +249,7 @@ def test_purge_counts_and_is_logged(h: Harness) -> None:
 
 
 def test_the_declaration_carries_the_effective_policies(h: Harness) -> None:
-    """A partition can be folded with nothing but itself (DESIGN section 3)."""
+    """A partition can be folded with nothing but itself (docs/design.md#the-log)."""
     h.broker.set_policy("guest", "/", "lim", "^q", {"max-length": 3}, 0, "queues")
     h.broker.set_operator_policy("guest", "/", "ops", ".*", {"max-length": 2}, 0, "queues")
     queue = h.declare(h.session(), "q")
@@ -337,7 +338,7 @@ def test_exchange_in_use_and_auto_delete(h: Harness) -> None:
 
 
 def test_a_refused_declaration_leaves_no_event(h: Harness) -> None:
-    """Decide before appending (STYLE, habit 4)."""
+    """Decide before appending (docs/style.md#habits)."""
     session = h.session()
     partition = h.broker.partition_for("/", "q")
     before = partition.log.next_offset

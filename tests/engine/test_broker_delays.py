@@ -8,11 +8,11 @@ import pytest
 from broker_harness import Client, Harness, args, refusal
 from pamqp import commands
 
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.delayed_exchanges import deletion, due
 from rewindmq.engine.routing.matches import Content, readable
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import BROKER, ExchangeDeleted, Published, Route
 
 HIDDEN = "amq.delayed.later"

@@ -9,10 +9,10 @@ import pytest
 from broker_harness import Harness, args, refusal
 from pamqp import commands
 
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
 from rewindmq.engine.routing.matches import jump
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
 
 

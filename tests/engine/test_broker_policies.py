@@ -45,7 +45,7 @@ BAD = [
 
 
 def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) -> None:
-    """So that the definitions of a RabbitMQ 3 cluster can be imported."""
+    """So that the definitions of a RabbitMQ 3 cluster can be imported. S-113."""
     session = h.session()
     h.declare(session, "q", durable=True)
     definition = {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic", "queue-master-locator": "random",

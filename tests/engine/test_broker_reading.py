@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.rewind.reader import SHARE_BYTES, Reader
 from rewindmq.engine.rewind.stream_consumers import ROUND, SHARE
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import PastRead, Published
 from tests.engine.broker_harness import Client, Harness, args
 

@@ -1,4 +1,5 @@
-"""Which RabbitMQ a queue is like (BEHAVIOURS section 15): the node's profile, the queue's own, and what each takes."""
+"""Which RabbitMQ a queue is like (docs/behaviours/profiles.md): the node's profile, the queue's own, and
+what each takes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -6,7 +7,7 @@ from pathlib import Path
 import pytest
 from broker_harness import Harness, args, refusal
 
-from rewindmq.engine.amqp.properties import with_counts
+from rewindmq.engine.amqp.consumer import with_counts
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.data.queue import Queue
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.amqp.properties import parse
-from rewindmq.engine.amqp.tables import encode, mapping
 from rewindmq.engine.erasure.encryption import LOOK_AGAIN_SECONDS, Subjects, why_no_subject_header
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.errors import PreconditionFailed, ResourceError
+from rewindmq.schemas.amqp.properties import parse
+from rewindmq.schemas.amqp.tables import encode, mapping
 from rewindmq.schemas.events import Published, Route
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, method, publish

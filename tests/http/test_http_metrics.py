@@ -1,4 +1,5 @@
-"""Prometheus, read by its own parser: the 40 metrics that RabbitMQ's dashboard asks for (BEHAVIOURS 20), by name, type
+"""Prometheus, read by its own parser: the 40 metrics that RabbitMQ's dashboard asks for
+(docs/behaviours/interfaces.md#metrics), by name, type
 and value after real traffic; per object, detailed, and at a port of its own."""
 
 from collections.abc import Callable

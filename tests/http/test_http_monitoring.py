@@ -1,4 +1,5 @@
-"""Overview, connections, channels, consumers, health, Prometheus metrics (BEHAVIOURS 20) and the web page."""
+"""Overview, connections, channels, consumers, health, Prometheus metrics
+(docs/behaviours/interfaces.md#metrics) and the web page."""
 
 import re
 import time
@@ -122,3 +123,17 @@ def test_the_web_page_asks_nobody_else(broker: RunningBroker) -> None:
     assert page.headers["content-type"].startswith("text/html")
     assert "http://" not in page.text
     assert "https://" not in page.text
+
+
+def test_s166_the_web_page_shows_arguments_and_effective_policy(
+    api: httpx.Client, broker: RunningBroker, name: str
+) -> None:
+    assert api.put(f"/queues/%2F/{name}", json={"arguments": {"x-max-length": 7}}).status_code == 201
+    policy = {"pattern": f"^{name}$", "definition": {"max-length": 5}}
+    assert api.put(f"/policies/%2F/{name}", json=policy).status_code == 201
+    queue = api.get(f"/queues/%2F/{name}").json()
+    assert (queue["arguments"], queue["effective_policy_definition"]) == ({"x-max-length": 7}, {"max-length": 5})
+    assert "<th>arguments and effective policy</th>" in httpx.get(broker.http_url).text
+    script = httpx.get(f"{broker.http_url}/page.js").text
+    assert "{...queue.arguments, ...queue.effective_policy_definition}" in script
+    api.delete(f"/policies/%2F/{name}")

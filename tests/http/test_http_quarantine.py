@@ -1,4 +1,4 @@
-"""GET /api/quarantine and its metric: the same before and after a restart, clean or not (DESIGN section 1)."""
+"""GET /api/quarantine and its metric: the same before and after a restart, clean or not (docs/design.md#one-idea)."""
 
 from collections.abc import Callable
 from pathlib import Path

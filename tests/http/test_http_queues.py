@@ -1,4 +1,5 @@
-"""Queues over the management API of a real broker: RabbitMQ's paths, shapes, statuses and reasons (BEHAVIOURS 19)."""
+"""Queues over the management API of a real broker: RabbitMQ's paths, shapes, statuses and reasons
+(docs/behaviours/interfaces.md#http)."""
 
 import base64
 import time

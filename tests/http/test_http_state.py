@@ -21,7 +21,7 @@ def test_an_embedded_broker_refuses(api: httpx.Client, broker: RunningBroker) ->
     assert answer.status_code == 400
     assert answer.json() == {"error": "bad_request", "reason": (
         "the log of this broker is in its data directory, and its state is of no use without it: back up the log"
-        " (docs/operators.md)"
+        " (docs/operators/backup.md)"
     )}  # fmt: skip
     assert not (broker.data / "copying").exists()
 

@@ -54,10 +54,12 @@ def nodes(kafka: KafkaCluster, tmp_path: Path) -> Iterator[Nodes]:
 
 @pytest.mark.parametrize("fault", SHORT, ids=lambda fault: fault.__name__)
 def test_nothing_confirmed_is_lost(nodes: Nodes, totals: Totals, fault: Callable[[Trial], Awaitable[None]]) -> None:
+    """S-111, S-125, S-127, S-128."""
     asyncio.run(Trial(nodes, SHORT.index(fault)).run(fault, totals))
 
 
 def test_a_node_is_cut_off_from_kafka(kafka: KafkaCluster, totals: Totals, tmp_path: Path) -> None:
+    """S-126."""
     with Nodes(tmp_path, kafka, timeout=10) as nodes, kafka.proxied() as line:
         north = nodes.start("north", line.bootstrap)
         nodes.start("south")

@@ -105,6 +105,7 @@ def test_one_record_is_asked_for_and_not_waited_for_for_long(kafka: KafkaCluster
 
 
 def test_two_nodes_see_the_same_order(kafka: KafkaCluster, log: KafkaLog, prefix: str) -> None:
+    """S-117."""
     count = 3_000
     other = KafkaLog.open(kafka.bootstrap, prefix)
 

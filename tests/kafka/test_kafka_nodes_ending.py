@@ -115,6 +115,7 @@ def test_a_killed_node_is_missed(kafka: KafkaCluster, tmp_path: Path) -> None:
 
 
 def test_a_node_that_stood_still_closes_its_connections_and_joins_again(kafka: KafkaCluster, tmp_path: Path) -> None:
+    """S-129."""
     with Nodes(tmp_path, kafka) as nodes:
         south = nodes.start("south")
         north = nodes.start("north")

@@ -78,6 +78,7 @@ def carry_out(kafka: KafkaCluster, script: str, directory: Path) -> None:
 
 
 def test_every_node_lists_all_and_members_are_kafkas(nodes: dict[str, RunningBroker], kafka3: KafkaCluster) -> None:
+    """S-118, S-119 (the queue is declared with a locator)."""
     brokers = set(kafka3.bootstrap.split(","))
     for name, node in nodes.items():
         listed = {item["name"]: item for item in shown(node, "/nodes")}
@@ -109,6 +110,7 @@ def owned(nodes: dict[str, RunningBroker]) -> list[str]:
 
 
 def test_a_member_is_added_and_leads(north: RunningBroker, kafka3: KafkaCluster, tmp_path: Path) -> None:
+    """S-120."""
     [missing] = set(kafka3.bootstrap.split(",")) - set(queue_of(north)["members"])
     planned = command(north, "add_member", QUEUE, missing)
     assert planned.returncode == 69
@@ -133,6 +135,7 @@ def balanced(node: RunningBroker) -> dict[str, int]:
 
 
 def test_members_are_removed(north: RunningBroker, kafka3: KafkaCluster) -> None:
+    """S-120, S-130."""
     leader = queue_of(north)["leader"]
     planned = command(north, "delete_member", QUEUE, leader)
     assert planned.returncode == 69
@@ -145,7 +148,8 @@ def test_members_are_removed(north: RunningBroker, kafka3: KafkaCluster) -> None
 
 
 def test_partitions_with_two_members_grow_by_the_third(north: RunningBroker, kafka3: KafkaCluster) -> None:
-    """The queue's own has three, which is not even; each of the two others that it needs lacks one broker."""
+    """The queue's own has three, which is not even; each of the two others that it needs lacks one broker.
+    S-120, S-130."""
     grown = []
     for broker in kafka3.bootstrap.split(","):
         planned = command(north, "grow", broker, "even", "--queue-pattern", f"^{QUEUE}$")
@@ -171,7 +175,7 @@ def test_words_that_mean_nothing(north: RunningBroker) -> None:
 
 
 def test_a_broker_that_is_needed_is_critical_and_leaders_come_back(north: RunningBroker, kafka3: KafkaCluster) -> None:
-    """In the partition that still has two replicas."""
+    """In the partition that still has two replicas. S-121."""
     other = next(f"q{n}" for n in range(9) if partition_of("/", f"q{n}", 2) != partition_of("/", QUEUE, 2))
     with api(north) as client:
         assert client.put(f"/queues/%2F/{other}", json={"arguments": {"x-queue-type": "quorum"}}).status_code == 201

@@ -70,6 +70,8 @@ def troubles_were_told_and_taken_back(following: Following) -> None:
 
 
 def test_each_of_three_nodes_dies_in_turn(kafka3: KafkaCluster, prefix: str) -> None:
+    """S-115, S-123."""
+
     async def run() -> tuple[Following, int]:
         log = KafkaLog.open(kafka3.bootstrap, prefix)
         assert all(len(replicas.replicas) == 3 for replicas in log.placement())

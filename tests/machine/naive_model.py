@@ -1,8 +1,8 @@
 """A queue partition as one would explain it at a blackboard: one list of messages a queue, linear scans, no index.
 
 It is the judge of the real machine (test_machine_model.py): the same events in, the same outcomes out. It shares with
-the real one only the event classes and the settings (arguments and policies are merged by settings.py, which has tests
-of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
+the real one only the event classes and the settings (arguments and policies are merged by rules/settings.py, which
+has tests of its own). Outcomes are plain tuples; `explain` in test_machine_model.py turns effects into the same.
 """
 
 from rewindmq.projections.machine.rules.profile import profile_of

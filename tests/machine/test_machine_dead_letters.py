@@ -1,4 +1,4 @@
-"""The outbox: dead letters until they are forwarded (BEHAVIOURS section 11)."""
+"""The outbox: dead letters until they are forwarded (docs/behaviours/dead-letters.md)."""
 
 import pytest
 from events_for_tests import Bench, explain, policy

@@ -1,4 +1,5 @@
-"""Messages that wait: delayed retry of profile rabbitmq-4.3 (section 15), and the queue of a delayed exchange."""
+"""Messages that wait: delayed retry of profile rabbitmq-4.3 (docs/behaviours/profiles.md), and the queue
+of a delayed exchange."""
 
 import random
 

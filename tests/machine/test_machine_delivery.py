@@ -1,4 +1,4 @@
-"""Ordering, consumers, requeue, delivery limit, sessions (BEHAVIOURS sections 6, 7, 12)."""
+"""Ordering, consumers, requeue, delivery limit, sessions (docs/behaviours/consumers.md, queues.md, dead-letters.md)."""
 
 import pytest
 from events_for_tests import Bench, explain, policy

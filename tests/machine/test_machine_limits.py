@@ -1,4 +1,4 @@
-"""Length limits and overflow (BEHAVIOURS section 1)."""
+"""Length limits and overflow (docs/behaviours/limits.md)."""
 
 import pytest
 from events_for_tests import Bench, explain, policy

@@ -1,4 +1,5 @@
-"""Classic queues with priorities (BEHAVIOURS section 8), event by event. What is not obvious was measured on RabbitMQ
+"""Classic queues with priorities (docs/behaviours/consumers.md), event by event. What is not obvious was measured on
+RabbitMQ
 3.10.8 (tests/clients/scenarios_priority.py)."""
 
 import pytest
@@ -21,6 +22,7 @@ def publish(bench: Bench, *priorities: int | None, expiration: int | None = None
 
 
 def test_s101_the_highest_priority_is_served_first_and_within_it_the_oldest() -> None:
+    """S-089."""
     bench = prioritized()
     a, b, c, d, e = publish(bench, 1, 3, None, 3, 0)
     assert bench.ready() == [b, d, a, c, e]
@@ -29,6 +31,7 @@ def test_s101_the_highest_priority_is_served_first_and_within_it_the_oldest() ->
 
 @pytest.mark.parametrize(("highest", "levels"), [(0, (0, 1)), (1, (0, 1)), (255, (0, 255)), (1000, (0, 255))])
 def test_s103_s105_the_maximum_is_clamped_and_so_are_messages(highest: int, levels: tuple[int, int]) -> None:
+    """S-104."""
     bench = prioritized(highest)
     low, high = publish(bench, -1, 10_000)
     assert bench.ready() == [high, low]

@@ -1,5 +1,5 @@
-"""Quorum queues of profile rabbitmq-4.3 (BEHAVIOURS section 15, S-100, S-105, S-108, S-160), event by event. What is
-not obvious was measured on RabbitMQ 4.3.6 (tests/clients/scenarios_priority.py)."""
+"""Quorum queues of profile rabbitmq-4.3 (docs/behaviours/profiles.md, S-100, S-105, S-108, S-160), event by event.
+What is not obvious was measured on RabbitMQ 4.3.6 (tests/clients/scenarios_priority.py)."""
 
 import pytest
 from events_for_tests import VHOST, Bench, explain

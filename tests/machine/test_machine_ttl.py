@@ -1,4 +1,4 @@
-"""Message TTL and queue TTL (BEHAVIOURS sections 2 and 3)."""
+"""Message TTL and queue TTL (docs/behaviours/ttl.md)."""
 
 import pytest
 from events_for_tests import START_MS, Bench, arguments, explain, policy
@@ -16,12 +16,13 @@ from rewindmq.schemas.events import (
 )
 
 
-def test_s031_s037_dead_after_its_ttl() -> None:
+@pytest.mark.parametrize("ttl_ms", [1000, 60_000])
+def test_s031_s035_s037_dead_after_its_ttl(ttl_ms: int) -> None:
     bench = Bench()
-    bench.declare(message_ttl=1000)
+    bench.declare(message_ttl=ttl_ms)
     message = bench.publish()
-    assert bench.machine.deadline_ms() == START_MS + 1000
-    bench.now_ms += 999
+    assert bench.machine.deadline_ms() == START_MS + ttl_ms
+    bench.now_ms += ttl_ms - 1
     assert bench.do(Tick()) == []
     bench.now_ms += 1
     assert bench.do(Tick()) == [("forget", "q", message, "expired", 0)]
@@ -106,7 +107,7 @@ def test_s042_the_smaller_ttl(queue_ttl: int | None, own: int | None, lives: int
 
 @pytest.mark.parametrize("type", ["classic", "quorum"])
 def test_s044_s046_expires_only_at_the_head(type: str) -> None:
-    """Measured on 3.10.8: the expired one behind still counts, and is never delivered."""
+    """Measured on 3.10.8: the expired one behind still counts, and is never delivered. S-047."""
     bench = Bench()
     queue = bench.declare(type=type)
     alive, dead = bench.publish(), bench.publish(expiration=5)

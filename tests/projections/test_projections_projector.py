@@ -1,4 +1,5 @@
-"""The projector beside a live machine: what it holds, what it writes, what comes back (DESIGN sections 2 and 5)."""
+"""The projector beside a live machine: what it holds, what it writes, what comes back
+(docs/design.md#the-journey-of-a-message, docs/design.md#views)."""
 
 from pathlib import Path
 

@@ -132,7 +132,7 @@ def test_replay_writes_behind_itself_so_that_its_memory_is_bounded(
 
 
 def test_records_that_cannot_be_decoded_or_make_no_sense_are_listed_and_skipped(tmp_path: Path) -> None:
-    """The same for the broker's recovery and a fold without bodies (DESIGN section 1)."""
+    """The same for the broker's recovery and a fold without bodies (docs/design.md#one-idea)."""
     traffic = Traffic(2)
     traffic.run(30)
     garbage = traffic.log.next_offset

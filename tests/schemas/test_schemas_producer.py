@@ -9,13 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import header
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import MAX_EXPIRY_MS, parse
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.schemas import producer
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import MAX_EXPIRY_MS, parse, problem
 from rewindmq.schemas.events import Actor, Published
 from rewindmq.schemas.producer import Publisher
-from rewindmq.schemas.properties import flaw
 from rewindmq.schemas.single_object import FramedDecoder
 
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
@@ -51,7 +50,7 @@ def test_what_was_given_is_what_the_broker_reads(given_properties: dict[str, Any
     route = event.route
     assert (route.vhost, route.exchange, route.routing_key, route.queues) == ("/", "", "orders", ("orders",))
     assert (event.body, event.body_size, event.origin, event.encryption) == (body, len(body), None, None)
-    assert flaw(event.properties) == ""
+    assert problem(event.properties) == ""
     parsed = parse(event.properties)  # the AMQP door takes them, and decides by the same
     assert (parsed.expiration_ms, parsed.priority) == (event.expiration_ms, event.priority)
     assert parsed.persistent == event.persistent == (given_properties.get("delivery_mode", 2) == 2)
@@ -90,11 +89,6 @@ def test_whole_numbers_and_others_have_one_type_each_whatever_their_value() -> N
     event = event_of(Publisher("billing").record("/", "q", b"", headers={"n": 1, "m": 2**40, "x": 1.0}).value)[1]
     entries = tables.parse(parse(event.properties).header_table())
     assert [(name, kind) for name, kind, _ in entries] == [("n", "long"), ("m", "long"), ("x", "double")]
-
-
-def test_limits_are_those_of_the_amqp_door() -> None:
-    assert producer.MAX_EXPIRY_MS == MAX_EXPIRY_MS
-    assert producer.MAX_DEPTH == tables.MAX_DEPTH
 
 
 def deep(levels: int) -> Any:

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.rewind.reader import Reader
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.data.stream import first_number
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import Published
 from tests.simulation.clients import DEAD, Clients, arguments
 from tests.simulation.history import STEPS, WEIGHTS

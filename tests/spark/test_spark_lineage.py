@@ -1,4 +1,4 @@
-"""Lineage: what jobs tell OpenLineage of themselves, sent by its own client (BEHAVIOURS section 17)."""
+"""Lineage: what jobs tell OpenLineage of themselves, sent by its own client (docs/behaviours/interfaces.md#lineage)."""
 
 import json
 import os

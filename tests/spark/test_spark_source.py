@@ -1,4 +1,4 @@
-"""spark.read.format("rewindmq"): rows, ranges and options (BEHAVIOURS section 16)."""
+"""spark.read.format("rewindmq"): rows, ranges and options (docs/behaviours/interfaces.md#spark)."""
 
 import json
 import re

@@ -1,4 +1,5 @@
-"""Options of the folds of format("rewindmq") about snapshots: fromCheckpoint, snapshots (BEHAVIOURS section 16)."""
+"""Options of the folds of format("rewindmq") about snapshots: fromCheckpoint, snapshots
+(docs/behaviours/interfaces.md#spark)."""
 
 import shutil
 from pathlib import Path

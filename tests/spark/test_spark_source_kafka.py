@@ -1,5 +1,5 @@
 """format("rewindmq") over a history in a real Kafka: the rows that it has over a data directory, and once each
-(BEHAVIOURS section 16)."""
+(docs/behaviours/interfaces.md#spark)."""
 
 import json
 import re

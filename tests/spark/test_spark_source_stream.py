@@ -1,4 +1,5 @@
-"""spark.readStream.format("rewindmq"): each event once, over restarts, none that a crash may take back (section 16)."""
+"""spark.readStream.format("rewindmq"): each event once, over restarts, none that a crash may take back
+(docs/behaviours/interfaces.md#spark)."""
 
 import json
 import os

@@ -11,12 +11,11 @@ from urllib.parse import quote_plus, unquote
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
-from rewindmq.engine.http.bodies import Json
-from rewindmq.engine.http.call import Call, not_found, reply, short, text
+from rewindmq.engine.http.call import Call, arguments_in, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, bindings_by_source, listed, queues_in
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.amqp.json_arguments import Json, table_of, types_of
 from rewindmq.schemas.events import Argument, Bound
 
 KINDS = {"q": "queue", "e": "exchange"}
@@ -127,7 +126,7 @@ async def bind(call: Call) -> Response:
     vhost, source, kind, destination = ends(call)
     content = await call.body()
     routing_key = short("routing_key", text(content, "routing_key", ""))
-    arguments = arguments_from(content.get("arguments", {}))
+    arguments = arguments_in(content)
     async with call.session(vhost) as session:
         await call.broker.bind(session, source, kind, destination, routing_key, arguments)
     await call.durable()

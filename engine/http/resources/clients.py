@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.arguments import table_of
 from rewindmq.engine.http.call import Call, not_found
 from rewindmq.engine.http.listing import Item, listed, queues_in, single
 from rewindmq.engine.http.properties import plain
 from rewindmq.engine.http.statistics import of_channel, statistics
+from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:

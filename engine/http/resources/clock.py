@@ -1,4 +1,4 @@
-"""The time in the log beside the wall clock: GET /api/clock, POST /api/clock/repair (docs/operators.md, "Clocks").
+"""The time in the log beside the wall clock: GET /api/clock, POST /api/clock/repair (docs/operators/clocks.md).
 
 Monitoring users see it; administrators set the time in the log to the wall clock.
 """

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.amqp.properties import parse
 from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_by_content
-from rewindmq.engine.errors import AmqpError, PreconditionFailed
-from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
-from rewindmq.engine.http.call import Call, bad_request, boolean, done, not_found, reply, short, text
+from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
+from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, by_key, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
+from rewindmq.schemas.amqp.errors import PropertyError
+from rewindmq.schemas.amqp.json_arguments import table_of, types_of
+from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import ExchangeDeclared
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ async def declare(call: Call) -> Response:
     content = await call.body()
     durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
     internal = boolean(content, "internal", False)
-    arguments = arguments_from(content.get("arguments", {}))
+    arguments = arguments_in(content)
     new = (vhost, name) not in call.broker.topology.exchanges
     async with call.session(vhost) as session:
         kind = text(content, "type", "direct")
@@ -136,8 +137,11 @@ async def send(
         raise PreconditionFailed(
             f"message size {len(body)} is larger than configured max size {broker.config.max_message_size}"
         )
-    parsed = parse(raw)
-    broker.subjects.look_at(parsed)
+    try:
+        parsed = parse(raw)
+        broker.subjects.look_at(parsed)
+    except PropertyError as error:
+        raise refusal(error) from None
     if parsed.user_id not in (None, session.user) and "impersonator" not in broker.topology.users[session.user].tags:
         raise PreconditionFailed(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"

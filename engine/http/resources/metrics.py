@@ -1,4 +1,4 @@
-"""Prometheus, by RabbitMQ's paths and names (BEHAVIOURS 19, 20), and only what is known exactly:
+"""Prometheus, by RabbitMQ's paths and names (docs/behaviours/interfaces.md#metrics), and only what is known exactly:
 
     /metrics                   of the node: what belongs to queues, channels and connections is added up
     /metrics/per-object        one sample for each of them

@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
-from rewindmq.engine.http.arguments import table_of
 from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, not_authorised, not_found, unless_gone
 from rewindmq.engine.http.listing import Item
 from rewindmq.engine.http.pieces import encode
@@ -29,6 +28,7 @@ from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQues
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
+from rewindmq.schemas.amqp.json_arguments import table_of
 from rewindmq.schemas.events import Published
 
 MAX_COUNT = 10_000  # messages in one answer

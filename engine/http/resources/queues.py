@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.arguments import arguments_from, table_of, types_of
-from rewindmq.engine.http.bodies import Json
-from rewindmq.engine.http.call import Call, bad_request, boolean, done, natural, not_found, reply
+from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, natural, not_found, reply
 from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, single
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
 from rewindmq.engine.http.statistics import depth_of, statistics
 from rewindmq.projections.machine.data.message_order import redelivered_of, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
+from rewindmq.schemas.amqp.json_arguments import Json, table_of, types_of
 from rewindmq.schemas.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:
@@ -188,7 +187,7 @@ def head_timestamp(partition: "Partition", queue: "Queue") -> Json:
 async def declare(call: Call) -> Response:
     vhost, name = call.vhost, call.segment("queue")
     content = await call.body()
-    arguments = arguments_from(content.get("arguments", {}))
+    arguments = arguments_in(content)
     durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
     new = call.broker.queue(vhost, name) is None
     async with call.session(vhost) as session:

@@ -17,15 +17,14 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, reply, text
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.listing import Item, queues_in
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka.clients import KafkaClients
-from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed, reassignment
 
 if TYPE_CHECKING:
+    from rewindmq.engine.log.kafka.replicas import KafkaReplicas, Placed
     from rewindmq.engine.runtime.partition import Partition
     from rewindmq.projections.machine.data.queue import Queue
 
 T = TypeVar("T")
-Change = tuple[Placed, tuple[int, ...]]  # a partition and the replicas that it should have
+Change = tuple["Placed", tuple[int, ...]]  # a partition and the replicas that it should have
 
 NO_MEMBERS = (
     "the log is in this node's data directory, and there is one of everything: members are the replicas of a log in"
@@ -191,11 +190,11 @@ async def shrink(call: Call) -> Response:
     return by_kafka(call, shrunk(placed, member))
 
 
-def grown(placed: Iterable[Placed], member: int) -> list[Change]:
+def grown(placed: "Iterable[Placed]", member: int) -> list[Change]:
     return [(each, (*each.replicas, member)) for each in placed if member not in each.replicas]
 
 
-def shrunk(placed: Iterable[Placed], member: int) -> list[Change]:
+def shrunk(placed: "Iterable[Placed]", member: int) -> list[Change]:
     changes: list[Change] = []
     for each in placed:
         if member in each.replicas:
@@ -211,6 +210,8 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
     """204 when there is nothing to change, else what is left to do."""
     if not changes:
         return Response(status_code=204)
+    from rewindmq.engine.log.kafka.replicas import reassignment
+
     config = call.broker.config
     secured = " --command-config client.properties" if config.kafka_settings else ""
     command = f"kafka-reassign-partitions.sh --bootstrap-server {config.kafka}{secured}"
@@ -228,10 +229,13 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
 # -- what they have in common -----------------------------------------------------------------------------------------
 
 
-def replicas_of(call: Call) -> KafkaReplicas:
+def replicas_of(call: Call) -> "KafkaReplicas":
     config = call.broker.config
     if config.kafka is None:
         raise ApiError(501, "not_implemented", NO_MEMBERS)
+    from rewindmq.engine.log.kafka.clients import KafkaClients
+    from rewindmq.engine.log.kafka.replicas import KafkaReplicas
+
     return KafkaReplicas(KafkaClients(config.kafka, dict(config.kafka_settings)), config.kafka_prefix)
 
 
@@ -243,7 +247,7 @@ async def ask(question: Callable[[], T]) -> T:
         raise ApiError(503, "service_unavailable", str(error)) from None
 
 
-async def placed_and_member(replicas: KafkaReplicas, named: str, gone: bool = False) -> tuple[list[Placed], int]:
+async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = False) -> "tuple[list[Placed], int]":
     """Where everything is, and the id of the broker that is named by its id or address. One that is `gone` is known by
     its id alone, as long as something is placed on it."""
     placed, addresses = await ask(replicas.placed), await ask(replicas.brokers)
@@ -256,7 +260,7 @@ async def placed_and_member(replicas: KafkaReplicas, named: str, gone: bool = Fa
     raise bad_request(f"node '{named}' is not a member of the cluster; Kafka's brokers are {known}")
 
 
-def of_queue(call: Call, queue: "Queue", placed: Sequence[Placed]) -> Placed:
+def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed":
     name = call.broker.partition_for(queue.vhost, queue.name).name
     return next(each for each in placed if each.name == name)
 

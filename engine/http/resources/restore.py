@@ -20,7 +20,7 @@ not), each with the reason.
 
 from starlette.responses import Response
 
-from rewindmq.engine.http.bodies import MAX_VALUES, Json
+from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
@@ -42,6 +42,7 @@ from rewindmq.engine.rewind.restore import (
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, past_process
 from rewindmq.projections.marks import moment
 from rewindmq.projections.rewind import At, RewindError, format_time
+from rewindmq.schemas.amqp.json_arguments import Json
 from rewindmq.schemas.events import Bound
 
 MAX_MESSAGES = 100_000  # ids in one request

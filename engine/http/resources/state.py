@@ -46,7 +46,7 @@ async def copy(call: Call) -> Response:
         store = call.broker.keeper.written_state()
         if store is None:
             raise bad_request("the log of this broker is in its data directory, and its state is of no use without it:"
-                              " back up the log (docs/operators.md)")  # fmt: skip
+                              " back up the log (docs/operators/backup.md)")  # fmt: skip
         made = StateCopy(call.broker.config.data, call.broker.config.node)
         try:
             await asyncio.to_thread(made.make, store)

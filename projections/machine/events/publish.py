@@ -18,8 +18,8 @@ from rewindmq.projections.machine.rules.expiry import decided_by_property, expir
 from rewindmq.projections.machine.rules.limits import counted, enforce, rule_broken, would_go_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
+from rewindmq.schemas.amqp.properties import problem
 from rewindmq.schemas.events import Actor, Published, Route
-from rewindmq.schemas.properties import flaw
 
 
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
@@ -29,7 +29,7 @@ def on_published(state: State, offset: int, actor: Actor, event: Published, effe
         quarantine(state, event, f"a body of {size} bytes with expiration {expiration_ms} cannot be", effects)
         return
     if actor.session == 0 and event.origin is None:  # not from a session, so no broker has checked it
-        wrong = flaw(event.properties)
+        wrong = problem(event.properties)
         if wrong:
             quarantine(state, event, wrong, effects)
             return

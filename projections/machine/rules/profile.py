@@ -1,4 +1,5 @@
-"""Profiles: the RabbitMQ version that a queue is like, chosen for ever when it is declared (BEHAVIOURS section 15).
+"""Profiles: the RabbitMQ version that a queue is like, chosen for ever when it is declared
+(docs/behaviours/profiles.md).
 
                                      rabbitmq-3.13          rabbitmq-4.3
     quorum queues

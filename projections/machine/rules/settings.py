@@ -9,7 +9,7 @@ The rule is written only here.
     | setting                                             | classic  | quorum   |
     | max-length, max-length-bytes, message-ttl           | smaller  | smaller  |  S-003
     | delivery-limit                                      | -        | smaller  |  S-160 (4.3: see below)
-    | consumer-timeout                                    | smaller  | smaller  |  section 15
+    | consumer-timeout                                    | smaller  | smaller  |  docs/behaviours/profiles.md
     | expires                                             | smaller  | policy   |  S-060 (4.3: smaller)
     | delayed-retry-type; -min, -max (4.3)                | -        | policy; smaller
     | overflow                                            | argument | policy   |  S-029

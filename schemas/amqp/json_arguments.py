@@ -8,31 +8,32 @@ History keeps nested tables and arrays as JSON text (rewindmq.schemas.events.Arg
 import base64
 import json
 
-from rewindmq.engine.errors import PreconditionFailed
-from rewindmq.engine.http.bodies import Json
+from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.events import Argument, ArgumentValue
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 MAX_ARGUMENTS = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all together: over AMQP they come in one frame
 
 
 def arguments_from(table: Json) -> tuple[Argument, ...]:
-    """The `arguments` of a request body."""
+    """The `arguments` of a request or of a definition. Unacceptable."""
     if table is None or table == []:
         return ()
     if not isinstance(table, dict):
-        raise PreconditionFailed("arguments must be a JSON object")
+        raise Unacceptable("arguments must be a JSON object")
     if len(table) > MAX_ARGUMENTS:
-        raise PreconditionFailed(f"there are {len(table)} arguments, more than {MAX_ARGUMENTS}")
+        raise Unacceptable(f"there are {len(table)} arguments, more than {MAX_ARGUMENTS}")
     found = tuple(_argument(name, value) for name, value in table.items())
     if sum(len(each.name) + len(str(each.value)) for each in found) > MAX_BYTES:
-        raise PreconditionFailed(f"the arguments are larger than {MAX_BYTES} bytes")
+        raise Unacceptable(f"the arguments are larger than {MAX_BYTES} bytes")
     return found
 
 
 def _argument(name: str, value: Json) -> Argument:
     if len(name.encode()) > 255:
-        raise PreconditionFailed(f"argument name longer than 255 bytes: {name[:40]}...")
+        raise Unacceptable(f"argument name longer than 255 bytes: {name[:40]}...")
     match value:
         case bool():
             return Argument(name, "bool", value)

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import decode as pamqp_decode
 
-from rewindmq.engine.amqp import tables
-from rewindmq.engine.errors import MalformedFrame, PreconditionFailed
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
 from rewindmq.schemas.events import Argument
 
 
@@ -77,7 +77,7 @@ def test_damaged_tables_are_malformed_or_read(table: dict[str, object], data: st
     for read in (tables.arguments, tables.mapping, lambda d: tables.check(d, 0, len(d))):
         try:
             read(cut)
-        except MalformedFrame as error:
+        except Malformed as error:
             refusals.append(str(error))
     names = "field table with a name that is not UTF-8"  # to walk over a table takes no notice of them
     assert len(refusals) in (0, 3) or names in refusals, refusals
@@ -88,19 +88,19 @@ def test_deep_nesting_is_refused_not_followed() -> None:
     for _ in range(2_000):
         data = entry(b"a", b"F", len(data).to_bytes(4, "big") + data)
     for read in (tables.parse, lambda d: tables.check(d, 0, len(d))):
-        with pytest.raises(MalformedFrame, match="nested deeper than 32"):
+        with pytest.raises(Malformed, match="nested deeper than 32"):
             read(data)
 
 
 def test_unknown_type() -> None:
     for read in (tables.parse, lambda d: tables.check(d, 0, len(d))):
-        with pytest.raises(MalformedFrame, match="unknown type 113"):
+        with pytest.raises(Malformed, match="unknown type 113"):
             read(entry(b"a", b"q", b""))
 
 
 @pytest.mark.parametrize("value", [2**63, 2**64 - 1])
 def test_a_timestamp_that_history_cannot_hold_is_refused_as_an_argument(value: int) -> None:
-    with pytest.raises(PreconditionFailed, match=rf"invalid arg 'a': timestamp {value} is larger than {2**63 - 1}"):
+    with pytest.raises(Unacceptable, match=rf"invalid arg 'a': timestamp {value} is larger than {2**63 - 1}"):
         tables.arguments(b"\x01aT" + value.to_bytes(8, "big"))
     assert tables.arguments(b"\x01aT" + (2**63 - 1).to_bytes(8, "big"))[0].value == 2**63 - 1
     assert tables.mapping(b"\x01aT" + value.to_bytes(8, "big")) == {"a": value}, "a message's header is nobody's event"

@@ -1,0 +1,29 @@
+"""The functions of Spark's side under one name, for notebooks and jobs. They need the extra `spark`.
+
+    from rewindmq.spark import session, state_at
+
+    spark = session()
+    state_at(spark, "DATA", time="2026-11-21T03:04:05+00:00").messages.show()
+
+Where the history is: the path of a data directory, or `InKafka("localhost:9092")`. docs/spark/ has a page for each.
+"""
+
+from rewindmq.spark_replay.audit.audit import audit
+from rewindmq.spark_replay.audit.watch import watch
+from rewindmq.spark_replay.history.diff import diff
+from rewindmq.spark_replay.history.history import biography, history
+from rewindmq.spark_replay.history.incremental import keep_history
+from rewindmq.spark_replay.history.slo import slo
+from rewindmq.spark_replay.history.state import state_at
+from rewindmq.spark_replay.location.log import InKafka
+from rewindmq.spark_replay.restore import Broker, bring_back, find
+from rewindmq.spark_replay.session import session
+from rewindmq.spark_replay.snapshots.build import cut
+from rewindmq.spark_replay.snapshots.verify import verify
+from rewindmq.spark_replay.what_if.alternative import Candidate
+from rewindmq.spark_replay.what_if.what_if import what_if
+
+__all__ = [
+    "Broker", "Candidate", "InKafka", "audit", "biography", "bring_back", "cut", "diff", "find", "history",
+    "keep_history", "session", "slo", "state_at", "verify", "watch", "what_if",
+]  # fmt: skip

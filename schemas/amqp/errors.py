@@ -1,0 +1,13 @@
+"""What the AMQP codec raises. The broker turns each into a reply code (engine/errors.py `refusal`)."""
+
+
+class PropertyError(ValueError):
+    """Properties or a field table that cannot be taken. The text is one line, for people."""
+
+
+class Malformed(PropertyError):
+    """The bytes are not what AMQP says."""
+
+
+class Unacceptable(PropertyError):
+    """The bytes can be read, and a value in them is not allowed."""

@@ -1,0 +1,332 @@
+"""A message's properties as raw bytes, as they stand in a content header (AMQP 0-9-1, 4.2.6.1) and in the log: what a
+publish decides by is parsed out, the rest travels untouched.
+
+    flags, 2 bytes (the two lowest are never set) | the values of the flagged properties, in the order of LAYOUT
+
+Equal bytes mean equal properties, so a channel keeps what it parsed (`Parsed`, bounded) and most publishes cost one
+dictionary look-up. The bytes of `Parsed` are shared by all messages that have them.
+
+    parse       judges what a client publishes, and reads what decides something
+    problem     judges what a service appended to the log itself
+    split/join  by flag bit, each value as it stands there
+    values      by name, for people and for programs
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+from rewindmq.schemas.amqp import tables
+from rewindmq.schemas.amqp.errors import Malformed, Unacceptable
+
+MAX_EXPIRY_MS = 315_360_000_000  # ten years (S-036)
+# What a consumer with the usual frame size (131,072) can be sent: one header frame, without its own 8 and 12 bytes.
+MAX_PROPERTIES_BYTES = 131_052
+
+SHORT, TABLE, OCTET, TIMESTAMP = range(4)
+# The flag bits, from the highest down.
+(
+    CONTENT_TYPE, CONTENT_ENCODING, HEADERS, DELIVERY_MODE, PRIORITY, CORRELATION_ID, REPLY_TO, EXPIRATION, MESSAGE_ID,
+    TIME, TYPE, USER_ID, APP_ID, CLUSTER_ID,
+) = range(15, 1, -1)  # fmt: skip
+# (flag bit, RabbitMQ's name, kind) in the order of the wire
+LAYOUT = (
+    (CONTENT_TYPE, "content_type", SHORT), (CONTENT_ENCODING, "content_encoding", SHORT), (HEADERS, "headers", TABLE),
+    (DELIVERY_MODE, "delivery_mode", OCTET), (PRIORITY, "priority", OCTET), (CORRELATION_ID, "correlation_id", SHORT),
+    (REPLY_TO, "reply_to", SHORT), (EXPIRATION, "expiration", SHORT), (MESSAGE_ID, "message_id", SHORT),
+    (TIME, "timestamp", TIMESTAMP), (TYPE, "type", SHORT), (USER_ID, "user_id", SHORT), (APP_ID, "app_id", SHORT),
+    (CLUSTER_ID, "cluster_id", SHORT),
+)  # fmt: skip
+NAMES = {bit: name for bit, name, _ in LAYOUT}
+KINDS = {bit: kind for bit, _, kind in LAYOUT}
+PREFIXES = (1, 4, 0, 0)  # bytes before the value, by kind: its length
+WIDTHS = {OCTET: 1, TIMESTAMP: 8}
+
+
+class Parsed:
+    """Properties that decide something. `headers`: where the headers table's entries lie in `raw` (-1: none).
+    `reply_to_at`: the same for `reply_to`."""
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
+        self.expiration_ms: int | None = None
+        self.priority: int | None = None
+        self.persistent = False
+        self.user_id: str | None = None
+        self.reply_to: bytes | None = None
+        self.reply_to_at = -1
+        self.headers = -1
+        self.headers_end = -1
+        self.sender_selected = False  # CC or BCC among the headers
+        self.subject: str | None = None  # under whose key the body is to be encrypted (engine/erasure/encryption.py)
+        self.by_hand = False  # one of these two: not for the short way
+
+    def header_table(self) -> bytes:
+        return self.raw[self.headers : self.headers_end] if self.headers >= 0 else b""
+
+
+# -- reading ----------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def _flagged(flags: int) -> tuple[tuple[int, int], ...]:
+    """(flag bit, kind) of the properties that are there."""
+    return tuple((bit, kind) for bit, _, kind in LAYOUT if flags >> bit & 1)
+
+
+def walk(raw: bytes) -> tuple[list[tuple[int, int, int]], int]:
+    """The properties that are there as (flag bit, where its value begins, where it ends), the value without its length;
+    and where the last one ends, which is len(raw) if the bytes are properties. Values that end behind the bytes are
+    left out. An end of 0: there are unknown flags."""
+    size = len(raw)
+    found: list[tuple[int, int, int]] = []
+    if size < 2:
+        return found, 2
+    flags = raw[0] << 8 | raw[1]
+    if flags & 3:
+        return found, 0
+    pos = 2
+    for bit, kind in _flagged(flags):
+        start = pos
+        if kind == SHORT:
+            start = pos + 1
+            pos = start + raw[pos] if pos < size else size + 1
+        elif kind == TABLE:
+            start = pos + 4
+            pos = start + int.from_bytes(raw[pos:start], "big")
+        else:
+            pos += 1 if kind == OCTET else 8
+        if pos > size:
+            break
+        found.append((bit, start, pos))
+    return found, pos
+
+
+def require_whole(raw: bytes, end: int) -> None:
+    """Malformed unless `walk` came to the end of the bytes."""
+    if end == len(raw):
+        return
+    if end == 0:
+        raise Malformed("content properties with unknown flags")
+    raise Malformed("content properties cut short" if end > len(raw) else "content properties with bytes left over")
+
+
+def problem(raw: bytes) -> str:
+    """What is wrong with properties that a service appended to the log itself, for people; empty: nothing.
+
+    The channel of a client judges what the client publishes. Records that services append come through no channel, and
+    a consumer that is sent something else loses its connection, again and again, as the message goes back to its queue
+    each time."""
+    size = len(raw)
+    if size < 2 or size > MAX_PROPERTIES_BYTES:
+        return f"{size} bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"
+    found, end = walk(raw)
+    for bit, start, stop in found:
+        if bit == HEADERS:
+            try:
+                tables.check(raw, start, stop, names=True)
+            except Malformed:
+                return "headers that are no table"
+    if end == size:
+        return ""
+    if end == 0:
+        return "properties with unknown flags"
+    return "properties cut short" if end > size else f"properties with {size - end} bytes left over"
+
+
+def parse(raw: bytes) -> Parsed:
+    """Malformed when the bytes are no properties; Unacceptable for an expiration that is not a number of milliseconds
+    (S-043)."""
+    parsed = Parsed(raw)
+    found, last = walk(raw)
+    for bit, start, end in found:
+        if bit == DELIVERY_MODE:
+            parsed.persistent = raw[start] == 2
+        elif bit == HEADERS:
+            _look_at_headers(parsed, start, end)
+        elif bit == PRIORITY:
+            parsed.priority = raw[start]
+        elif bit == EXPIRATION:
+            parsed.expiration_ms = expiration(raw[start:end])
+        elif bit == REPLY_TO:
+            parsed.reply_to = raw[start:end]
+            parsed.reply_to_at = start
+        elif bit == USER_ID:
+            parsed.user_id = raw[start:end].decode("utf-8", "replace")
+    if last != len(raw):
+        require_whole(raw, last)
+    return parsed
+
+
+def _look_at_headers(parsed: Parsed, start: int, end: int) -> None:
+    raw = parsed.raw
+    tables.check(raw, start, end)
+    parsed.headers = start
+    parsed.headers_end = end
+    parsed.sender_selected = raw.find(b"\x02CC", start, end) >= 0 or raw.find(b"\x03BCC", start, end) >= 0
+    parsed.by_hand = parsed.sender_selected
+
+
+def expiration(value: bytes) -> int:
+    """The property `expiration`: decimal digits, 0 to ten years, else Unacceptable with RabbitMQ's reason."""
+    text = value.decode("utf-8", "replace")
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    count = 0
+    while count < len(digits) and digits[count] in "0123456789":
+        count += 1
+    if count == 0:
+        why = "no_integer"
+    elif count < len(digits):
+        why = f'{{leftover_string,"{digits[count:]}"}}'
+    else:
+        number = int(text)
+        if 0 <= number <= MAX_EXPIRY_MS:
+            return number
+        why = f"{{value_negative,{number}}}" if number < 0 else f"{{value_too_large,{number}}}"
+    raise Unacceptable(f"invalid expiration '{text}': {why}")
+
+
+def values(raw: bytes) -> dict[str, int | bytes]:
+    """Name -> value, of those that are there: an octet or a timestamp is a number; a short string is its bytes, and the
+    headers are the entries of their table. Malformed."""
+    found, end = walk(raw)
+    require_whole(raw, end)
+    return {
+        NAMES[bit]: raw[start:stop] if KINDS[bit] in (SHORT, TABLE) else int.from_bytes(raw[start:stop], "big")
+        for bit, start, stop in found
+    }
+
+
+def headers_of(raw: bytes) -> list[tables.Entry]:
+    """The headers, with their types. Malformed."""
+    table = values(raw).get("headers", b"")
+    assert isinstance(table, bytes)
+    return tables.parse(table)
+
+
+# -- taken apart and put together -------------------------------------------------------------------------------------
+
+
+def split(raw: bytes) -> dict[int, bytes]:
+    """Flag bit -> the property's bytes, with the length where it has one. Malformed."""
+    found, end = walk(raw)
+    require_whole(raw, end)
+    return {bit: raw[start - PREFIXES[KINDS[bit]] : stop] for bit, start, stop in found}
+
+
+def join(fields: Mapping[int, bytes]) -> bytes:
+    """Properties out of what `split` gives."""
+    flags = 0
+    parts = [b""]
+    for bit, _, _ in LAYOUT:
+        if bit in fields:
+            flags |= 1 << bit
+            parts.append(fields[bit])
+    parts[0] = flags.to_bytes(2, "big")
+    return b"".join(parts)
+
+
+def join_by_name(fields: Mapping[str, bytes | None]) -> bytes:
+    """As `join`, by RabbitMQ's names; None is left out."""
+    return join({bit: value for bit, name, _ in LAYOUT if (value := fields.get(name)) is not None})
+
+
+def split_headers(fields: Mapping[int, bytes]) -> dict[str, bytes]:
+    """The headers among what `split` gives, by name (tables.py `split`); none if there are no headers."""
+    return tables.split(fields[HEADERS][4:]) if HEADERS in fields else {}
+
+
+def join_headers(headers: Mapping[str, bytes]) -> bytes:
+    """The property `headers`, for `join`."""
+    return tables.with_length(tables.join(headers))
+
+
+# -- sender-selected distribution -------------------------------------------------------------------------------------
+
+
+def carbon_copies(parsed: Parsed) -> list[str]:
+    """Routing keys out of the headers CC and BCC of what a client publishes. Unacceptable when one of them is not an
+    array."""
+    keys: list[str] = []
+    entries = tables.parse(parsed.header_table())
+    for wanted in ("CC", "BCC"):
+        for name, kind, value in entries:
+            if name != wanted:
+                continue
+            if kind != "array":
+                raise Unacceptable(f'invalid message: {{unacceptable_type_in_header,"{wanted}",{kind}}}')
+            assert isinstance(value, list)
+            keys += _keys(value)
+    return keys
+
+
+def copies_of(header: bytes | None) -> list[str]:
+    """Routing keys out of one of these headers, as `split_headers` gives it; none when it cannot be read."""
+    return _keys(tables.array_items(header) or [])
+
+
+def _keys(items: list[tables.Typed]) -> list[str]:
+    return [key for kind, key in items if kind == "longstr" and isinstance(key, str)]
+
+
+def without_blind_copies(raw: bytes) -> bytes:
+    """The properties without the header BCC: as others may see them."""
+    if b"\x03BCC" not in raw:
+        return raw
+    try:
+        fields = split(raw)
+        headers = split_headers(fields)
+        del headers["BCC"]
+    except (Malformed, KeyError):  # no properties at all, or it is not one of their headers
+        return raw
+    return join(fields | {HEADERS: join_headers(headers)})
+
+
+# -- one property or header put in ------------------------------------------------------------------------------------
+
+
+def with_reply_to(parsed: Parsed, name: str) -> bytes:
+    """The properties with another `reply_to` than they have."""
+    assert parsed.reply_to is not None
+    raw, at = parsed.raw, parsed.reply_to_at
+    told = name.encode()
+    return raw[: at - 1] + bytes((len(told),)) + told + raw[at + len(parsed.reply_to) :]
+
+
+def with_long(raw: bytes, name: bytes, value: int) -> bytes:
+    """The properties with a header of type long, which replaces one that is there."""
+    return with_entry(raw, name, b"l" + value.to_bytes(8, "big"))
+
+
+def with_entry(raw: bytes, name: bytes, value: bytes) -> bytes:
+    """The properties with that header, which replaces one that is there. `value`: as in a table, its type first."""
+    before, behind = around(raw, name, value[:1], len(value) - 1)
+    return before + value[1:] + behind
+
+
+def around(raw: bytes, name: bytes, kind: bytes, value_size: int) -> tuple[bytes, bytes]:
+    """The bytes before and behind the value of that header, in the properties that have it. Malformed."""
+    entry = bytes((len(name),)) + name + kind
+    size = len(entry) + value_size
+    found, last = walk(raw)
+    require_whole(raw, last)
+    at = 2  # where the headers belong if there are none yet
+    for bit, start, end in found:
+        if bit == HEADERS:
+            entries = _without_entry(raw, start, end, name)
+            length = (len(entries) + size).to_bytes(4, "big")
+            return raw[: start - 4] + length + entries + entry, raw[end:]
+        if bit > HEADERS:
+            at = end
+    flags = (raw[0] | 0x20) << 8 | raw[1]
+    return flags.to_bytes(2, "big") + raw[2:at] + size.to_bytes(4, "big") + entry, raw[at:]
+
+
+def _without_entry(raw: bytes, start: int, end: int, name: bytes) -> bytes:
+    """The table's entries without the first one of that name."""
+    pos = start
+    while pos < end:
+        after = tables.entry_end(raw, pos, end)
+        if raw[pos + 1 : pos + 1 + raw[pos]] == name:
+            return raw[start:pos] + raw[after:end]
+        pos = after
+    return raw[start:end]
