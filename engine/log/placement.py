@@ -24,8 +24,9 @@ def astray(homes: Iterable[Home], partitions: int) -> Home | None:
 
 
 def count_of(homes: Iterable[Home], most: int) -> int | None:
-    """The largest number of partitions, up to `most`, that puts all these queues where they lie; None: there is
-    none."""
+    """The largest number of partitions, up to `most`, that puts all these queues where they lie.
+
+    None: there is none."""
     homes = list(homes)
     return next((count for count in range(most, 0, -1) if astray(homes, count) is None), None)
 

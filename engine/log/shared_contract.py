@@ -122,8 +122,9 @@ class SharedLog(Protocol):
         Raises LogError when the log does not say where its partitions end."""
 
     def ends(self) -> Mapping[str, int]:
-        """The end of each partition, by name, as the log stated it with the last records that were read. Never
-        waits."""
+        """The end of each partition, by name, as the log stated it with the last records that were read.
+
+        Never waits."""
 
     def placement(self) -> Sequence[Placement]:
         """The places of the queue partitions, in their order; some seconds old at the most."""

@@ -1,4 +1,6 @@
-"""Checks that Kafka keeps the history: it is all there, and it will stay. (Kafka has no hash chain of ours.)
+"""Checks that Kafka keeps the history: it is all there, and it will stay.
+
+Kafka has no hash chain of ours, so these two things can be checked.
 
 A topic that removes its oldest records, or all but the newest of each key, loses history in silence. The audit reports
 such settings before it has happened.

@@ -374,8 +374,9 @@ class Account:
     # -- compared with the machine ----------------------------------------------------------------------------------
 
     def compare(self, entered: int | None) -> None:
-        """Compare after an event. `entered`: the size of the message, if the event was a publish that the queue
-        took."""
+        """Compare after an event.
+
+        `entered`: the size of the message, if the event was a publish that the queue took."""
         queue, limits = self.queue, self.limits
         mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
         shown = (

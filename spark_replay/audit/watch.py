@@ -55,8 +55,9 @@ _DONE_AGAIN = '"scala.Option.get()" is null'
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """The progress in one partition. `offset`: of the next event. `quarantined`: senseless events, since the
-    beginning."""
+    """The progress in one partition.
+
+    `offset`: of the next event. `quarantined`: events that made no sense, since the beginning."""
 
     offset: int
     events: int

@@ -1,5 +1,6 @@
-"""Keeps the table HISTORY in files that grow, as Parquet or as a Delta table: each run adds the rows since the last
-one.
+"""Keeps the table HISTORY in files that grow, as Parquet or as a Delta table.
+
+Each run adds the rows since the last one.
 
     OUT/run=000000/part-*.parquet    the rows of a stretch of each partition
     OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`

@@ -167,8 +167,9 @@ def _joined(run: Sequence[Chunk]) -> list[Chunk]:
 
 
 def _is_of(row: Any, chunk: Chunk) -> bool:
-    """Whether this chunk made the row. A snapshot belongs to the chunk that ends at it, a claim to the chunk of its
-    event."""
+    """Whether this chunk made the row.
+
+    A snapshot belongs to the chunk that ends at it, a claim to the chunk of its event."""
     if row.partition != chunk.partition or (row.check == STATE) != chunk.store:
         return False
     return chunk.store or chunk.start < row.offset + (row.check == CLAIMS) <= chunk.end

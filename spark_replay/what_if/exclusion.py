@@ -213,7 +213,9 @@ def _require_users(place: Place, without: Without, seen: set[str]) -> None:
 
 
 def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
-    """Of letters (partition, id, source's partition, source's message, whether that is left out): all that must go."""
+    """The ids of the letters that must go, by partition.
+
+    `letters`: (partition, id, source's partition, id of the source's message, whether that message is left out)."""
     of_message: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for partition, offset, source, message_id, _ in letters:
         of_message.setdefault((source, message_id), []).append((partition, offset))

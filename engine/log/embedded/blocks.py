@@ -197,8 +197,9 @@ def _stored_header(length: int, last: bool) -> bytes:
 
 
 def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryview]:
-    """The parts of a block that is larger than a stored block: records with headers between. Large ones are not
-    copied."""
+    """The parts of a block that is larger than a stored block: records with headers between.
+
+    Large records are not copied."""
     parts: list[bytes | memoryview] = []
     room = 0
     for piece in records if size > len(records) * 4_096 else (b"".join(records),):

@@ -109,8 +109,9 @@ class Committer:
                     raise
 
     def _write(self) -> Exception | None:
-        """Write the sealed groups of every partition; one that fails doesn't hold up the others. Returns the first
-        error."""
+        """Write the sealed groups of every partition. Returns the first error, or None.
+
+        A partition that fails doesn't hold up the others."""
         first = None
         with self._writing:
             for partition in self._partitions:

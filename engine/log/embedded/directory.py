@@ -55,11 +55,10 @@ def read_layout(data_dir: Path) -> int:
 
 
 def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
-    """Make the log's directories, unless there is a log. Returns how many queue partitions it has, and whether it is
-    new.
+    """Make the log's directories, unless there is a log.
 
-    `partitions` None: the existing number, in a new log `NEW_PARTITIONS`. Raises LogError if there is another
-    number."""
+    Returns how many queue partitions it has, and whether it is new. `partitions` None: the existing number, in a new
+    log `NEW_PARTITIONS`. Raises LogError if there is another number."""
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
         raise LogError(f"a log has 1 to {MAX_PARTITIONS} queue partitions, not {partitions}")
     if _layout_file(data_dir).exists():

@@ -272,8 +272,9 @@ class PartitionWriter:
 
 
 def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:
-    """Write the sidecars of a segment anew, from block number `first` on. Returns the number of its blocks, and
-    them."""
+    """Write the sidecars of a segment anew, from block number `first` on.
+
+    Returns the number of its blocks, and the sidecars."""
     sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
     blocks = first
     try:

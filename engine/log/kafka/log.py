@@ -140,8 +140,9 @@ class KafkaLog:
         return cls(prefix, topics, clients, most, partitions or found, found)
 
     def follow(self, offsets: Mapping[str, int]) -> None:
-        """Follow the partitions. `nodes-0` begins where it ended when the log was opened, unless `offsets` says
-        otherwise."""
+        """Follow the partitions, each from its offset.
+
+        `nodes-0` begins where it ended when the log was opened, unless `offsets` says otherwise."""
         assert self._following is None
         self._loop = asyncio.get_running_loop()
         start = {self.nodes.name: self._nodes_from, **offsets}

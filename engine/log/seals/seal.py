@@ -43,8 +43,9 @@ Keys = Mapping[str, Ed25519PublicKey]  # by fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """A statement about a stretch. `digest`: the next seal names it by this. Offsets form a range: the end is
-    exclusive."""
+    """A statement about a stretch of a partition.
+
+    `digest`: the next seal names this one by it. Offsets form a range: the end is exclusive."""
 
     log: str
     partition: str

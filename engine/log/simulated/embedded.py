@@ -33,8 +33,9 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """The faults: the longest delay of a commit, the share of commits that fail, the share of blocks torn by a
-    crash."""
+    """The faults of a disk.
+
+    The longest delay of a commit, the share of commits that fail, the share of blocks torn by a crash."""
 
     seed: int = 0
     commit_delay_seconds: float = 0.0
