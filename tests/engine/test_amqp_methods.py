@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pamqp import commands, frame
 
@@ -14,7 +14,7 @@ from rewindmq.engine.errors import CommandInvalid, FrameError
 from rewindmq.schemas.amqp import tables
 
 ACCESS = 30  # a class that pamqp leaves out
-NAMES = st.from_regex(r"[a-z0-9._-]{0,20}", fullmatch=True)  # pamqp refuses names that RabbitMQ allows
+NAMES = st.text("az09._-", max_size=20)  # pamqp refuses names that RabbitMQ allows
 
 
 def test_names_and_fields_are_pamqps() -> None:
@@ -35,10 +35,13 @@ def values_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
     return st.fixed_dictionaries({field: by_domain[domain] for field, domain in DEFINITIONS[INDEXES[name]][1]})
 
 
+VALUES = {name: values_of(name) for name in sorted(INDEXES) if not name.startswith("Access.")}
+
+
 @st.composite
 def some_method(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
-    name = draw(st.sampled_from(sorted(name for name in INDEXES if not name.startswith("Access."))))
-    return name, draw(values_of(name))
+    name = draw(st.sampled_from(list(VALUES)))
+    return name, draw(VALUES[name])
 
 
 def encoded(name: str, values: dict[str, Any]) -> bytes:
@@ -47,6 +50,7 @@ def encoded(name: str, values: dict[str, Any]) -> bytes:
 
 
 @given(some_method())
+@settings(deadline=None)
 def test_frames_are_read_by_pamqp_and_read_back(method: tuple[str, dict[str, Any]]) -> None:
     name, values = method
     raw = encoded(name, values)
@@ -67,6 +71,7 @@ def test_frames_are_read_by_pamqp_and_read_back(method: tuple[str, dict[str, Any
 
 
 @given(some_method(), st.data())
+@settings(deadline=None)
 def test_damaged_fields_are_a_frame_error_or_read(method: tuple[str, dict[str, Any]], data: st.DataObject) -> None:
     raw = encoded(*method)
     payload = bytearray(raw[11:-1])

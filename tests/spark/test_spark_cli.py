@@ -19,7 +19,7 @@ from rewindmq.spark_replay.commands import location_options as place_options
 from rewindmq.spark_replay.commands.exit_status import status_of
 from rewindmq.spark_replay.commands.output import message_object, print_table
 from rewindmq.spark_replay.commands.report import print_batch
-from rewindmq.spark_replay.history.properties import properties_object
+from rewindmq.spark_replay.history.properties import headers, properties_object
 from tests.running import free_port
 
 CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
@@ -275,6 +275,17 @@ def test_properties_that_cannot_be_read_are_shown_as_they_are() -> None:
     assert properties_object(b"") == {}
     assert properties_object(b"\x80\x20\x0atext/plain\x04ping") == {"content_type": "text/plain", "type": "ping"}
     assert properties_object(b"\x20\x00\xff") == "IAD/"
+    assert properties_object(b"\x10\x00\x02left over") == "EAACbGVmdCBvdmVy"
+
+
+def test_properties_have_times_and_numbers_as_people_write_them() -> None:
+    told = {"timestamp": "2023-11-14T22:13:20.000+00:00"}
+    for time in (1_700_000_000, 1_700_000_000_000):  # some clients send milliseconds
+        assert properties_object(b"\x00\x40" + time.to_bytes(8, "big")) == told
+    assert properties_object(b"\x00\x40" + b"\xff" * 8) == "AED//////////w==", "no time at all"
+    table = b"\x01dD\x02\xff\xff\xff\xff"
+    price = headers(b"\x20\x00\x00\x00\x00\x08" + table)
+    assert price == [{"key": "d", "value": b'"42949672.95"'}], "unsigned, as RabbitMQ reads it"
 
 
 def test_times_are_utc_wherever_it_runs(told: Path) -> None:

@@ -28,11 +28,15 @@ NUMBER = re.compile(r"\b([SB])-(\d{2,3})\b|_([sb])(\d{2,3})(?=_|\b)")
 HEADING = re.compile(r"^### ([SB]-\d{2,3})$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 FILE = re.compile(r"(?<![\w/.:~{}<>*$-])((?:[\w.-]+/)*[\w-]+\.(?:py|md|avsc|ipynb|yaml|toml))(#[\w-]+)?(?![\w*])")
+FOLDER = re.compile(
+    r"(?<![\w/.:~{}<>*$-])((?:engine|projections|schemas|spark_replay|tests|docs)(?:/[\w-]+)+)/?(?![\w.*/<>-]|\.\w)"
+)
 MODULE = re.compile(r"\brewindmq\.(?:engine|projections|schemas|spark_replay)(?:\.[A-Za-z_]\w*)*")
 # Documents that were outside the repository, by the names that they had there.
 OUTSIDE = re.compile(r"\b(?:BEHAVIOURS|DESIGN|REDESIGN|STYLE)\b(?!\.md)")
 # Files that belong to other programs, or that a reader makes.
-FOREIGN = {"python_streaming_source_runner.py", "direct_reply_to.py", "test_rabbitmq.py"}
+FOREIGN = {"python_streaming_source_runner.py", "direct_reply_to.py", "test_rabbitmq.py", "file.py"}
+MADE = ("target",)  # folders that a build makes
 
 
 @cache
@@ -211,6 +215,19 @@ def lost_files() -> Iterator[str]:
                     yield f"{name}:{line}: {path} has no heading {anchor}"
 
 
+@cache
+def folders() -> frozenset[str]:
+    return frozenset(folder.as_posix() for name in files() for folder in Path(name).parents)
+
+
+def lost_folders() -> Iterator[str]:
+    for name in (*sources(), *documents()):
+        for line, text in prose_of(name):
+            for path in FOLDER.findall(text):
+                if path not in folders() and not path.endswith(MADE):
+                    yield f"{name}:{line}: there is no folder {path}"
+
+
 def lost_links() -> Iterator[str]:
     for name in documents():
         for line, text in enumerate(text_of(name).splitlines(), 1):
@@ -257,23 +274,29 @@ def moved() -> dict[str, dict[str, str]]:
                 same = [known for known in files() if Path(known).name == Path(path).name]
                 if "/" in path and path not in FOREIGN and resolved(path, name) is None and len(same) == 1:
                     found[name][path] = same[0]
+            for path in FOLDER.findall(text):
+                same = [known for known in folders() if known.startswith(path.split("/")[0] + "/")]
+                same = [known for known in same if known.endswith("/" + path.split("/", 1)[1])]
+                if path not in folders() and len(same) == 1:
+                    found[name][path] = same[0]
     return found
 
 
-CHECKS = (unknown_numbers, without_test, documents_outside, lost_files, lost_links, lost_modules)
+CHECKS = (unknown_numbers, without_test, documents_outside, lost_files, lost_folders, lost_links, lost_modules)
 
 
 def main() -> int:
     if "--write" in sys.argv[1:]:
         for name, paths in moved().items():
             text = text_of(name)
-            for old, new in paths.items():
+            for old, new in sorted(paths.items(), key=lambda pair: -len(pair[0])):  # files before their folders
                 text = text.replace(old, new)
             (ROOT / name).write_text(text)
         text_of.cache_clear()
         for page in pages():
             (ROOT / page).write_text(rewritten(page))
-        text_of.cache_clear()
+        for cached in (text_of, prose_of, anchors_of, behaviours):
+            cached.cache_clear()
     lost = [line for check in CHECKS for line in check()]
     print("\n".join(lost))
     return 1 if lost else 0

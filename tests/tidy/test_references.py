@@ -36,6 +36,7 @@ def test_every_number_is_there_once() -> None:
         (references.documents_outside, "see DES" + "IGN section 1", "a document that is not in the repository"),
         (references.lost_files, "see engine/nothing.py", "no file, or more than one, is engine/nothing.py"),
         (references.lost_files, "see docs/design.md#nothing", "has no heading #nothing"),
+        (references.lost_folders, "see engine/nothing for that", "there is no folder engine/nothing"),
         (references.lost_links, "[design](docs/designs.md)", "no file docs/designs.md"),
         (references.lost_links, "[design](docs/design.md#nothing)", "has no heading #nothing"),
         (references.lost_modules, "`rewindmq.engine.nothing`", "there is no rewindmq.engine.nothing"),
