@@ -93,6 +93,11 @@ class InternalError(AmqpError):
     reply_code, name, closes_connection = 541, "INTERNAL_ERROR", True
 
 
+def resource(kind: str, name: str, vhost: str) -> str:
+    """A queue or exchange as RabbitMQ's texts name it."""
+    return f"{kind} '{name}' in vhost '{vhost}'"
+
+
 def refusal(error: PropertyError) -> AmqpError:
     """The refusal of properties or of a table that a client sent: 502 for damaged bytes, 406 for a value that is not
     allowed."""

@@ -1,4 +1,5 @@
 """The composition root: log, broker, AMQP server and management API in one uvloop loop, until a signal ends them.
+`open_broker` and `open_node` put a broker together, by the kind of its log.
 
 Rules of this file
 - One line on stdout when clients may come; everything else goes to the log on stderr (logging_setup.py).
@@ -17,23 +18,35 @@ import signal
 import ssl
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 
 import uvloop
 
 from rewindmq.engine.amqp.server import AmqpServer
 from rewindmq.engine.broker.broker import Broker, Config
-from rewindmq.engine.cluster.start import open_node
+from rewindmq.engine.cluster import start as cluster
+from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.cluster.partition import ReadBackPartition
+from rewindmq.engine.cluster.state_copy import remove_leftovers
 from rewindmq.engine.config import VERSION, bracketed
 from rewindmq.engine.definitions.document import load
+from rewindmq.engine.embedded import start as embedded
+from rewindmq.engine.embedded.lifecycle import Alone
+from rewindmq.engine.embedded.partition import SoleWriterPartition
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.file_modes import close_to_others
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
+from rewindmq.engine.rewind.worker import PastProcess
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
+from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
+from rewindmq.engine.runtime.partition import Surroundings
 from rewindmq.projections.machine.machine import NewerHistory
-from rewindmq.projections.store.store import StoreError
+from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import UndecodableRecord
 
 DATA_ERROR, UNAVAILABLE, SOFTWARE, CONFIG_ERROR = 65, 69, 70, 78
@@ -86,7 +99,7 @@ async def _main(config: Config) -> None:
         await _load_definitions(broker)
         amqp_door, http_door = broker.doors = shares(descriptors, len(broker.partitions))
         server = AmqpServer(broker, amqp_door)
-        broker.alarms.start()
+        broker.alarms.start(server.relieve, server.grant_credit)
         await _listen(server, config)
         http = asyncio.create_task(serve(make_app(broker), _listen_http(config), http_door, broker.http_share))
         try:
@@ -112,14 +125,104 @@ async def _open(config: Config, failed: Callable[[Exception], None]) -> Broker:
         config.data.mkdir(parents=True, exist_ok=True)
         close_to_others(config.data)
         if config.kafka is not None:
-            return await open_node(config, None, failed)
-        return Broker.open(config)
+            return await open_node(config, failed)
+        return open_broker(config)
     except (CorruptLog, UndecodableRecord, StoreError) as error:
         raise Failure(DATA_ERROR, str(error)) from error
     except (LogError, NewerHistory) as error:
         raise Failure(_code(error), str(error)) from error
     except OSError as error:
         raise Failure(CONFIG_ERROR, f"{config.data}: {_reason(error)}") from error
+
+
+# -- how a broker is put together -------------------------------------------------------------------------------------
+#
+# In order, each part with what it needs. Only what goes round in a circle is named before it is there (`alone`, `node`,
+# `broker` inside of a lambda): a partition tells its broker, and the broker appends to the partition.
+
+
+def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> Broker:
+    """A broker on an embedded log: what the data directory holds is recovered, or begun. Call in the loop that will run
+    the broker. Clocks as `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is
+    wrong, and where."""
+    clock = LogClock.made_of(wall_ms, elapsed_ns)
+    with ExitStack() as opened:
+        log = embedded.open_log(config)
+        opened.callback(log.close)
+        metadata = SoleWriterMetadata(log.metadata, clock.now_ms, lambda *change: broker.metadata_changed(*change))
+        metadata.fold()
+        store = StateStore.open(config.data / "state")
+        opened.callback(store.close)
+        recoveries = [embedded.recovered(queue_log, store) for queue_log in log.queues]
+        alone: Alone
+        gap_ms = embedded.begin_clock(clock, metadata, recoveries)
+
+        def make_partitions(surroundings: Surroundings) -> list[SoleWriterPartition]:
+            return [
+                SoleWriterPartition(index, queue_log, each.machine, each.projector, clock.now_ms, surroundings)
+                for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
+            ]
+
+        def make_keeper(broker: Broker, partitions: list[SoleWriterPartition]) -> Alone:
+            nonlocal alone
+            alone = Alone(config, log, metadata, store, broker, partitions)
+            return alone
+
+        broker = Broker(config, clock, metadata, make_partitions, make_keeper, PastProcess())
+        log.on_durable = alone.durable
+        log.on_failure = alone.commit_failed
+        embedded.take_over(broker, alone)
+        broker.clock_watch.start(gap_ms)
+        opened.pop_all()
+    return broker
+
+
+async def open_node(
+    config: Config,
+    failed: Callable[[Exception], None],
+    wall_ms: WallClock | None = None,
+    elapsed_ns: ElapsedClock | None = None,
+) -> Broker:
+    """A node on Kafka, which has joined the others. `failed`: called when it cannot go on and has to be stopped. Clocks
+    as `LogClock.made_of`. LogError when Kafka or the data directory won't do; StoreError as `open_broker`."""
+    clock = LogClock.made_of(wall_ms, elapsed_ns)
+    with ExitStack() as opened:
+        log = cluster.open_log(config)
+        opened.callback(log.close)
+        config = cluster.fitted(config, log)
+        store = StateStore.open(config.data / "state")
+        opened.callback(store.close)
+        remove_leftovers(config.data)
+        metadata = ReadBackMetadata(
+            log.metadata, clock.now_ms, lambda *change: broker.metadata_changed(*change), lambda: node.nodes_changed()
+        )
+        node: Node
+        offsets = {metadata.name: metadata.fold()}
+        recoveries = cluster.recovered(log, store, config)
+        offsets |= {
+            queue_log.name: each.machine.next_offset for queue_log, each in zip(log.queues, recoveries, strict=True)
+        }
+        config = replace(config, partitions=len(recoveries))  # should Kafka be given more while this node runs
+
+        def make_partitions(surroundings: Surroundings) -> list[ReadBackPartition]:
+            return [
+                ReadBackPartition(
+                    index, queue_log, each.machine, each.projector, clock.now_ms, config.node, surroundings,
+                    lambda partition: node.checkpoint_asked(partition), lambda epoch: node.node_lost(epoch),
+                ) for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
+            ]  # fmt: skip
+
+        def make_keeper(broker: Broker, partitions: list[ReadBackPartition]) -> Node:
+            nonlocal node
+            node = Node(config, log, metadata, store, failed, broker, partitions)
+            return node
+
+        broker = Broker(config, clock, metadata, make_partitions, make_keeper, PastProcess())
+        log.follow(offsets, node)
+        await cluster.join(broker, node)
+        broker.clock_watch.start()
+        opened.pop_all()
+    return broker
 
 
 def _look_after_keys(broker: Broker) -> None:

@@ -1,6 +1,6 @@
 """Rebuilds a partition as it was at an offset, or at a moment in time.
 
-    at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or At(offset=1_000)
+    at = At(time_ms=parse_time("2026-11-21T03:04:05.678+00:00"))       # or parse_time("-10m"), or At(offset=1_000)
     machine = state_at(log_partition, snapshots, at)
 
 `state at T` means: everything logged up to T has happened, and the clock stands at T (everything that was due by T has
@@ -12,6 +12,7 @@ one before it: a snapshot saves time and decides nothing.
 
 import logging
 import re
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = re.compile(r"[0-9]+")
+_AGO = re.compile(r"-(?:[0-9]{1,9}[smhdw])+")
+_PART_OF_AGO = re.compile(r"([0-9]+)([smhdw])")
+_UNIT_MS = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999  # from the year 1 to 9999, in UTC
 
 
@@ -51,27 +55,38 @@ class At:
 def parse_time(text: str) -> int:
     """Milliseconds since the epoch of a time as people write it.
 
-    `text` is an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), or a whole number of
-    milliseconds since the epoch. Digits finer than a millisecond are cut off. Raises UnreadableTime for any other
-    text."""
+    `text` is an ISO 8601 time with its zone (`2026-11-21T03:04:05.678+00:00`, `...Z`), a whole number of milliseconds
+    since the epoch, or a time before now by this machine's clock (`-10m`, `-1h30m`; in s, m, h, d and w). Digits finer
+    than a millisecond are cut off. Raises UnreadableTime for any other text."""
     text = text.strip()
     if _MILLISECONDS.fullmatch(text):
         return _in_range(text, int(text) if len(text) <= len(str(_LAST_MS)) else _LAST_MS + 1)
+    if _AGO.fullmatch(text):
+        ago_ms = sum(int(count) * _UNIT_MS[unit] for count, unit in _PART_OF_AGO.findall(text))
+        return _in_range(text, time.time_ns() // 1_000_000 - ago_ms)
     try:
-        time = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
         raise UnreadableTime(
-            f"{text!r} is not a time: give ISO 8601 with a zone, e.g. 2026-11-21T03:04:05.678+00:00"
+            f"{text!r} is not a time: give ISO 8601 with a zone, e.g. 2026-11-21T03:04:05.678+00:00, or how long ago,"
+            " e.g. -10m"
         ) from error
-    if time.tzinfo is None:
+    if moment.tzinfo is None:
         raise UnreadableTime(f"{text!r} has no zone: add Z for UTC, or an offset such as +01:00")
-    return _in_range(text, (time - _EPOCH) // timedelta(milliseconds=1))
+    return _in_range(text, (moment - _EPOCH) // timedelta(milliseconds=1))
+
+
+def absolute(text: str) -> str:
+    """The time that a text such as `-10m` means now, for a text that is read more than once; any other text as it
+    is. UnreadableTime for a time before the year 1."""
+    return format_time(parse_time(text)) if _AGO.fullmatch(text.strip()) else text
 
 
 def _in_range(text: str, time_ms: int) -> int:
     if not _FIRST_MS <= time_ms <= _LAST_MS:
         last = f"{format_time(_LAST_MS)}, {_LAST_MS} milliseconds"
-        raise UnreadableTime(f"{text!r} is out of range: the last time is {last}")
+        first = f"the first time is {format_time(_FIRST_MS)}, " if time_ms < _FIRST_MS else ""
+        raise UnreadableTime(f"{text!r} is out of range: {first}the last time is {last}")
     return time_ms
 
 

@@ -26,6 +26,9 @@ from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import BROKER, Published
 
+# A result begins so where nothing was compared; the reason follows.
+NOT_CHECKED = "not checked: "
+NOTHING_STORED = "nothing is stored yet: a broker stores its state every 10,000 events and when it stops"
 # At most so many differences are listed for a partition; beyond that they are only counted.
 LISTED_DIFFERENCES = 1_000
 
@@ -71,7 +74,7 @@ class Verification:
         """The result in words."""
         if not self.equal:
             return f"{self.difference_count} differences"
-        return "equal" if self.stored else "nothing stored yet"
+        return "equal" if self.stored else NOT_CHECKED + NOTHING_STORED
 
     def differs(self, queue: str, key: str, what: str, message_id: int | None = None) -> None:
         self.difference_count += 1

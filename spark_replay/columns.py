@@ -1,7 +1,7 @@
 """The columns of every table that `spark_replay` reads or makes: names and types are agreed only here.
 
     EVENTS    one row an event of the log                        spark.read.format("rewindmq")
-    RECORDS   the same, undecoded and without bodies: the input of a fold (option view=records); of a Kafka KAFKA_RECORDS
+    RECORDS   the same, undecoded and without bodies: input of a fold (option view=records); of a Kafka KAFKA_RECORDS
     HISTORY   one row an outcome of an event
     DIFF      one row of HISTORY by which a message came into a queue or left it
     SLO       one row a queue, consumer or stretch of time: how long messages waited and stayed

@@ -33,10 +33,10 @@ from rewindmq.engine.amqp.settlement import Settlement, Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker import direct_reply
 from rewindmq.engine.broker.broker import Broker, ChannelStatus, Destination, Session
-from rewindmq.engine.cluster.certainty import REFUSALS
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
+from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.errors import PropertyError
@@ -61,7 +61,7 @@ class ConnectionState:
         self.confirming: list[Confirmations] = []  # channels with something to confirm
         self.creditors: list[Consumer] = []  # consumers that want credit
         self.settling: list[Channel] = []  # channels whose settlements gather
-        self.heard = 0  # how many readings of the log had begun when the last bytes came (engine/cluster/certainty.py)
+        self.heard = 0  # how many readings of the log had begun when the last bytes came (engine/runtime/certainty.py)
         self.fanned_out = 0  # messages into queues, by publishes that go to many, since the read began
 
 

@@ -311,11 +311,13 @@ class Connection(HeldBack):
     def frame_error(self, number: int, error: AmqpError) -> None:
         self.close(error, 0)
 
-    def close(self, error: AmqpError, index: int = 0) -> None:
-        """Close from this side: connection.close, then nothing but close-ok is listened to."""
+    def close(self, error: AmqpError, index: int = 0, logged: bool = False) -> None:
+        """Close from this side: connection.close, then nothing but close-ok is listened to. `logged`: the log has the
+        reason already."""
         if self.state in ("closing", "closed"):
             return
-        log.warning("%s: %s", self.peer, error.reply_text)
+        if not logged:
+            log.warning("%s: %s", self.peer, error.reply_text)
         self.error = error
         tell = self.state != "header"
         self.end_session()

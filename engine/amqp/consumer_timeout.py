@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.amqp.consumer import Consumer
 from rewindmq.engine.amqp.settlement import Holder, Settlement, ranges
-from rewindmq.engine.broker.declarations import argument_of
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.events import Nacked
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """How an AMQP connection begins: protocol header, login, what is negotiated, and the vhost.
 
 Each function here is a step of the diagram in connection.py. A login and a vhost are refused only when this node has
-read to the end of the log (engine/cluster/certainty.py).
+read to the end of the log (engine/runtime/certainty.py).
 """
 
 import logging
@@ -101,10 +101,11 @@ async def identify(connection: "Connection", login: sasl.Login) -> None:
 
 
 def login_refused(connection: "Connection", user: str, error: AccessRefused) -> None:
+    """The client gets RabbitMQ's words, which send it to the broker's log; the log has the reason, and not these."""
     log.warning("%s: login of '%s' refused: %s", connection.peer, user, error.text)
     if connection.capabilities.get("authentication_failure_close") is True:
         told = f"Login was refused using authentication mechanism {connection.mechanism}."
-        connection.close(AccessRefused(told + " For details see the broker logfile."))
+        connection.close(AccessRefused(told + " For details see the broker logfile."), logged=True)
     else:
         connection.finish()
 
@@ -139,9 +140,10 @@ async def enter(connection: "Connection", vhost: str) -> None:
     connection.broker.memory.check()
     limits.check_connection(connection.broker.topology, connection.broker.sessions.values(), connection.user, vhost)
     connection.let_in()
-    session = connection.broker.open_session(connection.user, vhost, connection.peer, connection.client_properties)
-    session.close = connection.force_close
-    session.link = link = connection.link
+    link = connection.link
+    session = connection.broker.open_session(
+        connection.user, vhost, connection.peer, connection.client_properties, link, connection.force_close
+    )
     link.auth_mechanism, link.heartbeat_seconds = connection.mechanism, connection.heartbeat_seconds
     link.channel_max, link.frame_max = connection.channel_max, connection.frame_max
     connection.session = session

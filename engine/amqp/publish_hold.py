@@ -14,8 +14,8 @@ from rewindmq.engine.amqp.frames import FrameReader
 from rewindmq.engine.amqp.methods import short_reply_text
 from rewindmq.engine.amqp.output import do_nothing
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.broker.sessions import Link
 from rewindmq.engine.errors import AmqpError, ResourceError
+from rewindmq.engine.runtime.sessions import Link
 from rewindmq.engine.tls import TlsPeer
 
 

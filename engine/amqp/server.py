@@ -251,8 +251,6 @@ class AmqpServer:
     def begin(self) -> None:
         """The listeners are there: look after the connections that come."""
         self.broker.on_blocked.append(self.blocked_changed)
-        self.broker.alarms.relieve = self.relieve
-        self.broker.alarms.after_look = self.grant_credit
         self.broker.listeners = self
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 

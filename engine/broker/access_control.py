@@ -9,14 +9,12 @@ Rules of this file
   rabbit_auth_mechanism_plain.erl).
 """
 
-from rewindmq.engine.broker.declarations import resource
 from rewindmq.engine.broker.passwords import NOBODYS_HASH, Passwords
-from rewindmq.engine.errors import AccessRefused
+from rewindmq.engine.errors import AccessRefused, resource
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import ExchangeDeclared
 
-LOGIN_REFUSED = "Login was refused using authentication mechanism PLAIN. For details see the broker logfile."
 REMEMBERED_DECISIONS = 65_536
 ITSELF = ""  # the broker, as a user: may do everything, and nobody can log in as it
 
@@ -39,7 +37,7 @@ class Access:
         right = await self._passwords.verify(password_hash or NOBODYS_HASH, password)
         changed = password_hash != self._hash_of(user)  # meanwhile
         if not right or not password_hash or not password or changed or user == ITSELF:
-            raise AccessRefused(LOGIN_REFUSED)
+            raise AccessRefused("the password is not this user's, or there is no such user")
         return user
 
     def identify(self, user: str) -> str:

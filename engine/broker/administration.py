@@ -9,21 +9,22 @@ Rules of this file
 import asyncio
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Container, Iterator
 from operator import itemgetter
 
 from rewindmq.engine.broker.limits import canonical
 from rewindmq.engine.broker.parameters import OPERATOR_POLICY, check_parameter
 from rewindmq.engine.broker.policies import checked_definition
-from rewindmq.engine.broker.sessions import Session
+from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.broker.users import Users
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.runtime.eager import to_the_end
+from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.slices import Pace, in_slices
-from rewindmq.engine.runtime.turns import Turns
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.rules.patterns import problem_in_history, shown
@@ -31,6 +32,7 @@ from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS
 from rewindmq.schemas.events import (
     Actor,
+    Bound,
     GlobalParameterCleared,
     GlobalParameterSet,
     MarkDeleted,
@@ -284,6 +286,24 @@ class Administration(Users):
     def visible_queues(self, vhost: str | None = None) -> list[tuple[Partition, Queue]]:
         """The same without those that the broker keeps for itself."""
         return [pair for pair in self.all_queues(vhost) if not is_hidden(pair[1].name)]
+
+    async def queues_by_name(self, work: Work, vhosts: Container[str]) -> list[tuple[Partition, Queue]]:
+        """As `visible_queues` of these vhosts, by vhost and name, in slices."""
+        entries = [
+            (key, (partition, queue))
+            for partition in self.partitions
+            async for key, queue in work.over(list(partition.machine.by_name.items()))
+            if key[0] in vhosts and not is_hidden(key[1])
+        ]
+        return await work.in_order(entries)
+
+    async def bindings_by_source(self, work: Work, vhosts: Container[str]) -> AsyncIterator[Bound]:
+        """The bindings of these vhosts, by vhost and source and then in the order of binding, without the default
+        exchange's: as `bindings` of the topology, in slices."""
+        topology = self.topology
+        async for exchange in work.over(await by_key(work, topology.exchanges, lambda key: key[0] in vhosts)):
+            async for bound in work.over(topology.bindings_from(exchange.vhost, exchange.exchange)):
+                yield bound
 
     def queues(self, vhost: str | None = None) -> Iterator[Queue]:
         for _, queue in self.all_queues(vhost):

@@ -6,7 +6,7 @@ that is read back it ends when the event was. Whoever needs durability before it
 delete-ok, purge-ok, HTTP 201 ...) waits with `when_durable`, too. A session may end while something waits: nothing may
 be appended for it then.
 
-    broker = Broker.open(config)                  # in the loop; recovers: log -> store -> fold -> BrokerStarted
+    broker = open_broker(config)                  # in the loop; recovers: log -> store -> fold -> BrokerStarted
     session = broker.open_session(user, vhost, peer, client_properties)
     ...
     broker.end_of_turn()                          # after each batch of work: effects out, group commit kicked
@@ -16,8 +16,8 @@ Where things are
     access_control.py, declarations.py          who may do what; what a declaration may ask for
     limits.py, passwords.py                     limits of vhosts and users; hashes, ours and RabbitMQ's
     runtime/partition.py, runtime/metadata.py   one queue partition, live; the metadata log, live
-    runtime/turns.py                            turns of work, group commits, durability
-    runtime/memory.py, runtime/alarms.py        what is held for clients; publishers held back for memory and disk
+    broker/turns.py                            turns of work, group commits, durability
+    runtime/memory.py, broker/alarms.py        what is held for clients; publishers held back for memory and disk
     routing/                                    from exchange and routing key to queues; dead letters and their headers
     rewind/                                     consumers of streams and of the past; restorations
     embedded/, cluster/                         a broker alone with its log; a node among others on Kafka
@@ -30,16 +30,15 @@ metadata log: unique in the whole history.
 import asyncio
 import secrets
 from collections.abc import Callable
-from typing import Protocol
+from typing import TypeVar
 
 from rewindmq.engine.broker import declarations, limits
 from rewindmq.engine.broker.access_control import ITSELF, Access
-from rewindmq.engine.broker.declarations import argument_of, resource
+from rewindmq.engine.broker.alarms import Alarms
+from rewindmq.engine.broker.clock_watch import ClockWatch
 from rewindmq.engine.broker.exchanges import Exchanges, strip_cr_lf
-from rewindmq.engine.broker.sessions import ChannelStatus, Session
-from rewindmq.engine.cluster.certainty import Certainty
+from rewindmq.engine.broker.turns import Turns
 from rewindmq.engine.config import Config
-from rewindmq.engine.embedded.lifecycle import open_broker
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.errors import (
@@ -49,31 +48,33 @@ from rewindmq.engine.errors import (
     NotFound,
     NotImplementedByBroker,
     PreconditionFailed,
+    resource,
 )
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes, is_past_asked
 from rewindmq.engine.rewind.reader import Asked, ReadingConsumer
 from rewindmq.engine.rewind.stream_consumers import Readings
+from rewindmq.engine.rewind.worker import PastProcess
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues, check_not_hidden
 from rewindmq.engine.routing.firehose import Firehose
 from rewindmq.engine.routing.router import Destination, Router
-from rewindmq.engine.runtime.admission import Door
-from rewindmq.engine.runtime.alarms import Alarms
-from rewindmq.engine.runtime.clock_watch import ClockWatch
+from rewindmq.engine.runtime.admission import Door, Listeners
+from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import all_counters
 from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.lifecycle import Keeper
-from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
+from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition
-from rewindmq.engine.runtime.turns import Turns
+from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition, Surroundings
+from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_reply_queue
+from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import (
     Actor,
@@ -107,32 +108,22 @@ CREDIT_WINDOW = 16
 EPOCH_IDS = 1 << 24
 
 
-class Listeners(Protocol):
-    """The AMQP listeners, for an operator who closes and opens them."""
-
-    @property
-    def open(self) -> bool: ...
-
-    def suspend(self) -> None:
-        """Take no new connections. Those that are open go on."""
-
-    async def resume(self) -> None:
-        """Take new connections again. OSError when another program has taken an address meanwhile."""
-
-    async def close_connections(self) -> None: ...
+P = TypeVar("P", bound=Partition)
 
 
 class Broker(Exchanges):
-    """Use `open`."""
+    """Put together by `open_broker` or `open_node` (engine/process.py). `make_partitions`, then `make_keeper` are
+    called once: the parts need the broker, and the broker needs them."""
 
     def __init__(
-        self, config: Config, metadata: Metadata, partitions: list[Partition], keeper: Keeper, log_clock: LogClock
-    ) -> None:
+        self, config: Config, log_clock: LogClock, metadata: Metadata,
+        make_partitions: Callable[[Surroundings], list[P]], make_keeper: Callable[["Broker", list[P]], Keeper],
+        past: PastProcess,
+    ) -> None:  # fmt: skip
         self.config = config
-        self.keeper = keeper
+        self.past = past
         self.metadata = metadata
         self.topology = metadata.topology
-        self.partitions = partitions
         self.clock = clock = log_clock.now_ms
         self.sessions = {}
         self.leaving_vhosts = {}
@@ -144,32 +135,23 @@ class Broker(Exchanges):
         self.listeners: Listeners | None = None  # the AMQP server's, once it listens
         # moves with every change of exchanges, bindings, queues and permissions: caches of routes key on it
         self.routing_version = 1
+        erased = self.topology.erased_keys
+        self.subjects = Subjects(config.subject_header, KeyStore(config.keys_directory, erased), erased)
+        made = make_partitions(self)
+        self.partitions = list(made)
+        self.keeper = keeper = make_keeper(self, made)
         self.certainty = Certainty(keeper.read_to_end, lambda: self.routing_version)
         self.access = Access(self.topology)
         self.router = Router(self.topology, self._locate)
         self.firehose = Firehose(config, self.router, self.sessions, self._routes_changed)
-        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty)
+        self.forwarder = Forwarder(self.router, clock, self.counters, self.certainty, self.end_of_turn)
         self._epoch = -1
         self._ids = 0
-        self.turns = Turns(metadata, partitions, self.forwarder, clock)
-        self.forwarder.on_ready = self.turns.end
         self.alarms = Alarms(self)  # not looked at before `start`
-        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory)
-        self.turns.readers = self.readings.landed
+        self.readings = Readings(config, clock, self._ask, self.check_open, self.topology.marks, self.memory, past)
+        self.turns = Turns(metadata, self.partitions, self.forwarder, clock, keeper, self.readings.landed)
         self.hidden = HiddenQueues(self.topology, self.partition_for, self.when_durable)
-        erased = self.topology.erased_keys
-        self.subjects = Subjects(config.subject_header, KeyStore(config.keys_directory, erased), erased)
-        metadata.changed = self._metadata_changed
         self.clock_watch = ClockWatch(self, log_clock)
-        for partition in partitions:
-            partition.stand_in(self)
-
-    @classmethod
-    def open(cls, config: Config, clock: WallClock | None = None, elapsed_ns: ElapsedClock | None = None) -> "Broker":
-        """Recover what the data directory holds, or begin it. Call in the loop that will run the broker. Clocks as
-        `LogClock.made_of`. LogError, CorruptLog, StoreError, UndecodableRecord: the text says what is wrong, and where.
-        """
-        return open_broker(cls, config, LogClock.made_of(clock, elapsed_ns))
 
     def close(self) -> None:
         """Stop cleanly: everything durable, RocksDB persisted, a Checkpointed event per partition."""
@@ -182,9 +164,18 @@ class Broker(Exchanges):
 
     # -- sessions -----------------------------------------------------------------------------------------------------
 
-    def open_session(self, user: str, vhost: str, peer: str, client_properties: dict[str, object]) -> Session:
+    def open_session(
+        self,
+        user: str,
+        vhost: str,
+        peer: str,
+        client_properties: dict[str, object],
+        link: Link | None = None,
+        close: Callable[[str], None] | None = None,
+    ) -> Session:
         """NotAllowed when the vhost does not exist or the user may not enter it (530). ConnectionForced while the node
-        is joining again after it was lost (320)."""
+        is joining again after it was lost (320). `link`, `close`: of the connection, where the session has
+        one of its own."""
         if not self.keeper.joined:
             raise ConnectionForced("the node was declared lost and is joining again")
         if vhost not in self.topology.vhosts:
@@ -192,7 +183,17 @@ class Broker(Exchanges):
         if not self.access.may_enter(user, vhost):
             raise NotAllowed(f"access to vhost '{vhost}' refused for user '{user}'")
         session_id = self._next_id()
-        session = Session(session_id, user, vhost, peer, Actor(user, session_id), client_properties, self.clock())
+        session = Session(
+            session_id,
+            user,
+            vhost,
+            peer,
+            Actor(user, session_id),
+            client_properties,
+            self.clock(),
+            link=link,
+            close=close,
+        )
         self.sessions[session_id] = session
         self.counters["connections_opened_total"] += 1
         return session
@@ -517,7 +518,7 @@ class Broker(Exchanges):
     def _routes_changed(self) -> None:
         self.routing_version += 1
 
-    def _metadata_changed(self, offset: int, event: Event) -> None:
+    def metadata_changed(self, offset: int, event: Event) -> None:
         self.routing_version += 1
         if isinstance(event, Bound | Unbound):
             self.router.bindings_changed(event.vhost, event.source)
@@ -573,7 +574,7 @@ class Broker(Exchanges):
         return self.turns.blocked
 
     @property
-    def flow(self) -> Flow | None:
+    def flow(self) -> Flow:
         """Holds connections that publish back while enough is on its way into the log."""
         return self.turns.flow
 

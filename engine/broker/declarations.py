@@ -9,7 +9,14 @@ Rules of this file
 - Pure functions: raise an `AmqpError` or return.
 """
 
-from rewindmq.engine.errors import AccessRefused, AmqpError, NotImplementedByBroker, PreconditionFailed, ResourceLocked
+from rewindmq.engine.errors import (
+    AccessRefused,
+    AmqpError,
+    NotImplementedByBroker,
+    PreconditionFailed,
+    ResourceLocked,
+    resource,
+)
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13, RABBITMQ_4_3
 from rewindmq.projections.rules.erlang_terms import erlang_term
@@ -18,6 +25,7 @@ from rewindmq.projections.rules.queue_arguments import (
     CHECKED,
     OF_RABBITMQ_4_3,
     QUEUE_ARGUMENTS,
+    argument_of,
     integer,
     not_negative,
     one_of,
@@ -29,11 +37,6 @@ TYPE_MODULES = {"classic": "rabbit_classic_queue", "quorum": "rabbit_quorum_queu
 
 SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall not be the node's
 SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
-
-
-def resource(kind: str, name: str, vhost: str) -> str:
-    """A queue or exchange as RabbitMQ's texts name it."""
-    return f"{kind} '{name}' in vhost '{vhost}'"
 
 
 # -- arguments of a queue ---------------------------------------------------------------------------------------------
@@ -157,10 +160,6 @@ def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> N
             problem = None
         if problem is not None:
             raise _invalid(queue.vhost, queue.name, argument, problem)
-
-
-def argument_of(arguments: tuple[Argument, ...], name: str) -> Argument | None:
-    return next((argument for argument in arguments if argument.name == name), None)
 
 
 def exchange_named_by(kind: str, name: str, vhost: str, arguments: tuple[Argument, ...], key: str) -> str | None:

@@ -15,10 +15,9 @@ Rules of this file
 
 import secrets
 
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.broker.sessions import Session
-from rewindmq.engine.errors import NotFound
+from rewindmq.engine.errors import NotFound, resource
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import REPLY_TO, is_reply_queue
 from rewindmq.schemas.events import QueueDeclared

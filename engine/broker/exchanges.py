@@ -11,15 +11,14 @@ from abc import ABC, abstractmethod
 
 from rewindmq.engine.broker import declarations
 from rewindmq.engine.broker.administration import Administration
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.broker.sessions import Session
-from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed
+from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
 from rewindmq.engine.routing.matches import Content
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
 

@@ -11,9 +11,9 @@ Rules of this file
 import json
 from collections.abc import Iterable, Mapping
 
-from rewindmq.engine.broker.sessions import Session
 from rewindmq.engine.errors import NotAllowed, PreconditionFailed
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Limits, Topology

@@ -16,6 +16,7 @@ from rewindmq.engine.cli.commands import (
     definitions,
     diagnostics,
     erasures,
+    events,
     history,
     limits,
     listings,
@@ -41,7 +42,7 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
     "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
-        *history.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
+        *history.COMMANDS, *events.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
         *clock.COMMANDS,
     ),
     "Policies": policies.COMMANDS, "Connections": connections.COMMANDS,

@@ -63,19 +63,22 @@ class Node:
     reads_back = True
 
     def __init__(
-        self, config: Config, log: SharedLog, metadata: ReadBackMetadata, partitions: list[ReadBackPartition],
-        store: StateStore, failed: Callable[[Exception], None],
+        self, config: Config, log: SharedLog, metadata: ReadBackMetadata, store: StateStore,
+        failed: Callable[[Exception], None], broker: "Broker", partitions: list[ReadBackPartition],
     ) -> None:  # fmt: skip
         self.epoch = 0
         self.joined = False
         self.log = log
+        self.kick = log.flush
+        self.flow = RoundTripFlow(list(partitions))
         self.missed: dict[int, int] = {}  # by epoch: beats of this node that came back since the last of that one
         self._beating = False  # a beat of ours is on its way
         self._beat_at = 0.0
         self._was_under_way = 0.0  # seconds, the last one
-        self._flow = RoundTripFlow(list(partitions))
         self._config = config
-        self._metadata = metadata
+        self._broker = broker
+        self._mending = Mending(broker)
+        self.metadata = metadata
         self._partitions = partitions
         self._by_name = {partition.name: partition for partition in partitions}
         self._store = store
@@ -91,25 +94,9 @@ class Node:
         self._stopped = False
         self._broken = False  # the fold failed: the states are not what the log says
 
-    def attend(self, broker: "Broker") -> None:
-        """From here on this broker's life is kept."""
-        self._broker = broker
-        self._mending = Mending(broker)
-        broker.turns.kick = self.log.flush
-        broker.turns.mend = self._mend_store
-        broker.turns.flow = self._flow
-        for partition in self._partitions:
-            partition.on_lost = self._read_of_loss
-            partition.on_checkpoint = self._checkpoint
-        self._metadata.on_nodes = self._nodes_changed
-        self.log.on_arrival = self._arrived
-        self.log.on_owned = self._owned
-        self.log.on_trouble = lambda why: broker.turns.problem("log", why)
-        self.log.on_failure = self._fail
-
     # -- what arrives -------------------------------------------------------------------------------------------------
 
-    def _arrived(self, batches: list[Arrived]) -> None:
+    def arrived(self, batches: list[Arrived]) -> None:
         if self._stopped or self._broken:
             return
         self._doubt_after_silence()
@@ -118,8 +105,8 @@ class Node:
                 partition = self._by_name.get(batch.partition)
                 if partition is not None:
                     partition.read_back(batch)
-                elif batch.partition == self._metadata.name:
-                    self._metadata.read_back(batch)
+                elif batch.partition == self.metadata.name:
+                    self.metadata.read_back(batch)
                 else:
                     self._hear(batch)
         except Exception as error:  # this node's fold is broken: it must not act on it any longer
@@ -129,7 +116,7 @@ class Node:
                 logger.exception("the fold failed")
             self._broken = True
             self._broker.turns.stop()
-            self._fail(error)
+            self.fail(error)
             return
         turns = self._broker.turns
         turns.end()
@@ -144,7 +131,11 @@ class Node:
             for partition in self._partitions:
                 partition.doubt()
 
-    def _fail(self, error: Exception) -> None:
+    def trouble(self, why: str | None) -> None:
+        """Why appends do not get through; None: they do again."""
+        self._broker.turns.problem("log", why)
+
+    def fail(self, error: Exception) -> None:
         if not self._stopped:
             self._failed(error)
 
@@ -153,7 +144,7 @@ class Node:
     async def join(self) -> None:
         """Begin an epoch; clients may come when this returns."""
         await asyncio.gather(*(partition.ask(BROKER, Tick()) for partition in self._partitions))  # it has caught up
-        topology = self._metadata.topology
+        topology = self.metadata.topology
         await self._begin_epoch()
         for partition in self._partitions:  # no client shall be refused what a newer version brings
             self._upgrade(partition)
@@ -173,26 +164,26 @@ class Node:
 
     async def _begin_epoch(self) -> None:
         joined = NodeJoined(self._config.node, VERSION, MACHINE_VERSION, self._config.address)
-        self.epoch = await self._metadata.ask(BROKER, joined)
-        while self.epoch not in self._metadata.topology.nodes:  # declared lost before it had read that it joined
-            self.epoch = await self._metadata.ask(BROKER, joined)
+        self.epoch = await self.metadata.ask(BROKER, joined)
+        while self.epoch not in self.metadata.topology.nodes:  # declared lost before it had read that it joined
+            self.epoch = await self.metadata.ask(BROKER, joined)
 
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up (16 million): end it as if the node had been lost, and join again."""
-        self._metadata.append(BROKER, NodeLost(self._config.node, self.epoch, "restarted"))
+        self.metadata.append(BROKER, NodeLost(self._config.node, self.epoch, "restarted"))
 
-    def _nodes_changed(self) -> None:
+    def nodes_changed(self) -> None:
         """NodeJoined or NodeLost was read in the metadata log."""
-        nodes = self._metadata.topology.nodes
+        nodes = self.metadata.topology.nodes
         if not self.joined or self.epoch in nodes:
             return
         if any(joined.node == self._config.node for joined in nodes.values()):
             self._drop_clients("another process is this node now")
-            self._fail(LogError(f"another process joined as node {self._config.node}: names of nodes have to differ"))
+            self.fail(LogError(f"another process joined as node {self._config.node}: names of nodes have to differ"))
         else:
-            self._read_of_loss(self.epoch)
+            self.node_lost(self.epoch)
 
-    def _read_of_loss(self, epoch: int) -> None:
+    def node_lost(self, epoch: int) -> None:
         """An epoch is over. If it is this node's, its clients have to go: what they hold is given to others already."""
         if epoch == self.epoch and self.joined:
             logger.error("node %s was declared lost: it closes its connections and joins again", self._config.node)
@@ -226,7 +217,7 @@ class Node:
         self._broker.end_of_turn()
 
     def _hear(self, batch: Arrived) -> None:
-        alive = self._metadata.topology.nodes
+        alive = self.metadata.topology.nodes
         for value in batch.values:
             try:
                 event = self._decoder.decode(value)[2]
@@ -236,7 +227,7 @@ class Node:
                 if event.epoch == self.epoch:
                     self._beating = False
                     self._was_under_way = self._loop.time() - self._beat_at
-                    self._flow.learn(self._was_under_way)
+                    self.flow.learn(self._was_under_way)
                     self.missed = {epoch: self.missed.get(epoch, 0) + 1 for epoch in alive}
                 self.missed[event.epoch] = 0
 
@@ -260,7 +251,7 @@ class Node:
 
     # -- duties -------------------------------------------------------------------------------------------------------
 
-    def _owned(self, names: frozenset[str]) -> None:
+    def duties_changed(self, names: frozenset[str]) -> None:
         """The duties of these partitions are this node's now."""
         for partition in self._partitions:
             owned = partition.name in names
@@ -292,14 +283,14 @@ class Node:
     def _miss(self) -> None:
         """Nodes that were not heard of for too long are lost: so says the oldest of those that are heard of."""
         limit = self._config.node_timeout_ms / 1000 / HEARTBEAT_SECONDS
-        nodes = self._metadata.topology.nodes
+        nodes = self.metadata.topology.nodes
         lapsed = [epoch for epoch in nodes if epoch != self.epoch and self.missed.get(epoch, 0) > limit]
         if not lapsed or min(epoch for epoch in nodes if epoch not in lapsed) != self.epoch:
             return
         for epoch in lapsed:
             logger.warning("node %s was not heard of for %d beats: it is lost", nodes[epoch].node, self.missed[epoch])
             lost = NodeLost(nodes[epoch].node, epoch, "lapsed")
-            self._metadata.append(BROKER, lost)
+            self.metadata.append(BROKER, lost)
             for partition in self._partitions:  # at once: their owner may be the one that is lost
                 partition.told_lost[epoch] = None
                 partition.append(BROKER, lost)
@@ -308,7 +299,7 @@ class Node:
     def _tell_of_ended(self, partition: ReadBackPartition) -> None:
         """Epochs that are over by the metadata log end in the partition, too."""
         known = partition.machine.lost_epochs
-        for epoch, node in self._metadata.topology.ended.items():
+        for epoch, node in self.metadata.topology.ended.items():
             if epoch not in known and epoch not in partition.told_lost:
                 partition.told_lost[epoch] = None
                 reason = "restarted" if node == self._config.node else "lapsed"
@@ -316,15 +307,15 @@ class Node:
 
     def _upgrade(self, partition: ReadBackPartition) -> None:
         """To the machine version that all nodes know that are alive: who does not know it would fold another state."""
-        known = min(joined.machine_version for joined in self._metadata.topology.nodes.values())
+        known = min(joined.machine_version for joined in self.metadata.topology.nodes.values())
         if partition.machine.machine_version < known <= MACHINE_VERSION:
             partition.append(BROKER, MachineUpgraded(known))
 
     def queue_gone(self, partition: Partition, queue: Queue) -> None:
         if partition.owned:
-            self._metadata.unbind_queue(BROKER, queue)
+            self.metadata.unbind_queue(BROKER, queue)
 
-    def _checkpoint(self, partition: ReadBackPartition) -> None:
+    def checkpoint_asked(self, partition: ReadBackPartition) -> None:
         """Every node was asked for its digest at this offset, and keeps a snapshot of it."""
         self._asked[partition.name] = partition.machine.next_offset
         try:
@@ -338,7 +329,10 @@ class Node:
                 return Members(found.leader, found.replicas, found.in_sync)
         return Members("", (), ())
 
-    def _mend_store(self) -> None:
+    def take_snapshots(self) -> None:
+        """Every node takes them where the log says so (`checkpoint_asked`)."""
+
+    def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
             self._broker.end_of_turn()
             mend_store(self._store, self._partitions)
@@ -363,7 +357,7 @@ class Node:
             lost = NodeLost(self._config.node, self.epoch, "stopped")
             for partition in self._partitions:
                 partition.append(BROKER, lost)
-            self._metadata.append(BROKER, lost)
+            self.metadata.append(BROKER, lost)
         self._stopped = True
         self.joined = False
         turns.stop()

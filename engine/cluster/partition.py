@@ -24,8 +24,9 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
+from rewindmq.engine.runtime.partition import Confirms, Partition, Surroundings
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
@@ -60,18 +61,19 @@ RARE = (CheckpointAsked, NodeLost, QueueDeclared)
 
 
 class ReadBackPartition(Partition):
-    """`node`: this node's name. `on_checkpoint(partition)`, `on_lost(epoch)`: called while folding."""
+    """`node`: this node's name. `checkpoint_asked(partition)`, `node_lost(epoch)`: called while folding."""
 
     def __init__(
         self, index: int, log: SharedPartition, machine: Machine, projector: Projector, clock: Callable[[], int],
-        node: str,
+        node: str, surroundings: Surroundings, checkpoint_asked: Callable[["ReadBackPartition"], None],
+        node_lost: Callable[[int], None],
     ) -> None:  # fmt: skip
-        super().__init__(index, log, machine, projector, FramedEncoder(), clock)
+        super().__init__(index, log, machine, projector, FramedEncoder(), clock, surroundings)
         self.log = log
         self.node = node
         self.owned = False
-        self.on_checkpoint: Callable[[ReadBackPartition], None] = _nobody
-        self.on_lost: Callable[[int], None] = _nobody
+        self._checkpoint_asked = checkpoint_asked
+        self._node_lost = node_lost
         self.told_lost: dict[int, None] = {}  # epochs whose end this node has appended here
         self._decode = FramedDecoder().decode
         self._sent: deque[Sent] = deque()
@@ -80,7 +82,6 @@ class ReadBackPartition(Partition):
         self._offsets: deque[int] = deque()  # of own events that were folded since the last `settle`
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()  # of `folded`
         self._ticking = False
-        self.log_difference_ms = 0  # time of records less this node's, as far as it can't be the time that they took
         self._probe: tuple[int, int] | None = None  # own records from this mark on were sent at this time or later
         self._setting_clock = False
         self._in_time_below = machine.next_offset  # up to here Kafka's time had not gone back
@@ -128,7 +129,10 @@ class ReadBackPartition(Partition):
         if message.route is not self._key_route:
             self._key_route = message.route
             self._key = key_of(message.route.vhost, message.route.queues[0])
-        self.log.append(self._key, value)
+        try:
+            self.log.append(self._key, value)
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
         self._sent.append((value, actor, message, None))
         mark = self._appended
         self._appended = mark + 1
@@ -142,7 +146,10 @@ class ReadBackPartition(Partition):
         if now != self._prefix_ms or actor is not self._prefix_actor:
             self._renew_prefix(now, actor)
         value = self.encoder.encode(self._prefix, event)
-        self.log.append(event_key(event), value)
+        try:
+            self.log.append(event_key(event), value)
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
         self._sent.append((value, actor, event, folded))
         mark = self._appended
         self._appended = mark + 1
@@ -308,10 +315,10 @@ class ReadBackPartition(Partition):
     def _rare(self, offset: int, event: Event) -> None:
         if isinstance(event, CheckpointAsked):
             self.append(BROKER, Checkpointed(offset, self.machine.digest(), self.node))
-            self.on_checkpoint(self)
+            self._checkpoint_asked(self)
         elif isinstance(event, NodeLost):
-            self.on_lost(event.epoch)
-        elif self._surroundings is not None:
+            self._node_lost(event.epoch)
+        else:
             self._surroundings.queues_changed()  # routes may lead to it
 
     def settle(self) -> None:
@@ -341,7 +348,3 @@ def event_key(event: Event) -> bytes:
         return key_of(event.route.vhost, event.route.queues[0])
     vhost, queue = getattr(event, "vhost", None), getattr(event, "queue", None)
     return b"" if vhost is None or queue is None else key_of(vhost, queue)
-
-
-def _nobody(_: object) -> None:
-    """Until the node stands, nobody listens."""

@@ -6,23 +6,22 @@ comes back after a minute folds a minute. Only when it has caught up does it joi
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.cluster.node import Node, state_belongs_to
-from rewindmq.engine.cluster.partition import ReadBackPartition
-from rewindmq.engine.cluster.state_copy import remove_leftovers
 from rewindmq.engine.config import Config
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.placement import astray, count_of
-from rewindmq.engine.log.shared_contract import SharedLog
-from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
-from rewindmq.engine.runtime.metadata import ReadBackMetadata
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import fold, recover
+from rewindmq.projections.replay import Recovery, fold, recover
 from rewindmq.projections.store.store import StateStore
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.kafka.log import KafkaLog
 
 JOIN_SECONDS = 60.0
 AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: properties, names of many queues
@@ -30,50 +29,51 @@ AROUND_A_BODY = 1_048_576  # what a record may have besides a message's body: pr
 logger = logging.getLogger(__name__)
 
 
-async def open_node(
-    config: Config, wall_ms: WallClock | None, failed: Callable[[Exception], None],
-    elapsed_ns: ElapsedClock | None = None,
-) -> Broker:  # fmt: skip
-    """A node that has joined. Clocks as `LogClock.made_of`. LogError when Kafka or the data directory won't do;
-    StoreError as `Broker.open`; KafkaNotInstalled."""
+def open_log(config: Config) -> "KafkaLog":
+    """LogError when Kafka won't do; KafkaNotInstalled."""
     from rewindmq.engine.log.kafka.log import KafkaLog
 
     assert config.kafka is not None
-    clock = LogClock.made_of(wall_ms, elapsed_ns)
-    log = KafkaLog.open(
+    return KafkaLog.open(
         config.kafka, config.kafka_prefix, config.partitions, config.kafka_replication, dict(config.kafka_settings)
     )
+
+
+def fitted(config: Config, log: "KafkaLog") -> Config:
+    """With messages no larger than the log's records may be. LogError when the directory is another log's."""
+    state_belongs_to(config, log.identity)
+    around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
+    return replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
+
+
+def recovered(log: "KafkaLog", store: StateStore, config: Config) -> list[Recovery]:
+    """Each partition's state as stored, and what the log has beyond it. LogError when queues lie by another number of
+    partitions than this node would go by."""
+    recoveries = []
+    for queue_log in log.queues:
+        recovery = recover(queue_log, store)
+        logger.info("%s: %d events folded on top of the state at offset %d, %d quarantined", queue_log.name,
+                    recovery.replayed, recovery.stored_offset, recovery.quarantined.count)  # fmt: skip
+        recoveries.append(recovery)
+    machines = [each.machine for each in recoveries]
+    for left_out in log.left_out:
+        machines.append(Machine(left_out.name))
+        fold(machines[-1], left_out)
+    require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
+    return recoveries
+
+
+async def join(broker: Broker, node: Node) -> None:
+    """LogError when the log does not take the node in."""
+    metadata = node.metadata
     try:
-        state_belongs_to(config, log.identity)
-        around = min(AROUND_A_BODY, log.max_record_bytes // 2)  # Kafka's own default is one mebibyte for all
-        config = replace(config, max_message_size=min(config.max_message_size, log.max_record_bytes - around))
-        store = StateStore.open(config.data / "state")
-        try:
-            remove_leftovers(config.data)
-            metadata = ReadBackMetadata(log.metadata, clock.now_ms)
-            offsets = {metadata.name: metadata.fold()}
-            partitions = []
-            for index, queue_log in enumerate(log.queues):
-                recovery = recover(queue_log, store)
-                logger.info("%s: %d events folded on top of the state at offset %d, %d quarantined", queue_log.name,
-                            recovery.replayed, recovery.stored_offset, recovery.quarantined.count)  # fmt: skip
-                offsets[queue_log.name] = recovery.machine.next_offset
-                partitions.append(ReadBackPartition(
-                    index, queue_log, recovery.machine, recovery.projector, clock.now_ms, config.node
-                ))  # fmt: skip
-            machines = [each.machine for each in partitions]
-            for left_out in log.left_out:
-                machines.append(Machine(left_out.name))
-                fold(machines[-1], left_out)
-            require_homes(f"{config.kafka_prefix}.queues", config.partitions, machines)
-            config = replace(config, partitions=len(partitions))  # should Kafka be given more while this node runs
-            return await start_node(config, log, metadata, partitions, store, offsets, clock, failed)
-        except BaseException:
-            store.close()
-            raise
-    except BaseException:
-        log.close()
-        raise
+        async with asyncio.timeout(JOIN_SECONDS):
+            await node.join()
+            if not metadata.topology.had_permissions and broker.config.load_definitions is None:
+                # two nodes may see to it at once: it comes to the same
+                await first_user(metadata, broker.access)
+    except TimeoutError:
+        raise LogError(f"the log did not take the node in within {JOIN_SECONDS:.0f} seconds") from None
 
 
 def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) -> None:
@@ -105,24 +105,3 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
         )
     logger.warning("%s: queue '%s' in vhost '%s' lies in queues-%d, where nobody finds it: it was not declared by a"
                    " node that has %d partitions", topic, queue, vhost, number, count)  # fmt: skip
-
-
-async def start_node(
-    config: Config, log: SharedLog, metadata: ReadBackMetadata, partitions: list[ReadBackPartition], store: StateStore,
-    offsets: dict[str, int], clock: LogClock, failed: Callable[[Exception], None],
-) -> Broker:  # fmt: skip
-    """A node on what was folded up to `offsets`."""
-    node = Node(config, log, metadata, partitions, store, failed)
-    broker = Broker(config, metadata, list(partitions), node, clock)
-    node.attend(broker)
-    log.follow(offsets)
-    try:
-        async with asyncio.timeout(JOIN_SECONDS):
-            await node.join()
-            if not metadata.topology.had_permissions and config.load_definitions is None:
-                # two nodes may see to it at once: it comes to the same
-                await first_user(metadata, broker.access)
-    except TimeoutError:
-        raise LogError(f"the log did not take the node in within {JOIN_SECONDS:.0f} seconds") from None
-    broker.clock_watch.start()
-    return broker

@@ -19,9 +19,7 @@ from rewindmq.engine.broker.passwords import exported
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.definitions.load import Import
 from rewindmq.engine.errors import AmqpError, PreconditionFailed
-from rewindmq.engine.http.bodies import BadBody, require_sane
-from rewindmq.engine.http.listing import bindings_by_source, by_key, queues_by_name
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
@@ -36,6 +34,7 @@ from rewindmq.schemas.events import (
     UserSet,
     VhostCreated,
 )
+from rewindmq.schemas.json_values import UnfitJson, require_sane
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -77,13 +76,13 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
     """What is in one, or in all (None)."""
     topology = broker.topology
     vhosts = topology.vhosts if vhost is None else (vhost,)
-    queues = [queue for _, queue in await queues_by_name(broker, work, vhosts) if not queue.exclusive]
+    queues = [queue for _, queue in await broker.queues_by_name(work, vhosts) if not queue.exclusive]
     exchanges = [
         (key, exchange)
         async for key, exchange in work.over(list(topology.exchanges.items()))
         if key[0] in vhosts and key[1] != "" and not key[1].startswith("amq.")
     ]
-    bindings = [each async for each in bindings_by_source(broker, work, vhosts) if _is_exported(broker, each)]
+    bindings = [each async for each in broker.bindings_by_source(work, vhosts) if _is_exported(broker, each)]
     policies = await by_key(work, topology.policies, lambda key: vhost in (None, key[0]))
     return {
         "policies": map(policy_item, policies),
@@ -170,7 +169,7 @@ async def load(broker: "Broker", path: Path) -> None:
         try:
             document = json.loads(file.read_text())
             require_sane(document, 0)
-        except (ValueError, RecursionError, BadBody) as error:
+        except (ValueError, RecursionError, UnfitJson) as error:
             raise PreconditionFailed(f"{file}: {error}") from None
         try:
             await Import(broker, "", document).carry_out()

@@ -17,19 +17,19 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.broker import declarations, limits
-from rewindmq.engine.broker.declarations import resource
 from rewindmq.engine.broker.parameters import OPERATOR_POLICY, check_parameter
 from rewindmq.engine.broker.policies import checked_definition
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_from, tags_of_user
-from rewindmq.engine.errors import AmqpError, PreconditionFailed
+from rewindmq.engine.errors import AmqpError, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
 from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.slices import Pace
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.amqp.errors import PropertyError
-from rewindmq.schemas.amqp.json_arguments import Json, arguments_from
+from rewindmq.schemas.amqp.json_arguments import arguments_from
 from rewindmq.schemas.events import Argument, ExchangeDeclared
+from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

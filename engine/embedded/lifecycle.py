@@ -1,9 +1,6 @@
-"""A broker's start and its clean stop, and what it writes to disk on its way beside the log.
+"""A broker's life on an embedded log: what it writes to disk beside the log, and its clean stop.
 
-start   log opened (torn tails cut) -> metadata folded -> each partition: state as stored, rest of the log folded
-        -> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: every session of
-        before is gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies,
-        dead letters that still wait
+start   start.py
 on      every `snapshot_events` events of a partition: a snapshot, and a Checkpointed event (what we believe)
 stop    the same for every partition, RocksDB flushed, files closed. The Checkpointed is `final` and the very last
         event; where the next start finds another one, the broker crashed, and its BrokerStarted says so. Events
@@ -14,25 +11,19 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.broker.users import first_user
 from rewindmq.engine.config import VERSION, Config
 from rewindmq.engine.embedded.flow_control import DiskFlow
 from rewindmq.engine.embedded.partition import SoleWriterPartition
-from rewindmq.engine.log.contract import Log, LogError, LogPartition
-from rewindmq.engine.log.embedded.log import EmbeddedLog
-from rewindmq.engine.runtime.eager import at_once
+from rewindmq.engine.log.contract import Log
 from rewindmq.engine.runtime.lifecycle import Members, mend_store, persist
-from rewindmq.engine.runtime.log_clock import LogClock
-from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
+from rewindmq.engine.runtime.metadata import SoleWriterMetadata
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import MACHINE_VERSION
-from rewindmq.projections.replay import recover
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import BROKER, Actor, BrokerStarted, Checkpointed, MachineUpgraded
+from rewindmq.schemas.events import BROKER, Actor, BrokerStarted
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -52,13 +43,24 @@ class Alone:
     read_to_end = None
     read_back_seconds = 0.0
 
-    def __init__(self, config: Config, log: Log, metadata: SoleWriterMetadata, store: StateStore) -> None:
+    def __init__(
+        self,
+        config: Config,
+        log: Log,
+        metadata: SoleWriterMetadata,
+        store: StateStore,
+        broker: "Broker",
+        partitions: list[SoleWriterPartition],
+    ) -> None:
         self.epoch = 0
         self.log = log
+        self.kick = log.commit
+        self.partitions = partitions
         self._config = config
+        self._broker = broker
         self._metadata = metadata
         self._store = store
-        self._flow = DiskFlow(log)
+        self.flow = DiskFlow(log)
         self._full = False
         self._stopped = False
         self._snapshots = Snapshots(config.data / "snapshots")
@@ -67,18 +69,6 @@ class Alone:
         self._snapshot_offsets = {
             name: max(self._snapshots.offsets(name), default=0) for name in (log.name for log in log.queues)
         }
-
-    def attend(self, broker: "Broker", partitions: list[SoleWriterPartition]) -> None:
-        """From here on this broker's life is kept."""
-        self._broker = broker
-        self._partitions = partitions
-        turns = broker.turns
-        turns.kick = self.log.commit
-        turns.snapshots = self._snapshots_due
-        turns.mend = self._mend_store
-        turns.flow = self._flow
-        self.log.on_durable = self._durable
-        self.log.on_failure = self._commit_failed
 
     def started(self, after_crash: bool = False) -> BrokerStarted:
         return BrokerStarted(self._config.node, VERSION, MACHINE_VERSION, after_crash)
@@ -111,10 +101,10 @@ class Alone:
         self._broker.turns.end()  # a refusal has to be known before the publish is confirmed
         self.log.commit_and_wait()
         self._metadata.set_clock(first_ms, actor, event)
-        for partition in self._partitions:
+        for partition in self.partitions:
             partition.set_clock(first_ms, actor, event)
 
-    def _durable(self) -> None:
+    def durable(self) -> None:
         """A group commit landed."""
         self._broker.turns.problem("log", None)
         if not self._full:
@@ -128,26 +118,26 @@ class Alone:
         if self._full:
             asyncio.get_running_loop().call_later(DISK_SECONDS, self._look_again)
         else:
-            self._flow.landed()
+            self.flow.landed()
 
     def _look_again(self) -> None:
         if not self._stopped:
             self._look_at_disk()
 
-    def _commit_failed(self, error: Exception) -> None:
+    def commit_failed(self, error: Exception) -> None:
         """It is tried again, nothing is lost; meanwhile nothing more should come in."""
         self._broker.turns.problem("log", f"the log can't be written: {error}")
 
-    def _mend_store(self) -> None:
+    def mend_store(self) -> None:
         if self._store.failed is not None and self._store.has_room():
             self._come_to_rest()
-            mend_store(self._store, self._partitions)
+            mend_store(self._store, self.partitions)
 
-    def _snapshots_due(self) -> None:
+    def take_snapshots(self) -> None:
         """Take the snapshots that are due."""
         every = self._config.snapshot_events
         due = [
-            partition for partition in self._partitions
+            partition for partition in self.partitions
             if partition.machine.next_offset - self._snapshot_offsets[partition.name] >= every
         ]  # fmt: skip
         for partition in due:
@@ -173,7 +163,7 @@ class Alone:
         try:
             self._come_to_rest()
             self._say_last_words()
-            for partition in self._partitions:
+            for partition in self.partitions:
                 if partition.at_rest:
                     persist(self._store, partition)
                 self._take_snapshot(partition)
@@ -187,7 +177,7 @@ class Alone:
         partition, behind its last word, and one more is said there."""
         ends: dict[str, int] = {}
         for _ in range(REST_ROUNDS):
-            unfinished = [each for each in self._partitions if each.next_offset != ends.get(each.name, 0)]
+            unfinished = [each for each in self.partitions if each.next_offset != ends.get(each.name, 0)]
             if not unfinished:
                 break
             for partition in unfinished:
@@ -204,96 +194,3 @@ class Alone:
             self.log.commit_and_wait()
             if turns.at_rest:
                 break
-
-
-def open_broker(cls: "type[Broker]", config: Config, clock: LogClock) -> "Broker":
-    if (config.data / "kafka").exists():
-        raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
-    log = EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
-    try:
-        metadata = SoleWriterMetadata(log.metadata, clock.now_ms)
-        metadata.fold()
-        store = StateStore.open(config.data / "state")
-        try:
-            partitions = [_recovered(index, log, store, clock) for index in range(len(log.queues))]
-            alone = Alone(config, log, metadata, store)
-            ahead_ms = metadata.topology.ahead_ms
-            gap_ms = clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in partitions)))
-            broker = cls(config, metadata, list(partitions), alone, clock)
-            alone.attend(broker, partitions)
-            _take_over(broker, alone, partitions)
-            broker.clock_watch.start(gap_ms)
-        except BaseException:
-            store.close()
-            raise
-    except BaseException:
-        log.close()
-        raise
-    return broker
-
-
-def _recovered(index: int, log: EmbeddedLog, store: StateStore, clock: LogClock) -> SoleWriterPartition:
-    partition_log = log.queues[index]
-    recovery = recover(partition_log, store)
-    if recovery.replayed or recovery.quarantined.count:
-        logger.info(
-            "%s: %d events folded on top of the state at offset %d, %d quarantined",
-            partition_log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
-        )  # fmt: skip
-    for behind in recovery.behind:
-        logger.warning("%s: %s", partition_log.name, behind)
-    return SoleWriterPartition(index, partition_log, recovery.machine, recovery.projector, clock.now_ms)
-
-
-def _ended_cleanly(log: LogPartition) -> bool:
-    """The log is as a broker left it that stopped on purpose. All else may be less than what clients have seen."""
-    end = log.next_offset
-    if end == 0:
-        return True
-    for block in log.read(end - 1):
-        try:
-            last = Decoder().decode(block.records[end - 1 - block.first_offset], bodies=False)[2]
-        except UndecodableRecord:
-            return False
-        return isinstance(last, Checkpointed) and last.final
-    return False
-
-
-def _take_over(broker: "Broker", alone: Alone, partitions: list[SoleWriterPartition]) -> None:
-    first = alone.log.metadata.next_offset == 0
-    ahead_ms = broker.topology.ahead_ms
-    for partition in partitions:
-        if partition.machine.ahead_ms != ahead_ms:  # a crash came between the logs, when the clock was set
-            before_ms = partition.machine.log_ms
-            partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
-    alone.begin_epoch()
-    if first and broker.config.load_definitions is None:
-        at_once(first_user(broker.metadata, broker.access))
-    for partition in partitions:
-        for queue in list(partition.machine.by_id.values()):
-            broker.forwarder.recover(partition, queue)
-        partition.append(BROKER, alone.started(after_crash=not _ended_cleanly(partition.log)))
-        if partition.machine.machine_version < MACHINE_VERSION:
-            partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
-        partition.carry_out()
-    _reconcile(broker)
-    broker.end_of_turn()
-    alone.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
-
-
-def _reconcile(broker: "Broker") -> None:
-    """What a crash between two logs may have left apart is brought together."""
-    topology = broker.topology
-    for vhost in dict.fromkeys(queue.vhost for queue in broker.queues()):
-        if vhost not in topology.vhosts:
-            broker.delete_queues_now(BROKER, vhost)
-    for partition in broker.partitions:
-        partition.carry_out()
-    for bound in list(topology.queue_bindings()):
-        if not broker.router.is_live(bound):
-            broker.metadata.append(BROKER, unbound(bound))
-    for partition in broker.partitions:
-        for _, mended in list(broker.hidden.broken(partition)):
-            partition.append(BROKER, mended)
-        partition.carry_out()
-    broker.apply_policies_now(BROKER)

@@ -9,7 +9,7 @@ the machine has seen: history does not run backwards, but where an administrator
 from collections.abc import Callable
 
 from rewindmq.engine.log.contract import LogPartition
-from rewindmq.engine.runtime.partition import Confirms, Partition
+from rewindmq.engine.runtime.partition import Confirms, Partition, Surroundings
 from rewindmq.projections.machine.data.effects import Effect, Refuse
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.store import Projector
@@ -20,9 +20,10 @@ from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Publishe
 
 class SoleWriterPartition(Partition):
     def __init__(
-        self, index: int, log: LogPartition, machine: Machine, projector: Projector, clock: Callable[[], int]
-    ) -> None:
-        super().__init__(index, log, machine, projector, Encoder(), clock)
+        self, index: int, log: LogPartition, machine: Machine, projector: Projector, clock: Callable[[], int],
+        surroundings: Surroundings,
+    ) -> None:  # fmt: skip
+        super().__init__(index, log, machine, projector, Encoder(), clock, surroundings)
         self.log = log
         self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
 

@@ -17,7 +17,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rewindmq.engine.cluster.certainty import REFUSALS
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.http import listeners, web
 from rewindmq.engine.http.authentication import authenticate
@@ -51,6 +50,7 @@ from rewindmq.engine.http.resources import (
 from rewindmq.engine.http.resources import messages as getting
 from rewindmq.engine.http.statistics import statistics
 from rewindmq.engine.runtime.admission import Guest
+from rewindmq.engine.runtime.certainty import REFUSALS
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -8,7 +8,6 @@ interrupted, and a large document of it would hold everybody up.
 
 import codecs
 import json
-import math
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +15,10 @@ from email import policy
 from email.parser import BytesParser
 
 from rewindmq.engine.rewind.worker import PastProcess
-from rewindmq.schemas.amqp.json_arguments import Json
+from rewindmq.schemas.json_values import Json, UnfitJson, require_sane
 
 MAX_BODY_BYTES = 10_485_760  # RabbitMQ 3.13's max_http_body_size
 MAX_DEFINITIONS_BYTES = 20_000_000  # RabbitMQ 4.x has this for all
-MAX_DEPTH = (
-    34  # of a body's values: AMQP tables may be nested 32 deep (rewindmq.schemas.amqp.tables), and a body holds one
-)
 MAX_VALUES = 20_000  # of a body, or of an entry of definitions
 PARSED_HERE = 65_536
 VALUES_AT_ONCE = 2_000  # of a chunk of definitions
@@ -82,34 +78,13 @@ def json_object(raw: bytes, most_values: int | None = MAX_VALUES) -> dict[str, J
         if most_values is not None and marks >= most_values:
             require_few(content, most_values, "the body")
         require_sane(content, 0)
+    except UnfitJson as error:
+        raise BadBody(str(error)) from None
     except (ValueError, RecursionError):
         raise BadBody("not_json") from None
     if not isinstance(content, dict):
         raise BadBody("not_json")
     return content
-
-
-def require_sane(value: Json, depth: int) -> None:
-    """What Python takes for JSON and nobody else does is refused before it can get into history: half a surrogate pair,
-    infinite numbers; and so is nesting that no AMQP table could hold. ValueError, BadBody."""
-    if depth > MAX_DEPTH:
-        raise BadBody(f"nested deeper than {MAX_DEPTH}")
-    if isinstance(value, str):
-        if not value.isascii():
-            value.encode()
-    elif isinstance(value, float):
-        if not math.isfinite(value):
-            raise ValueError("not finite")
-    elif isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise BadBody(f"{value} does not fit in 64 bits")
-    elif isinstance(value, list):
-        for each in value:
-            require_sane(each, depth + 1)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            require_sane(name, depth + 1)
-            require_sane(each, depth + 1)
 
 
 def require_few(value: Json, most: int, what: str) -> None:

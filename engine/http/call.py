@@ -32,8 +32,9 @@ from rewindmq.engine.runtime.loop_share import Work
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
-from rewindmq.schemas.amqp.json_arguments import Json, arguments_from
+from rewindmq.schemas.amqp.json_arguments import arguments_from
 from rewindmq.schemas.events import Argument
+from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session
@@ -222,7 +223,7 @@ class Call:
     # -- the body ---------------------------------------------------------------------------------------------------
     async def raw_body(self, most_bytes: int = MAX_BODY_BYTES) -> bytes:
         """413 when there is more, 503 when the broker has no memory for it."""
-        if self._raw is not None:  # a second attempt (cluster/certainty.py)
+        if self._raw is not None:  # a second attempt (runtime/certainty.py)
             return self._raw
         raw = bytearray()
         length = self.request.headers.get("content-length", "0")

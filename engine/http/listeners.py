@@ -10,8 +10,8 @@ import os
 
 from starlette.responses import Response
 
-from rewindmq.engine.broker.broker import Listeners
 from rewindmq.engine.http.call import ApiError, Call, not_found
+from rewindmq.engine.runtime.admission import Listeners
 
 logger = logging.getLogger("rewindmq")
 

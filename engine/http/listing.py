@@ -6,8 +6,8 @@ A column or a sort key may be dotted: `message_stats.publish_details.rate`.
 """
 
 import math
-from collections.abc import AsyncIterator, Callable, Container, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from collections.abc import AsyncIterator, Callable, Container, Sequence
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
@@ -16,11 +16,8 @@ from rewindmq.engine.http.call import ApiError, Call, bad_request, natural, repl
 from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.http.pieces import answer, array, members
 from rewindmq.engine.runtime.loop_share import Work
-from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.schemas.events import Bound
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.partition import Partition
     from rewindmq.projections.machine.data.queue import Queue
 
@@ -80,37 +77,8 @@ def holding(part: str) -> Callable[[str], bool]:
     return lambda name: part.lower() in name.lower()
 
 
-async def by_key(work: Work, found: Mapping[Any, T], wanted: Callable[[Any], bool] | None = None) -> list[T]:
-    """Those whose key is wanted (None: all), in the order of their keys, in slices."""
-    entries = [
-        (key, each) async for key, each in work.over(list(found.items())) if wanted is None or wanted(key)
-    ]  # fmt: skip
-    return await work.in_order(entries)
-
-
-async def bindings_by_source(broker: "Broker", work: Work, vhosts: Container[str]) -> AsyncIterator[Bound]:
-    """The bindings of these vhosts, by vhost and source and then in the order of binding, without the default
-    exchange's: as `bindings` of the topology, in slices."""
-    topology = broker.topology
-    async for exchange in work.over(await by_key(work, topology.exchanges, lambda key: key[0] in vhosts)):
-        async for bound in work.over(topology.bindings_from(exchange.vhost, exchange.exchange)):
-            yield bound
-
-
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
-    return await queues_by_name(call.broker, call.work, vhosts)
-
-
-async def queues_by_name(broker: "Broker", work: Work, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
-    """The queues of these vhosts, each with its partition, by vhost and name, without those that the broker keeps for
-    itself: as `visible_queues` of the broker, in slices."""
-    entries = [
-        (key, (partition, queue))
-        for partition in broker.partitions
-        async for key, queue in work.over(list(partition.machine.by_name.items()))
-        if key[0] in vhosts and not is_hidden(key[1])
-    ]
-    return await work.in_order(entries)
+    return await call.broker.queues_by_name(call.work, vhosts)
 
 
 def single(call: Call, item: Item) -> Response:

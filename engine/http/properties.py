@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from rewindmq.engine.http.call import bad_request
 from rewindmq.schemas.amqp import properties, tables
 from rewindmq.schemas.amqp.errors import Malformed, PropertyError
-from rewindmq.schemas.amqp.json_arguments import Json, text_of
+from rewindmq.schemas.amqp.json_arguments import text_of
+from rewindmq.schemas.json_values import Json
 
 
 def properties_of(raw: bytes) -> dict[str, Json]:

@@ -25,7 +25,6 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rewindmq.engine.http.bodies import body_process
-from rewindmq.engine.rewind.worker import past_process
 from rewindmq.engine.runtime.admission import Door, Guest, Listener
 from rewindmq.engine.runtime.loop_share import LoopShare
 
@@ -171,5 +170,4 @@ async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share:
     finally:
         for sock, _ in listening:
             sock.close()
-        past_process.close()
         body_process.close()

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, ref
 
-from rewindmq.engine.runtime.counters import counts
+from rewindmq.engine.runtime.sessions import counts
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, ChannelStatus
@@ -170,7 +170,7 @@ def of_channel(channel: "ChannelStatus") -> Numbers:
 
 def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:
     """message_stats, churn_rates"""
-    now = counts(broker)
+    now = counts(broker.counters, broker.sessions.values())
     return (
         {name: now[f"global_messages_{counter}_total"] for name, counter in OVERVIEW.items()},
         {name: now[counter] for name, counter in CHURN.items()},

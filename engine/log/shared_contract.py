@@ -4,8 +4,8 @@ A node applies only the records that it reads back. An appended record has no of
 among the records of all others, in the one order that every node sees; a record that has come back is durable. So all
 nodes fold the same states, and there is no protocol between them.
 
-    log.on_arrival = arrived           arrived([Arrived, ...]): called in the loop, ascending offsets in each partition
-    log.follow({name: offset, ...})    from there on everything is read back, the node's own records too
+    log.follow({name: offset}, node)   from there on everything is read back, the node's own records too:
+                                       node.arrived([Arrived, ...]), in the loop, ascending offsets in each partition
     partition.append(key, value)       fire: the order of one node's appends to one partition is kept, nothing is lost
                                        while the process lives, however long the log is away
     await log.read_to_end()            every record that was in the log at the call has arrived
@@ -19,16 +19,15 @@ Besides history (`metadata`, `queues`) there is `nodes`: heartbeats (`NodeAlive`
 never folded into a state.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import Block, LogError
 
 
-class RecordTooLarge(LogError, PreconditionFailed):
-    """The record is too large and was not appended. A client gets 406, over HTTP 400."""
+class RecordTooLarge(LogError):
+    """The record is too large and was not appended."""
 
 
 @dataclass(slots=True)
@@ -94,6 +93,21 @@ class Placement(Protocol):
     def in_sync(self) -> tuple[str, ...]: ...
 
 
+class Listener(Protocol):
+    """The node that follows a log. All of it is called in the loop."""
+
+    def arrived(self, batches: list[Arrived]) -> None: ...
+
+    def trouble(self, why: str | None) -> None:
+        """Why appends do not get through, in words; None: they do again."""
+
+    def fail(self, error: Exception) -> None:
+        """Never to be mended: the node has to stop (it lost its place in the order)."""
+
+    def duties_changed(self, names: frozenset[str]) -> None:
+        """The partitions whose duties are this node's now, by name."""
+
+
 class SharedLog(Protocol):
     @property
     def metadata(self) -> SharedPartition: ...
@@ -104,12 +118,7 @@ class SharedLog(Protocol):
     @property
     def queues(self) -> Sequence[SharedPartition]: ...
 
-    on_arrival: Callable[[list[Arrived]], None]
-    on_trouble: Callable[[str | None], None]  # the reason why appends do not get through, in words; None: they do again
-    on_failure: Callable[[Exception], None]  # beyond repair: the node has to stop (it lost its place in the order)
-    on_owned: Callable[[frozenset[str]], None]  # names of the partitions for which this node has the duties now
-
-    def follow(self, offsets: Mapping[str, int]) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Begin to read back, each partition from its offset.
 
         The node then also shares the duties of the queue partitions with the other nodes (Kafka's consumer group)."""
@@ -117,7 +126,7 @@ class SharedLog(Protocol):
     def flush(self) -> None: ...
 
     async def read_to_end(self) -> None:
-        """Wait until every record of all partitions that was in the log at the call has arrived (`on_arrival`).
+        """Wait until every record of all partitions that was in the log at the call has arrived (`Listener.arrived`).
 
         Raises LogError when the log does not say where its partitions end."""
 

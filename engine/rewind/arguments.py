@@ -12,14 +12,14 @@ Codes and texts are those of RabbitMQ 3.13's streams (rabbit_stream_queue.erl `c
 import json
 from dataclasses import dataclass
 
-from rewindmq.engine.broker.declarations import TYPE_MODULES, argument_of, check_consumer_arguments, resource
-from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed
+from rewindmq.engine.broker.declarations import TYPE_MODULES, check_consumer_arguments
+from rewindmq.engine.errors import NotImplementedByBroker, PreconditionFailed, resource
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.settings import age_ms
 from rewindmq.projections.marks import Marks, moment
 from rewindmq.projections.rewind import At, RewindError
 from rewindmq.projections.rules.erlang_terms import erlang_term
-from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES
+from rewindmq.projections.rules.queue_arguments import INTEGER_TYPES, argument_of
 from rewindmq.schemas.amqp.properties import headers_of
 from rewindmq.schemas.events import Argument, Published
 

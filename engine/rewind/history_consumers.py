@@ -18,14 +18,13 @@ from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
-from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, past_process
+from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
@@ -300,11 +299,13 @@ class WhatWasThere:
             return type(error)(str(error))
 
 
-async def moment_source(history: History, partition: Partition, queue: Queue, at: At, user: str) -> MomentSource:
+async def moment_source(
+    past: PastProcess, history: History, partition: Partition, queue: Queue, at: At, user: str
+) -> MomentSource:
     """NotFound when the queue did not exist then; PreconditionFailed when the moment can't be read."""
     found: tuple[array[int], array[int]] | Exception
     try:
-        found = await past_process.ask(WhatWasThere(history, queue.vhost, queue.name, at, queue.queue_id), user)
+        found = await past.ask(WhatWasThere(history, queue.vhost, queue.name, at, queue.queue_id), user)
     except (ProcessEnded, TooManyQuestions, RuntimeError) as error:
         found = error
     if isinstance(found, NoSuchQueue):

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from rewindmq.engine.broker.sessions import Session
 from rewindmq.engine.rewind.arguments import Filter, filter_of
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Consumer, Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
 from rewindmq.schemas.events import Argument, Published

@@ -1,6 +1,6 @@
 """Bring messages back: a queue as it was, what a purge or a deletion took, or messages by their ids.
 
-    plan = await past_process.ask(Wish(history, "/", "orders", At(time_ms=...), LOST), user)     # in the past's process
+    plan = await past.ask(Wish(history, "/", "orders", At(time_ms=...), LOST), user)     # in the past's process
     done = await restore(broker, session, history, plan, "orders", name)                     # publishes in the broker
 
 A restored message is a `Published` with an origin (reason `restored`): a new message behind those in the queue, in the

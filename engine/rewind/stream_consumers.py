@@ -21,17 +21,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.broker.sessions import Session
 from rewindmq.engine.config import Config
-from rewindmq.engine.errors import NotFound, PreconditionFailed
+from rewindmq.engine.errors import NotFound, PreconditionFailed, resource
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start, check_reader, moment_of, start_of
 from rewindmq.engine.rewind.history_consumers import THREADS, LogSource, PastReader, moment_source
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
-from rewindmq.engine.rewind.worker import past_process
+from rewindmq.engine.rewind.worker import PastProcess
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.stream import first_number, id_of, number_from
@@ -117,8 +116,9 @@ class Readings:
 
     def __init__(
         self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None], marks: Marks,
-        memory: MemoryAccount,
+        memory: MemoryAccount, past: PastProcess,
     ) -> None:  # fmt: skip
+        self._past = past
         self._history = history_of(config)
         self._clock = clock
         self._ask = ask
@@ -140,7 +140,7 @@ class Readings:
         self._waiting.clear()
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
-        past_process.close()
+        self._past.close()
 
     async def begin(self, partition: Partition, queue: Queue, asked: Asked, attached: Attached) -> None:
         """`attached` is called when the consumer is there, before its first delivery."""
@@ -184,7 +184,7 @@ class Readings:
         self._check_readers(asked.session.user)
         source = None
         if moment is not None:
-            source = await moment_source(self._history, partition, queue, moment, asked.session.user)
+            source = await moment_source(self._past, self._history, partition, queue, moment, asked.session.user)
             self._check_open(asked.session)
             if queue.gone:
                 raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")

@@ -1,6 +1,6 @@
 """The processes that fold history for whoever asks about the past: a long history must not take the broker's time.
 
-    answer = await past_process.ask(question, user)          # question.answer() is called over there
+    answer = await past.ask(question, user)          # question.answer() is called over there
 
 - PROCESSES at most, begun when they are needed, each with one question at a time. Questions and answers go through a
   pipe, so an answer that is a refusal is a value, too.
@@ -133,9 +133,6 @@ class PastProcess:
         for process in (*self._asked, *(process for process, _ in self._idle)):
             _end(process)
         self._idle.clear()
-
-
-past_process = PastProcess()
 
 
 def _end(process: SpawnProcess) -> None:

@@ -15,7 +15,7 @@ Rules of this file
 - At-most-once: no exchange, no route, a refusing target: dropped in silence, and done (S-155). At-least-once: kept, and
   tried again after a while, only for the targets that have not taken it (S-149, S-151).
 - On a log that is read back another node may have just made the exchange or the binding: a letter is dropped for want
-  of them only when this node has read to the end of the log (cluster/certainty.py).
+  of them only when this node has read to the end of the log (runtime/certainty.py).
 - A letter that would go back automatically into a queue where it died before is not sent there (cycles, S-155).
 - A message that was delayed (delayed_exchanges.py) comes as a letter of reason `delayed`, which is no death:
   at-most-once, the exchange's bindings decide, and a hidden queue's letters are no dead letters in any count.
@@ -29,12 +29,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from rewindmq.engine.cluster.certainty import Certainty
+from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
 from rewindmq.engine.routing.matches import readable
 from rewindmq.engine.routing.router import Router
+from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
@@ -54,7 +55,7 @@ TAKEN, UNKNOWN, TRY_AGAIN, UNSURE = range(4)  # what became of sending a letter
 
 class Letter:
     """A dead letter to forward. `message` None: the projector has it. `taken_by`: targets that already have it.
-    `logged_below`: the death is in the source's log below this mark. `heard`: as cluster/certainty.py has it."""
+    `logged_below`: the death is in the source's log below this mark. `heard`: as runtime/certainty.py has it."""
 
     def __init__(
         self, message_id: int, reason: str, sequence: int, exchange: str, routing_key: str | None, at_least_once: bool,
@@ -103,14 +104,21 @@ class Source:
 
 
 class Forwarder:
+    """`ready()`: letters that waited can be forwarded."""
+
     def __init__(
-        self, router: Router, clock: Callable[[], int], counters: dict[str, int], certainty: Certainty
+        self,
+        router: Router,
+        clock: Callable[[], int],
+        counters: dict[str, int],
+        certainty: Certainty,
+        ready: Callable[[], None],
     ) -> None:
         self._router = router
         self._clock = clock
         self._counters = counters
         self._certainty = certainty
-        self.on_ready: Callable[[], None] = lambda: None  # set by the broker: letters that waited can be forwarded
+        self._on_ready = ready
         self._looks: set[asyncio.Task[None]] = set()  # tasks of `_make_sure`
         self._sources: dict[tuple[int, int], Source] = {}  # (partition, queue_id)
         self._ready: deque[Source] = deque()
@@ -246,7 +254,7 @@ class Forwarder:
             await self._certainty.wait()
             source.unsure = False
             self._schedule(source)
-            self.on_ready()
+            self._on_ready()
 
         task = asyncio.ensure_future(look())
         self._looks.add(task)
@@ -312,7 +320,7 @@ class Forwarder:
                         letter.asked.append((narrowed.partition, mark, targets))
                     else:
                         mark = narrowed.partition.publish(BROKER, forwarded)
-                except LogError as error:  # with its headers it is larger than a record may be
+                except PreconditionFailed as error:  # with its headers it is larger than a record may be
                     logger.error("dead letter %d of %s cannot be forwarded: %s", letter.message_id, queue.name, error)
                     letter.refused = letter.at_least_once
                 else:

@@ -19,8 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.broker.declarations import resource
-from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.errors import AccessRefused, PreconditionFailed, resource
 from rewindmq.engine.routing.death_headers import Buried
 from rewindmq.projections.machine.data.delayed_order import TYPE, exchange_of, queue_of
 from rewindmq.projections.machine.data.queue import Queue

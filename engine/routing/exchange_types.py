@@ -6,11 +6,11 @@ Rules of this file
 - Pure functions: raise an `AmqpError` or return.
 """
 
-from rewindmq.engine.broker.declarations import argument_of, resource
-from rewindmq.engine.errors import PreconditionFailed
+from rewindmq.engine.errors import PreconditionFailed, resource
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.routing.matches import HASH_PROPERTIES, type_of, weight
 from rewindmq.projections.rules.erlang_terms import erlang_term
+from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.schemas.events import Argument, ExchangeDeclared
 
 EXCHANGE_TYPES = {

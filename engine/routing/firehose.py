@@ -17,10 +17,10 @@ Rules of this file
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.broker.sessions import Session
 from rewindmq.engine.config import Config
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.partition import Consumer, Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.topology.topology import TRACE_EXCHANGE
 from rewindmq.schemas.amqp.properties import (

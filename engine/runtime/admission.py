@@ -19,6 +19,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from rewindmq.projections.store import rocks
 
@@ -274,3 +275,18 @@ class Listener:
     def _let_go(self, sock: socket.socket) -> None:
         self._lingering.discard(sock)
         sock.close()
+
+
+class Listeners(Protocol):
+    """The AMQP listeners, for an operator who closes and opens them."""
+
+    @property
+    def open(self) -> bool: ...
+
+    def suspend(self) -> None:
+        """Take no new connections. Those that are open go on."""
+
+    async def resume(self) -> None:
+        """Take new connections again. OSError when another program has taken an address meanwhile."""
+
+    async def close_connections(self) -> None: ...

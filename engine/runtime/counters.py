@@ -11,12 +11,8 @@ for the message_stats of the management API.
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from rewindmq.projections.machine.data.effects import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
-
-if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker
 
 COUNTERS = (
     "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total",
@@ -120,13 +116,3 @@ class Served:
         self.get_no_ack = 0
         self.get_empty = 0
         self.redeliver = 0
-
-
-def counts(broker: "Broker") -> dict[str, int]:
-    """All counters, as of now."""
-    found = dict(broker.counters)
-    for session in broker.sessions.values():
-        for channel in session.channels.values():
-            for name, value in channel.tally.named():
-                found[name] += value
-    return found

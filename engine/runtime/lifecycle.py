@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.repair import mend
 from rewindmq.projections.store.store import StateStore
@@ -36,6 +37,18 @@ class Keeper(Protocol):
     @property
     def read_back_seconds(self) -> float:
         """How long it takes into the log and back; 0 where nothing has to come back."""
+
+    kick: Callable[[], None]  # at the end of a turn: make durable what was appended
+
+    @property
+    def flow(self) -> Flow:
+        """Holds publishers up while enough is on its way into the log."""
+
+    def take_snapshots(self) -> None:
+        """Take the snapshots that are due."""
+
+    def mend_store(self) -> None:
+        """After RocksDB refused a write: make the store good again."""
 
     def renew_epoch(self) -> None:
         """All ids of this epoch are used up: begin another."""

@@ -1,7 +1,7 @@
 """The time of a broker's life: where the log was at its start, and one second a second from there.
 
     wall clock  ---- drawn toward it, 0.5 ms a second ---->  log time = start + monotonic time
-                ---- a step: told, not obeyed ----------->  (engine/runtime/clock_watch.py)
+                ---- a step: told, not obeyed ----------->  (engine/broker/clock_watch.py)
 
 Rules of this file
 - Expiries, leases and delays are durations between timestamps of the log. So log time takes its pace from the monotonic

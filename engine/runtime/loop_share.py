@@ -14,7 +14,7 @@ import asyncio
 import heapq
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any, TypeVar
 
@@ -104,3 +104,11 @@ class Work:
             return [each for _, each in runs[0]]
         merged: Iterator[tuple[Any, T]] = heapq.merge(*runs, key=itemgetter(0))
         return [each async for _, each in self.over(merged)]
+
+
+async def by_key(work: Work, found: Mapping[Any, T], wanted: Callable[[Any], bool] | None = None) -> list[T]:
+    """Those whose key is wanted (None: all), in the order of their keys, in slices."""
+    entries = [
+        (key, each) async for key, each in work.over(list(found.items())) if wanted is None or wanted(key)
+    ]  # fmt: skip
+    return await work.in_order(entries)

@@ -7,7 +7,7 @@
     unacked      bookkeeping of deliveries that are out           connection   connections, channels and consumers
 
 Every part of the broker that holds bytes for a client tells this account when it takes them and when it lets them go.
-The last four kinds are not told message by message: `engine/runtime/alarms.py` counts them once a second.
+The last four kinds are not told message by message: `engine/broker/alarms.py` counts them once a second.
 
     resident at the last look
     |<---- rest ---->|<---- held then ---->|

@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 
+from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError, LogPartition
-from rewindmq.engine.log.shared_contract import Arrived, SharedPartition
+from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge, SharedPartition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.replay import decoder_for
@@ -27,16 +28,19 @@ NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was r
 logger = logging.getLogger(__name__)
 
 
-class Metadata(ABC):
-    """`changed(event)` is called after each event that was folded. `quarantine`: records that made no sense and were
-    skipped. It is not stored: the log is folded from its beginning at each start."""
+Changed = Callable[[int, Event], None]
 
-    def __init__(self, log: ReadableLog, clock: Callable[[], int]) -> None:
+
+class Metadata(ABC):
+    """`changed(offset, event)` is called after each event that was folded. `quarantine`: records that made no sense and
+    were skipped. It is not stored: the log is folded from its beginning at each start."""
+
+    def __init__(self, log: ReadableLog, clock: Callable[[], int], changed: Changed) -> None:
         self.name = log.name
         self.topology = Topology()
         self.quarantine = QuarantineReport()
         self.clock_ms = 0  # the largest timestamp in the log, since the clock was set
-        self.changed: Callable[[int, Event], None] = _nobody_cares
+        self._changed = changed
         self._readable = log
         self._clock = clock
 
@@ -86,7 +90,7 @@ class Metadata(ABC):
 
     def _fold(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
         if self._apply(offset, timestamp_ms, actor, event):
-            self.changed(offset, event)
+            self._changed(offset, event)
 
     def _apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> bool:
         """False for an event that makes no sense, and so has changed nothing."""
@@ -123,8 +127,8 @@ class Metadata(ABC):
 class SoleWriterMetadata(Metadata):
     """Of the embedded log. A mark is the event's offset."""
 
-    def __init__(self, log: LogPartition, clock: Callable[[], int]) -> None:
-        super().__init__(log, clock)
+    def __init__(self, log: LogPartition, clock: Callable[[], int], changed: Changed) -> None:
+        super().__init__(log, clock, changed)
         self._log = log
         self._encoder = Encoder()
 
@@ -159,11 +163,13 @@ class SoleWriterMetadata(Metadata):
 
 class ReadBackMetadata(Metadata):
     """Of a log that many nodes share. A mark counts what this node appended. Own records are known by their bytes, as
-    in engine/cluster/partition.py."""
+    in engine/cluster/partition.py. `nodes_changed()`: a node joined, or was lost."""
 
-    def __init__(self, log: SharedPartition, clock: Callable[[], int]) -> None:
-        super().__init__(log, clock)
-        self.on_nodes: Callable[[], None] = _nobody_joins  # a node joined, or was lost
+    def __init__(
+        self, log: SharedPartition, clock: Callable[[], int], changed: Changed, nodes_changed: Callable[[], None]
+    ) -> None:
+        super().__init__(log, clock, changed)
+        self._nodes_changed = nodes_changed
         self._log = log
         self._encoder = FramedEncoder()
         self._decoder = FramedDecoder()
@@ -189,7 +195,10 @@ class ReadBackMetadata(Metadata):
 
     def _send(self, actor: Actor, event: MetadataEvent, answer: "asyncio.Future[int] | None") -> None:
         value = self._encoder.encode(self._encoder.prefix(self._clock(), actor), event)
-        self._log.append(b"", value)  # first: what it won't take (LogError) never comes back
+        try:
+            self._log.append(b"", value)  # first: what the log refuses never comes back
+        except RecordTooLarge as error:
+            raise PreconditionFailed(str(error)) from None
         self._sent.append((value, answer))
         self._appended += 1
 
@@ -206,7 +215,7 @@ class ReadBackMetadata(Metadata):
                 continue
             self._fold(offset, timestamp_ms, actor, event)
             if isinstance(event, NodeJoined | NodeLost):
-                self.on_nodes()
+                self._nodes_changed()
             if answer is not None and not answer.done():
                 answer.set_result(offset)
 
@@ -216,11 +225,3 @@ def unbound(bound: Bound) -> Unbound:
         bound.vhost, bound.source, bound.destination_type, bound.destination, bound.routing_key, bound.arguments,
         bound.queue_id,
     )  # fmt: skip
-
-
-def _nobody_cares(offset: int, event: Event) -> None:
-    """Until the broker stands, nothing is derived from the topology."""
-
-
-def _nobody_joins() -> None:
-    """Until the node stands, it is in nobody's list."""

@@ -24,7 +24,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from rewindmq.engine.runtime.counters import DEATHS, DISABLED, Served, dead_lettered
 from rewindmq.projections.machine.data.effects import (
@@ -48,9 +48,6 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
 from rewindmq.schemas.events import BROKER, Actor, Event, Published, Tick
-
-if TYPE_CHECKING:
-    from rewindmq.engine.erasure.encryption import Subjects
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +81,12 @@ class Confirms(Protocol):
         written at the end of the turn."""
 
 
+class Decryption(Protocol):
+    """What opens encrypted bodies (engine/erasure/encryption.py)."""
+
+    def opened(self, message: Published) -> Published: ...
+
+
 class Surroundings(Protocol):
     """What a partition needs of the broker around it."""
 
@@ -93,7 +96,7 @@ class Surroundings(Protocol):
         """A queue may have been declared."""
 
     @property
-    def subjects(self) -> "Subjects": ...
+    def subjects(self) -> Decryption: ...
 
     def queue_gone(self, partition: "Partition", queue: Queue, reason: str) -> None: ...
 
@@ -116,7 +119,7 @@ class Partition(ABC):
 
     def __init__(
         self, index: int, log: ReadableLog, machine: Machine, projector: Projector, encoder: Encoder,
-        clock: Callable[[], int],
+        clock: Callable[[], int], surroundings: Surroundings,
     ) -> None:  # fmt: skip
         self.index = index
         self.name = log.name
@@ -132,9 +135,10 @@ class Partition(ABC):
         self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
         self.served: dict[Queue, Served] = {}  # what was delivered of each
-        self._surroundings: Surroundings | None = None
+        self._surroundings = surroundings
         self._clock = clock
         self._now_ms = machine.log_ms
+        self.log_difference_ms = 0  # time of records less this node's; 0 where this node gives records their time
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
         self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
         self._prefix = b""
@@ -144,11 +148,10 @@ class Partition(ABC):
         self._prepared_offset = machine.next_offset
         self.prepare_soon = False  # much has changed in few events
 
-    def stand_in(self, surroundings: Surroundings) -> None:
-        self._surroundings = surroundings
+    # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py) ----------------------------------
 
-    # -- appending: by the kind of log (embedded/partition.py, cluster/partition.py)
-    # -------------------------------------------------
+    def probe_clock(self) -> None:  # noqa: B027
+        """Compare the time of records with this node's, where the log gives records their time."""
 
     @property
     @abstractmethod
@@ -330,7 +333,6 @@ class Partition(ABC):
         served.deliver_no_ack += final
         served.redeliver += redelivered - run_redelivered
         if delivered or acked:
-            assert self._surroundings is not None
             counters = self._surroundings.counters
             counters["global_messages_delivered_total"] += delivered
             counters["global_messages_delivered_consume_auto_ack_total"] += finally_delivered
@@ -349,7 +351,6 @@ class Partition(ABC):
     def note_read(self, queue: Queue) -> None:
         """A message of a stream was delivered."""
         self._served(queue).deliver += 1
-        assert self._surroundings is not None
         self._surroundings.counters["global_messages_delivered_total"] += 1
         self._surroundings.counters["global_messages_delivered_consume_manual_ack_total"] += 1
 
@@ -363,7 +364,7 @@ class Partition(ABC):
     def _note_deaths(self, effect: Forget) -> None:
         """Those that leave as dead letters are counted by the forwarder."""
         queue = effect.queue
-        if queue.settings.dead_letter_exchange is None and self._surroundings is not None:
+        if queue.settings.dead_letter_exchange is None:
             counters = self._surroundings.counters
             name = dead_lettered(effect.reason, queue.type, DISABLED)
             counters[name] = counters.get(name, 0) + len(effect.message_ids)
@@ -406,7 +407,6 @@ class Partition(ABC):
         served.redeliver += effect.redelivered
         if consumer is None:
             return
-        assert self._surroundings is not None
         counters = self._surroundings.counters
         message: Published | None = None
         what = "get_empty"
@@ -426,7 +426,6 @@ class Partition(ABC):
     def undelivered(self, consumer_id: int) -> None:
         """It is given nothing more. What it was to get is given back when its connection ends."""
         self.detach(consumer_id)
-        assert self._surroundings is not None
         self._surroundings.undelivered(self, consumer_id)
 
     def message(self, queue_id: int, message_id: int) -> Published:
@@ -456,7 +455,6 @@ class Partition(ABC):
         (engine/erasure/encryption.py)."""
         if message.encryption is None:
             return message
-        assert self._surroundings is not None
         return self._surroundings.subjects.opened(message)
 
     def _note_quarantine(self, effect: Quarantine) -> None:

@@ -42,6 +42,11 @@ Problem = str | None  # the Erlang term that says what is wrong with an argument
 Arguments = dict[str, Argument]
 
 
+def argument_of(arguments: tuple[Argument, ...], name: str) -> Argument | None:
+    """The argument of this name, of a queue, an exchange, a binding or a consumer; None: there is none."""
+    return next((argument for argument in arguments if argument.name == name), None)
+
+
 def value_problem(argument: Argument, given: Arguments, semantics: str) -> Problem:
     """What is wrong with an argument's type or value, beside the other arguments that are `given`; None if nothing is.
 

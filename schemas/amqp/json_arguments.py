@@ -10,8 +10,7 @@ import json
 
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.events import Argument, ArgumentValue
-
-Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+from rewindmq.schemas.json_values import Json
 
 MAX_ARGUMENTS = 1_024  # of a declaration
 MAX_BYTES = 131_072  # of all together: over AMQP they come in one frame

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.projections.verify import stored_offset, verify_partition
+from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_partition
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.chunks import AuditChunk, audit_chunk, convicted, in_sum, is_first, plan_audit
 from rewindmq.spark_replay.audit.dead_letter_join import (
@@ -272,7 +272,7 @@ def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Find
         return Finding(STORE, ok, stretch.partition, offset, queue, message_id, detail)
 
     if not path.exists():
-        return [finding(True, "no state directory: a broker that starts rebuilds it")]
+        return [finding(True, f"{NOT_CHECKED}there is no state directory; a broker that starts rebuilds it")]
     try:
         store = StateStore.open(path, read_only=True)
     except StoreError as error:
@@ -286,7 +286,8 @@ def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Find
     finally:
         store.close()
     if report.equal:
-        detail = f"{report.queues} queues, {report.messages} bodies, {report.result} at offset {report.offset}"
+        compared = f"{report.queues} queues, {report.messages} bodies, {report.result} at offset {report.offset}"
+        detail = compared if report.stored else report.result
         return [finding(True, detail)]
     found = [
         finding(False, f"{each.key} {each.what}", report.offset, each.queue or None, each.message_id)

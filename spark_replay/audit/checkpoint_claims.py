@@ -1,6 +1,7 @@
 """Compares brokers' claims about their state (`Checkpointed`) with the fold."""
 
 from rewindmq.projections.machine.machine import Machine
+from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.schemas.events import Checkpointed
 
 ASKED = 256  # the digests of so many CheckpointAsked are kept, for claims still to come
@@ -52,4 +53,11 @@ class Claims:
 
     def __str__(self) -> str:
         by = f" by {', '.join(sorted(self.claimants))}" if self.claimants else ""
-        return f"{self.count} claims{by}" + (f", {self.passed_by} not comparable" if self.passed_by else "")
+        return in_words(self.count, self.passed_by, by)
+
+
+def in_words(count: int, passed_by: int, by: str = "") -> str:
+    """`passed_by`: so many of the `count` could not be compared."""
+    if count == passed_by:
+        return f"{NOT_CHECKED}{count} claims{by}, none that could be compared" if count else f"{NOT_CHECKED}0 claims"
+    return f"{count} claims{by}" + (f", {passed_by} not comparable" if passed_by else "")

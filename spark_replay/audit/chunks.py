@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import PartitionLog, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots
+from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.dead_letter_join import NOTED, Post
 from rewindmq.spark_replay.audit.findings import Finding
@@ -172,6 +173,7 @@ def in_sum(chunks: Sequence[AuditChunk], doubtful: Container[str]) -> list[Findi
         of_partition = [chunk for chunk in chunks if chunk.partition == name]
         met = sum(len(chunk.meets) for chunk in of_partition)
         first, many = of_partition[0].start, len(of_partition)
-        detail = f"{met} snapshots and ledgers from offset {first} on, in {many} chunk{'s' * (many > 1)}"
+        detail = "" if met else f"{NOT_CHECKED}there is none yet; "
+        detail += f"{met} snapshots and ledgers from offset {first} on, in {many} chunk{'s' * (many > 1)}"
         found += [Finding(check, True, name, None, None, None, detail) for check in (SNAPSHOTS, LEDGERS)]
     return found

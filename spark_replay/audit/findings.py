@@ -3,12 +3,16 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay.audit.advice import hint_of, severity_of
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result of one check. `corrupt`: the log itself cannot be read."""
+    """A result of one check.
+
+    `corrupt`: the log itself cannot be read. `ok`: nothing is wrong. Where nothing was compared, `detail` begins with
+    NOT_CHECKED and says why."""
 
     check: str
     ok: bool
@@ -29,9 +33,14 @@ class Finding:
         """What to do first; empty for a check that holds."""
         return "" if self.ok else hint_of(self.check)
 
+    @property
+    def checked(self) -> bool:
+        """Whether anything was compared."""
+        return not self.detail.startswith(NOT_CHECKED)
+
     def told(self) -> dict[str, Any]:
         """The finding in a form that JSON has."""
-        return {**asdict(self), "severity": self.severity, "hint": self.hint}
+        return {**asdict(self), "checked": self.checked, "severity": self.severity, "hint": self.hint}
 
     def row(self) -> tuple[Any, ...]:
         return (self.check, self.ok, self.partition, self.offset, self.queue, self.message_id, self.detail)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.engine.log.seals.seal import Keys, Stored
 from rewindmq.engine.log.seals.sealer import Harm, Sealable, Step, astray, examine, plan
+from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.fold import for_each
@@ -104,6 +105,7 @@ def _sound(partition: Sealable, steps: Sequence[Step], keys: Keys | None) -> Fin
     reached = max((step.stored.seal.next_offset for step in steps), default=0)
     signed = ", ".join(sorted({step.stored.key[:16] for step in steps})) or "nobody"
     unsealed = partition.next_offset - reached
-    detail = f"{len(steps)} seals up to offset {reached}, {unsealed} offsets behind it not sealed"
+    detail = "" if steps else f"{NOT_CHECKED}there are no seals; "
+    detail += f"{len(steps)} seals up to offset {reached}, {unsealed} offsets behind it not sealed"
     detail += f", signed by {signed}" if keys is not None else ", signatures not checked (--public-key)"
     return Finding(SEALS, True, partition.name, None, None, None, detail)

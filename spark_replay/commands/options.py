@@ -1,11 +1,14 @@
 """What the commands have in common: options, where a table goes, the Spark session of a command."""
 
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from rewindmq.projections.rewind import absolute
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import InKafka, Place
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -20,13 +23,25 @@ out_option = click.option(
 )
 without_option = click.option(
     "--without", "left_out", multiple=True,
-    help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME (or mark:NAME); with"
-    " commas: all of them at once. May be given again.",
+    help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME (or mark:NAME, -10m);"
+    " with commas: all of them at once. May be given again.",
 )  # fmt: skip
 snapshots_option = click.option(
     "--snapshots", type=click.Path(path_type=Path),
     help="Snapshots to begin from (of `cut`, or a node's), and not those beside the log.",
 )  # fmt: skip
+
+
+def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """An option that is a moment, or several. A time such as -10m is turned into the one that it means now, so that all
+    that read it read the same."""
+
+    def resolved(_context: click.Context, _option: click.Parameter, given: Any) -> Any:
+        if isinstance(given, tuple):
+            return tuple(absolute(each) for each in given)
+        return None if given is None else absolute(given)
+
+    return click.option(*names, callback=resolved, **settings)
 
 
 def require_out(form: str, out: Path | None) -> None:
@@ -54,12 +69,16 @@ def require_writable(option: str, file: Path) -> None:
 
 
 def start_spark(place: Place) -> Any:
+    """The session of a command. At a terminal a line on stderr says that Spark starts, which takes seconds; in a file
+    stderr stays empty as long as nothing is wrong."""
     from pyspark.logger import PySparkLogger
 
     from rewindmq.spark_replay.session import session
 
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
+    if sys.stderr.isatty():
+        click.echo("spark_replay: starting Spark, which takes some seconds ...", err=True)
     spark = session(records_in_java=isinstance(place, InKafka))
     lineage.begin(spark)
     return spark

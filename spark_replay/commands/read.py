@@ -1,5 +1,6 @@
 """Commands that show the history and the queues as they were: state-at, history, keep-history, biography, diff, slo."""
 
+import sys
 from json import dumps
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import click
 from rewindmq.spark_replay.commands.location_options import with_place
 from rewindmq.spark_replay.commands.options import (
     format_option,
+    moment_option,
     out_option,
     queue_option,
     require_makeable,
@@ -21,21 +23,22 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 
 @click.command("state-at")
 @with_place
-@click.option(
+@moment_option(
     "--time",
     "times",
     multiple=True,
-    help="ISO 8601 or epoch milliseconds; everything logged up to it has happened. May be given again.",
+    help="ISO 8601, epoch milliseconds, or how long ago: -10m, -2h, -3d; everything logged up to it has happened. May"
+    " be given again.",
 )
 @click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
 @click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
 @queue_option
 @snapshots_option
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
-@click.option("--format", "form", default="json", type=click.Choice(["json", "table"]), show_default=True)
+@click.option("--format", "form", type=click.Choice(["json", "table"]), help="Default: table at a terminal, else json.")
 def state_at(
     place: Place, times: tuple[str, ...], offsets: str | None, mark: str | None, queue: str | None,
-    snapshots: Path | None, messages: bool, form: str,
+    snapshots: Path | None, messages: bool, form: str | None,
 ) -> None:  # fmt: skip
     """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
     from rewindmq.spark_replay.commands.output import print_states
@@ -48,13 +51,14 @@ def state_at(
     spark = start_spark(place)
     states = [state_frame(spark, plan, queue, messages) for plan in plans]
     named = asked if len(asked) > 1 else [None]
+    form = form or ("table" if sys.stdout.isatty() else "json")
     print_states(list(zip(named, states, strict=True)), messages, form)
 
 
 @click.command()
 @with_place
-@click.option("--from", "start", help="From this time, or mark:NAME, on.")
-@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
+@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @queue_option
 @snapshots_option
 @format_option
@@ -109,10 +113,13 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 
 @click.command()
 @with_place
-@click.option(
-    "--from", "start", required=True, help='The first moment: a time, mark:NAME, or offsets such as {"queues-0": 12}.'
+@moment_option(
+    "--from",
+    "start",
+    required=True,
+    help='The first moment: a time (ISO 8601, or -10m), mark:NAME, or offsets such as {"queues-0": 12}.',
 )
-@click.option("--to", "end", help="The second one; now, if it is not given.")
+@moment_option("--to", "end", help="The second one; now, if it is not given.")
 @click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
 @queue_option
 @format_option
@@ -137,8 +144,8 @@ def diff(
 
 @click.command()
 @with_place
-@click.option("--from", "start", help="From this time, or mark:NAME, on.")
-@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
+@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
 @click.option("--every", help="A row for each stretch of this length: 5 minutes, 1 hour.")
 @queue_option

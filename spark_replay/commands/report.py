@@ -33,6 +33,9 @@ MEANING = CHECKS | {
     STATE: "the state in the broker's RocksDB, without bodies, is what the events lead to from the snapshot before",
 }
 
+OK, NOT_CHECKED = "ok", "not checked"
+_COLOURS = {OK: "green", NOT_CHECKED: "yellow"}
+
 
 def print_report(findings: Sequence[Finding], form: str, what: str = "audit") -> None:
     """On stdout: one line a check, then every finding with its place, and whether `what` passed. Nobody has to read it:
@@ -56,7 +59,8 @@ def _report(findings: Sequence[Finding], what: str) -> str:
         of_check = [finding for finding in findings if finding.check == check]
         broken = sum(not finding.ok for finding in of_check)
         looked = "; ".join(f"{f.partition}: {f.detail}" for f in of_check if f.ok)
-        result = "[green]ok[/]" if not broken else f"[red]{broken} found[/]"
+        sound = result_of(of_check)
+        result = f"[red]{broken} found[/]" if broken else f"[{_COLOURS[sound]}]{sound}[/]"
         table.add_row(check, result, MEANING[check], looked)
     bad = [finding for finding in findings if not finding.ok]
     with console.capture() as report:  # a console ends the process when nobody reads it
@@ -65,6 +69,8 @@ def _report(findings: Sequence[Finding], what: str) -> str:
             console.print(_line(finding), markup=False, soft_wrap=True)
         for (check, severity), hint in advice(bad).items():
             console.print(f"{check} is {severity}: {hint}", markup=False, soft_wrap=True)
+        if missing := not_checked(findings):
+            console.print(f"not checked, as there was nothing to compare: {', '.join(missing)}", soft_wrap=True)
         console.print(f"{what} passed" if not bad else f"{what} FAILED: {len(bad)} finding{'s' * (len(bad) > 1)}")
     return report.get()
 
@@ -82,6 +88,17 @@ def print_batch(report: BatchReport, form: str) -> None:
 def advice(bad: Sequence[Finding]) -> dict[tuple[str, str], str]:
     """Hints by check and severity, each once."""
     return {(finding.check, finding.severity): finding.hint for finding in bad}
+
+
+def result_of(sound: Sequence[Finding]) -> str:
+    """Of a check in which nothing was found: did it compare anything?"""
+    return OK if any(finding.checked for finding in sound) else NOT_CHECKED
+
+
+def not_checked(findings: Sequence[Finding]) -> list[str]:
+    """The checks that compared nothing in any partition."""
+    by_check = {check: [each for each in findings if each.check == check] for check in in_order(findings)}
+    return [check for check, found in by_check.items() if result_of(found) == NOT_CHECKED]
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from rewindmq.spark_replay.audit.findings import Finding
-from rewindmq.spark_replay.commands.report import MEANING, advice, in_order
+from rewindmq.spark_replay.commands.report import MEANING, advice, in_order, not_checked, result_of
 
 ROWS = 1_000  # of findings; a history that is all wrong must not make a page that no browser opens
 
@@ -48,16 +48,26 @@ def report_html(findings: Sequence[Finding], place: str, when: datetime | None =
     return _PAGE.format(
         title="Audit of a RewindMQ history", place=html.escape(place),
         when=(when or datetime.now(UTC)).isoformat(timespec="seconds"), kind="bad" if bad else "ok",
-        result=f"failed, {len(bad):,} finding{'s' * (len(bad) > 1)}" if bad else "passed: every check held",
+        result=f"failed, {len(bad):,} finding{'s' * (len(bad) > 1)}" if bad else _passed(findings),
         columns=_head("check", "result", "what it says", "looked at"), checks=checks, found=found,
     )  # fmt: skip
+
+
+def _passed(findings: Sequence[Finding]) -> str:
+    missing = not_checked(findings)
+    return f"passed; not checked: {html.escape(', '.join(missing))}" if missing else "passed: every check held"
 
 
 def _row(check: str, findings: list[Finding]) -> str:
     broken = sum(not finding.ok for finding in findings)
     looked = "; ".join(f"{each.partition}: {each.detail}" for each in findings if each.ok)
-    result = f'<span class="bad">{broken:,} found</span>' if broken else '<span class="ok">ok</span>'
-    cells = (html.escape(check), result, html.escape(MEANING[check]), html.escape(looked))
+    kind, result = ("bad", f"{broken:,} found") if broken else ("ok", result_of(findings))
+    cells = (
+        html.escape(check),
+        f'<span class="{kind}">{result}</span>',
+        html.escape(MEANING[check]),
+        html.escape(looked),
+    )
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
 
 

@@ -8,6 +8,7 @@ import click
 from rewindmq.spark_replay.commands.location_options import with_place
 from rewindmq.spark_replay.commands.options import (
     format_option,
+    moment_option,
     out_option,
     queue_option,
     require_out,
@@ -25,8 +26,8 @@ from rewindmq.spark_replay.location.ranges import BadRequest
     help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
 )  # fmt: skip
 @without_option
-@click.option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
-@click.option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
+@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option(
     "--show", default="summary", type=click.Choice(["summary", "fates", "depth", "assumptions"]), show_default=True
 )
@@ -58,7 +59,7 @@ def what_if(
 @with_place
 @queue_option
 @without_option
-@click.option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
+@moment_option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
 @click.option("--where", "condition", help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
 @click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
 @click.option("--user", default="guest", show_default=True)

@@ -25,7 +25,7 @@ from itertools import pairwise
 from typing import Protocol
 
 from rewindmq.projections.marks import name_in
-from rewindmq.projections.rewind import OutsideHistory, RewindError, format_time, parse_time
+from rewindmq.projections.rewind import OutsideHistory, RewindError, absolute, format_time, parse_time
 
 STRETCH = (
     "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
@@ -173,7 +173,8 @@ def _offsets(options: Mapping[str, str], option: str, names: list[str]) -> dict[
 def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str, str]:
     """The time of each partition that has one. A time for one partition overrides the time for all."""
     option = f"{which}OffsetsByTimestamp"
-    of_all = {name: options[f"{which}Timestamp"] for name in names if f"{which}Timestamp" in options}
+    text = options.get(f"{which}Timestamp")
+    of_all = {} if text is None else dict.fromkeys(names, absolute(text))
     return of_all | {name: str(ms) for name, ms in parse_offsets(options.get(option, "{}"), names, option).items()}
 
 

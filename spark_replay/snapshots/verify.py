@@ -28,10 +28,11 @@ from rewindmq.projections.machine.serialization import queue_digest
 from rewindmq.projections.replay import PartitionLog, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.projections.verify import stored_offset, verify_state
+from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
 from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
+from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import CLAIMS
 from rewindmq.spark_replay.fold import beside, fold_quietly, for_each, from_snapshot, groups_up_to
@@ -184,8 +185,9 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
         events, claims = (sum(each[what] for each in told) for what in ("events", "claims"))
         passed_by = sum(each["passed_by"] for each in told)
         details = {
-            SNAPSHOTS: f"{met} snapshots, {events} events in {len(told)} chunks",
-            CLAIMS: f"{claims} claims" + (f", {passed_by} not comparable" if passed_by else ""),
+            SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
+            + f"{met} snapshots, {events} events in {len(told)} chunks",
+            CLAIMS: claims_in_words(claims, passed_by),
         }
         for check, detail in details.items():
             if not any(finding.check == check and finding.partition == name for finding in found):
@@ -292,7 +294,8 @@ def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: Snaps
     finally:
         store.close()
     if report.equal:
-        detail = f"{report.queues} queues, {report.result} at offset {report.offset}"
+        compared = f"{report.queues} queues, {report.result} at offset {report.offset}"
+        detail = compared if report.stored else report.result
         yield (STATE, True, log.name, report.offset, None, None, detail)
     for each in report.differences:
         yield (STATE, False, log.name, report.offset, each.queue or None, None, f"{each.key} {each.what}")

@@ -30,10 +30,18 @@ class Bench:
         self.log = log
         self.count = 0
         self.latencies: list[int] = []
-        log.on_arrival = self._arrived
-        log.follow({partition.name: partition.next_offset for partition in (log.metadata, *log.queues)})
+        log.follow({partition.name: partition.next_offset for partition in (log.metadata, *log.queues)}, self)
 
-    def _arrived(self, batches: list[Arrived]) -> None:
+    def trouble(self, why: str | None) -> None:
+        raise RuntimeError(why)
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+    def duties_changed(self, names: frozenset[str]) -> None:
+        """None of them is carried out here."""
+
+    def arrived(self, batches: list[Arrived]) -> None:
         now = time.perf_counter_ns()
         for batch in batches:
             self.count += len(batch.values)

@@ -196,3 +196,15 @@ def test_http_says_what_is_unacked(broker: RunningBroker) -> None:
         assert (consumed["consumer_tag"], consumed["message_bytes"], consumed["redelivered"]) == ("holder", 5, False)
         assert (fetched["consumer_tag"], fetched["message_bytes"]) == ("", 100)
         assert fetched["channel_details"]["number"] == 1
+
+
+@pytest.mark.parametrize(("command", "where"), [
+    (("history", "--queue", "q"), "python -m rewindmq.spark_replay history --data DIR"),
+    (("biography", "queues-0:1"), "python -m rewindmq.spark_replay biography --message PARTITION:OFFSET --data DIR"),
+    (("audit", "--data", "d"), "python -m rewindmq.spark_replay audit --data DIR"),
+    (("publish", "q", "text"), "POST /api/exchanges/VHOST/EXCHANGE/publish"),
+])  # fmt: skip
+def test_a_command_that_is_elsewhere_says_where(command: tuple[str, ...], where: str) -> None:
+    done = run(*command)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)
+    assert where in done.stderr

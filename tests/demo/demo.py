@@ -2,7 +2,7 @@
 
     publishers -> topic exchange -> queues with policies -> consumers that ack, nack and crash
     an operator purges the wrong queue, and brings back what was in it
-    Spark, from the log alone: that queue a moment before, one message's biography, an audit, a page with a plot
+    Spark, from the log alone: that queue a moment before, one message's biography, an audit, a page that shows it all
 
 Everything that it makes lies in demo-data/ (log, state) and demo.html.
 """
@@ -26,7 +26,7 @@ from rich.table import Table
 from services import OPEN_DESKS, Desk, DoomedDesk, declare, publish
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DATA = ROOT / "demo-data"
@@ -142,8 +142,9 @@ def show_before_purge(spark: "SparkSession", moment: str) -> None:
     console.print(table)
 
 
-def show_biography(spark: "SparkSession") -> None:
-    """A message that ran into the delivery limit: everything that happened to it, on to the dead-letter queue."""
+def show_biography(spark: "SparkSession") -> "tuple[str, list[Row]]":
+    """A message that ran into the delivery limit: everything that happened to it, on to the dead-letter queue. Its
+    partition:offset, and the rows."""
     from rewindmq.spark_replay.history.history import biography, history
 
     rows = history(spark, str(DATA)).where("outcome = 'delivery_limit'").select("partition", "message_id", "queue")
@@ -152,13 +153,15 @@ def show_biography(spark: "SparkSession") -> None:
     message = f"{victim.partition}:{victim.message_id}"
     table = Table("time", "queue", "what happened", "asked by", "delivery count", "which rule decided",
                   title=f"biography of message {message}", title_justify="left")  # fmt: skip
-    for row in biography(spark, str(DATA), message).collect():
-        if row.queue in (victim.queue, "dead.letters"):
-            table.add_row(
-                clock(row.timestamp), row.queue, row.outcome + (f" ({row.reason})" if row.reason else ""),
-                row.event, "" if row.delivery_count is None else str(row.delivery_count), row.rule or "",
-            )  # fmt: skip
+    rows = biography(spark, str(DATA), message).collect()
+    life = [row for row in rows if row.queue in (victim.queue, "dead.letters")]
+    for row in life:
+        table.add_row(
+            clock(row.timestamp), row.queue, row.outcome + (f" ({row.reason})" if row.reason else ""),
+            row.event, "" if row.delivery_count is None else str(row.delivery_count), row.rule or "",
+        )  # fmt: skip
     console.print(table)
+    return message, life
 
 
 def show_audit(spark: "SparkSession") -> bool:
@@ -202,13 +205,13 @@ def main() -> int:
     with console.status("starting Spark"):
         spark = session()
     show_before_purge(spark, moment)
-    show_biography(spark)
+    message, life = show_biography(spark)
     sound = show_audit(spark)
-    page.write(spark, DATA, PAGE)
+    page.write(spark, DATA, PAGE, message, life)
     spark.stop()
 
     console.rule(f"Done in {time.monotonic() - began:.0f} seconds")
-    console.print(f"A plot of the depth of each queue by outcome:  {PAGE.name}")
+    console.print(f"The purge and its undo, a message's life, what another limit would have kept:  {PAGE.name}")
     console.print("Go on by yourself; the history stays in demo-data/:")
     console.print(f"  .venv/bin/rewindmq rewind cancelled --at {moment} --data demo-data", soft_wrap=True)
     console.print(f"  .venv/bin/python -m spark_replay state-at --data demo-data --time {moment}", soft_wrap=True)

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from rewindmq.engine.broker.broker import CREDIT_WINDOW, Destination
-from rewindmq.engine.cluster.certainty import Certainty
 from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
@@ -172,12 +172,14 @@ class DoubleBroker:
             raise AccessRefused(f"PLAIN login refused: user '{user}' - invalid credentials")
         return user
 
-    def open_session(self, user: str, vhost: str, peer: str, properties: dict[str, object]) -> Any:
+    def open_session(
+        self, user: str, vhost: str, peer: str, properties: dict[str, object], link: Any, close: Any
+    ) -> Any:
         if vhost != "/":
             raise NotAllowed(f"vhost {vhost} not found")
         self.last_id += 1
         session = SimpleNamespace(session_id=self.last_id, user=user, vhost=vhost, actor=Actor(user, self.last_id))
-        session.channels, session.close = {}, None
+        session.channels, session.link, session.close = {}, link, close
         return session
 
     def close_channel(self, session: Any, channel: int) -> None:

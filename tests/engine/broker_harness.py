@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.broker.broker import Broker, Config, Partition, Session
+from rewindmq.engine.broker.broker import Config, Partition, Session
 from rewindmq.engine.errors import AmqpError
+from rewindmq.engine.process import open_broker
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Argument, Nacked, Published
 from tests.direct import Direct
@@ -75,7 +76,7 @@ class Harness:
 
     def open(self, config: Config) -> Any:
         async def start() -> Direct:
-            return Direct(Broker.open(config, clock=lambda: self.now_ms))
+            return Direct(open_broker(config, wall_ms=lambda: self.now_ms))
 
         return self.loop.run_until_complete(start())
 

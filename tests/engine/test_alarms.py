@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-import rewindmq.engine.runtime.alarms
-from rewindmq.engine.runtime.memory import Kind
+import rewindmq.engine.broker.alarms
+from rewindmq.engine.runtime.memory import Kind, do_nothing
 from rewindmq.engine.runtime.watermarks import Limit
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_wire import Wire, header_frame, method, properties, publish, raw_frame
@@ -30,7 +30,7 @@ def h(tmp_path: Path) -> Any:
 
 @pytest.fixture(autouse=True)
 def disk(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rewindmq.engine.runtime.alarms.shutil, "disk_usage", lambda path: SimpleNamespace(free=h.free))
+    monkeypatch.setattr(rewindmq.engine.broker.alarms.shutil, "disk_usage", lambda path: SimpleNamespace(free=h.free))
 
 
 def look(h: Harness) -> str | None:
@@ -86,7 +86,7 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
         trimmed.append(h.resident)
         given.set()
 
-    monkeypatch.setattr(rewindmq.engine.runtime.alarms, "give_memory_back", trim)
+    monkeypatch.setattr(rewindmq.engine.broker.alarms, "give_memory_back", trim)
     h.resident = int(LIMIT * 0.89)
     assert look(h) is None
     h.resident = int(LIMIT * 0.91)
@@ -98,7 +98,7 @@ def test_freed_memory_is_given_back_before_publishers_are_held_back(
 
 def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
     async def scenario() -> None:
-        h.broker.alarms.start()
+        h.broker.alarms.start(do_nothing, do_nothing)
         h.broker.alarms.resident = lambda: h.resident
         h.resident = LIMIT + 1  # what the kernel would say
         h.broker.memory.take(Kind.BODY, LIMIT)
@@ -110,7 +110,7 @@ def test_what_clients_hold_is_seen_between_two_looks(h: Harness) -> None:
 
 
 def test_nothing_is_looked_at_after_the_end(h: Harness) -> None:
-    h.in_loop(h.broker.alarms.start)
+    h.in_loop(lambda: h.broker.alarms.start(do_nothing, do_nothing))
     assert h.in_loop(h.broker.alarms.resident) > 10_000_000
     h.in_loop(h.broker.alarms.stop)
     h.broker.alarms.resident = lambda: LIMIT + 1
@@ -270,10 +270,10 @@ def test_unacked_deliveries_connections_and_channels_are_counted_at_a_look(h: Ha
     h.publish(session, "", "q", b"x")
     h.settle()
     look(h)
-    assert h.broker.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.runtime.alarms.CONNECTION_BYTES
+    assert h.broker.memory.by_kind[Kind.CONNECTION] >= rewindmq.engine.broker.alarms.CONNECTION_BYTES
     session.channels[1] = SimpleNamespace(settlement=SimpleNamespace(unacked=dict.fromkeys(range(7))))
     look(h)
-    assert h.broker.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.runtime.alarms.UNACKED_BYTES
+    assert h.broker.memory.by_kind[Kind.UNACKED] == 7 * rewindmq.engine.broker.alarms.UNACKED_BYTES
     assert h.broker.memory.used_bytes == h.resident
     session.channels.clear()
 

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.process import open_broker
 from rewindmq.schemas.amqp import tables
 from tests.engine.amqp_double import DoubleBroker
 from tests.engine.amqp_fuzz import Streams, expect, run, summary
@@ -27,7 +28,7 @@ SEED = int(os.environ.get("FUZZ_SEED", "0"))
 @pytest.mark.parametrize("seed", range(4))
 def test_some_thousands_of_frames(tmp_path: Path, seed: int) -> None:
     async def main() -> dict[int, int]:
-        broker = Broker.open(Config(data=tmp_path))
+        broker = open_broker(Config(data=tmp_path))
         try:
             return await run(broker, seed, 3_000)
         finally:
@@ -45,7 +46,7 @@ def test_a_million_frames(tmp_path: Path) -> None:
     pieces, closes = 20, Counter[int]()
 
     async def main() -> None:
-        broker = Broker.open(Config(data=tmp_path))
+        broker = open_broker(Config(data=tmp_path))
         try:
             for piece in range(pieces):
                 closes.update(await run(broker, SEED + piece, FRAMES // pieces))

@@ -75,6 +75,13 @@ def test_wrong_password_is_told_to_clients_that_ask() -> None:
     assert closed(Wire(opened=False), HEADER, start_ok(password="wrong")) == (403, REFUSED)
 
 
+def test_the_log_says_why_a_login_was_refused_and_sends_nobody_to_another_log(caplog: pytest.LogCaptureFixture) -> None:
+    closed(Wire(opened=False), HEADER, start_ok(password="wrong"))
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "login of 'guest' refused: " in line
+    assert "logfile" not in line
+
+
 def test_wrong_password_without_the_capability_just_closes() -> None:
     wire = Wire(opened=False)
     said = wire.send(HEADER, start_ok(password="wrong", capabilities={}))

@@ -10,7 +10,7 @@ import pytest
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.http.app import make_app
-from rewindmq.engine.runtime.counters import counts
+from rewindmq.engine.runtime.sessions import counts
 from tests.engine.amqp_wire import HANDSHAKE, HEADER, Said, decoded, method, properties, publish
 from tests.engine.test_read_back import Nodes, run, settled
 
@@ -129,7 +129,9 @@ def test_a_mandatory_publish_is_returned_when_all_its_queues_are_gone_as_it_gets
                 assert (back.reply_code, back.reply_text) == (312, "NO_ROUTE")
                 assert (back.exchange, back.routing_key) == (exchange, key)
                 assert (back.body, back.properties.message_id) == (b"lost?", "7")
-        assert counts(here)["global_messages_unroutable_returned_total"] == 3 * returned
+        assert (
+            counts(here.counters, here.sessions.values())["global_messages_unroutable_returned_total"] == 3 * returned
+        )
         client.connection.lost()
         other.connection.lost()
 

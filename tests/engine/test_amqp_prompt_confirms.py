@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.amqp.connection import Connection
-from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.broker.broker import Config
+from rewindmq.engine.process import open_broker
 from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, properties, publish
 
 PERSISTENT, TRANSIENT = properties(delivery_mode=2), properties(delivery_mode=1)
@@ -29,7 +30,7 @@ class Disk:
 
     def __init__(self, data: Path) -> None:
         self.loop = asyncio.new_event_loop()
-        self.broker = self.inside(lambda: Broker.open(Config(data=data, partitions=2)))
+        self.broker = self.inside(lambda: open_broker(Config(data=data, partitions=2)))
         self.commit = self.broker.turns.kick
         self.connection = Connection(self.broker, "client:1", True)
         self.say(HANDSHAKE)

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.broker.broker import Config
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
+from rewindmq.engine.process import open_broker
 from rewindmq.engine.rewind.queue_at import history_of, queue_at
 from rewindmq.projections.replay import events_of
 from rewindmq.projections.rewind import At
@@ -31,7 +32,7 @@ class SteppingHarness(Harness):
 
     def open(self, config: Config) -> Any:
         async def start() -> Direct:
-            return Direct(Broker.open(config, self.clocks.wall_ms, self.clocks.elapsed_ns))
+            return Direct(open_broker(config, self.clocks.wall_ms, self.clocks.elapsed_ns))
 
         return self.loop.run_until_complete(start())
 

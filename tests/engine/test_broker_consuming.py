@@ -8,10 +8,10 @@ import pytest
 from broker_harness import Client, Harness, args, refusal
 
 from rewindmq.engine.broker.broker import CREDIT_WINDOW
+from rewindmq.engine.broker.turns import TICK_EVERY_MS
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.runtime.log_clock import wall_clock_ms
-from rewindmq.engine.runtime.turns import TICK_EVERY_MS
 from rewindmq.projections.machine.data.effects import Quarantine
 from rewindmq.projections.store.store import StoreError
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Tick

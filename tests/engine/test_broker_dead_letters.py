@@ -308,7 +308,7 @@ def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
 
 
 def test_a_burst_larger_than_a_round_is_forwarded_in_several_turns(h: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.runtime.turns.ROUND", 10)
+    monkeypatch.setattr("rewindmq.engine.broker.turns.ROUND", 10)
     session = h.session()
     h.declare(session, "dead")
     h.declare(session, "q", (*to("dead"), *args(x_message_ttl=50)))

@@ -139,7 +139,7 @@ def check(h: Harness) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_a_random_history(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rewindmq.engine.runtime.partition.PREPARE_EVENTS", 20)
-    monkeypatch.setattr("rewindmq.engine.runtime.turns.ROUND", 7)
+    monkeypatch.setattr("rewindmq.engine.broker.turns.ROUND", 7)
     with Harness(tmp_path / "data", partitions=3, snapshot_events=150) as h:
         session = h.session()
         h.exchange(session, "dlx", "fanout")

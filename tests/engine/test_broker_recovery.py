@@ -346,6 +346,7 @@ def test_an_older_log_is_upgraded_and_its_queues_stay_as_they_are(
 ) -> None:
     with monkeypatch.context() as older:
         older.setattr("rewindmq.engine.embedded.lifecycle.MACHINE_VERSION", 1)
+        older.setattr("rewindmq.engine.embedded.start.MACHINE_VERSION", 1)
         with Harness(tmp_path / "data") as h:
             assert {partition.machine.machine_version for partition in h.broker.partitions} == {1}
             h.declare(h.session(), "old")

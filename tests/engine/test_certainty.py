@@ -1,4 +1,4 @@
-"""No node says that there is no such thing before it has read to the end of the log (engine/cluster/certainty.py).
+"""No node says that there is no such thing before it has read to the end of the log (engine/runtime/certainty.py).
 
 Node a makes something; nothing of it has arrived at node b when a client of b asks for it.
 """
@@ -13,11 +13,11 @@ import pytest
 
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
-from rewindmq.engine.cluster.certainty import Certainty
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
+from rewindmq.engine.runtime.certainty import Certainty
 from tests.engine.amqp_wire import HEADER, Said, connection_open, method, properties, publish, start_ok, tune_ok
 from tests.engine.test_amqp_nodes import Client, opened
 from tests.engine.test_read_back import Nodes, run, settled
@@ -280,7 +280,7 @@ async def _never() -> None:
 
 
 def test_the_log_is_asked_again_until_it_says_where_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rewindmq.engine.cluster.certainty.AGAIN_SECONDS", 0.001)
+    monkeypatch.setattr("rewindmq.engine.runtime.certainty.AGAIN_SECONDS", 0.001)
     answers: list[Exception | None] = [LogError("away"), LogError("away"), None]
 
     async def read_to_end() -> None:

@@ -17,6 +17,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
 from rewindmq.engine.log.embedded.writer import PartitionWriter
+from rewindmq.engine.process import open_broker
 from tests.engine.amqp_wire import HANDSHAKE, Said, decoded, method, publish
 
 BODY = bytes(20_000)
@@ -42,7 +43,7 @@ async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Sai
 
 def run(tmp_path: Path, test: Callable[[Broker], Coroutine[None, None, None]]) -> None:
     async def main() -> None:
-        broker = Broker.open(Config(data=tmp_path, partitions=1))
+        broker = open_broker(Config(data=tmp_path, partitions=1))
         try:
             await test(broker)
         finally:

@@ -9,11 +9,10 @@ from broker_harness import Harness
 
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.definitions.document import export
-from rewindmq.engine.http.listing import bindings_by_source, by_key
 from rewindmq.engine.http.pieces import members
 from rewindmq.engine.http.resources.vhosts import numbers_of
 from rewindmq.engine.http.statistics import AT_ONCE
-from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work
+from rewindmq.engine.runtime.loop_share import SLICE_SECONDS, LoopShare, Work, by_key
 
 VHOSTS = 400
 QUEUES = 4 * AT_ONCE  # all in the vhost v0
@@ -64,7 +63,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
 
 
 async def bindings(broker: Broker, work: Work) -> int:
-    return len([each async for each in bindings_by_source(broker, work, broker.topology.vhosts)])
+    return len([each async for each in broker.bindings_by_source(work, broker.topology.vhosts)])
 
 
 async def vhosts(broker: Broker, work: Work) -> int:

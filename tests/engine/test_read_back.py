@@ -23,12 +23,13 @@ from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
 from rewindmq.engine.broker.broker import Broker, Config, Session
 from rewindmq.engine.cluster.node import Node
-from rewindmq.engine.cluster.start import open_node
-from rewindmq.engine.errors import ConnectionForced, NotFound
+from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.resources.queues import queue_item
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
+from rewindmq.engine.process import open_broker, open_node
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
@@ -47,7 +48,7 @@ class Nodes:
         self.brokers: dict[str, Broker] = {}
         self.failures: list[Exception] = []
         self._opening = ""
-        monkeypatch.setattr("rewindmq.engine.cluster.start.KafkaLog", self)
+        monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
 
     def open(self, *settings: Any) -> MemorySharedLog:
         """Stands in for `KafkaLog.open`."""
@@ -57,7 +58,7 @@ class Nodes:
         config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
         config.data.mkdir(exist_ok=True)
         self._opening = name
-        broker = self.brokers[name] = await open_node(config, lambda: self.now_ms, self.failures.append)
+        broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
         await settled()
         return broker
 
@@ -151,7 +152,7 @@ def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, mo
         log = nodes.log("a").metadata
         with monkeypatch.context() as patched:
             patched.setattr(log, "append", lambda key, value: _too_large())
-            with pytest.raises(LogError):
+            with pytest.raises(PreconditionFailed):
                 await broker.create_vhost("guest", "huge", "x")
         async with asyncio.timeout(5):
             await broker.create_vhost("guest", "small", "x")
@@ -161,7 +162,7 @@ def test_what_is_larger_than_a_record_may_be_holds_nothing_up(tmp_path: Path, mo
 
 
 def _too_large() -> None:
-    raise LogError("too large")
+    raise RecordTooLarge("too large")
 
 
 def test_a_node_whose_fold_failed_folds_and_stores_nothing_more(
@@ -266,13 +267,13 @@ def test_ids_are_never_used_twice_while_the_next_epoch_begins(tmp_path: Path, mo
 def test_a_data_directory_is_of_one_kind_of_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(nodes: Nodes) -> None:
         (tmp_path / "a").mkdir()
-        Broker.open(Config(data=tmp_path / "a")).close()
+        open_broker(Config(data=tmp_path / "a")).close()
         with pytest.raises(LogError, match="holds an embedded log"):
             await nodes.start("a")
         await nodes.start("b")
         nodes.brokers["b"].close()
         with pytest.raises(LogError, match="holds the state of a node on Kafka"):
-            Broker.open(Config(data=tmp_path / "b"))
+            open_broker(Config(data=tmp_path / "b"))
 
     run(test, tmp_path, monkeypatch)
 

@@ -66,6 +66,15 @@ def test_a_purged_queue_is_seen_as_it_stood_before(api: httpx.Client, queue: str
     assert payloads(at(api, queue, time=full, truncate="1"))[0] == ("ready", "m")
 
 
+def test_a_moment_may_be_so_long_ago(api: httpx.Client, queue: str) -> None:
+    before, after = now(), at(api, queue, time="-0s")
+    assert before <= str(after["at"]["time"])  # type: ignore[index]
+    assert after["messages"] == at(api, queue, time=now())["messages"]
+    refused = api.get(f"/queues/%2F/{queue}/at", params={"time": "-99w"})
+    assert refused.status_code == 400
+    assert "lies before the history" in refused.json()["reason"]
+
+
 def test_unacked_messages_their_holder_and_a_deleted_queue(
     api: httpx.Client, broker: RunningBroker, queue: str
 ) -> None:

@@ -22,10 +22,7 @@ class Following:
         self.failures: list[Exception] = []
         self.owned: frozenset[str] = frozenset()
         self._happened = asyncio.Event()
-        log.on_arrival, log.on_trouble, log.on_failure, log.on_owned = (
-            self._arrived, self._trouble, self._failure, self._owned
-        )  # fmt: skip
-        log.follow({log.metadata.name: 0, **{each.name: 0 for each in log.queues}, **(offsets or {})})
+        log.follow({log.metadata.name: 0, **{each.name: 0 for each in log.queues}, **(offsets or {})}, self)
 
     async def until(self, true: Callable[[], bool]) -> None:
         async with asyncio.timeout(SECONDS):
@@ -36,7 +33,7 @@ class Following:
     async def until_read(self, counts: Mapping[str, int]) -> None:
         await self.until(lambda: all(len(self.values[name]) >= count for name, count in counts.items()))
 
-    def _arrived(self, batches: list[Arrived]) -> None:
+    def arrived(self, batches: list[Arrived]) -> None:
         for batch in batches:
             assert len(batch.offsets) == len(batch.timestamps_ms) == len(batch.values) > 0
             self.values[batch.partition] += batch.values
@@ -44,14 +41,14 @@ class Following:
             self.times[batch.partition] += batch.timestamps_ms
         self._happened.set()
 
-    def _trouble(self, why: str | None) -> None:
+    def trouble(self, why: str | None) -> None:
         self.troubles.append(why)
         self._happened.set()
 
-    def _failure(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         self.failures.append(error)
         self._happened.set()
 
-    def _owned(self, partitions: frozenset[str]) -> None:
+    def duties_changed(self, partitions: frozenset[str]) -> None:
         self.owned = partitions
         self._happened.set()

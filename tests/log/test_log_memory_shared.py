@@ -23,12 +23,33 @@ def history_in(loop: NodesLoop, faults: SharedFaults = FAULTS) -> SharedHistory:
     return SharedHistory(2, lambda: round(loop.time() * 1000), loop.call_later, faults)
 
 
-def follow(log: MemorySharedLog) -> list[Arrived]:
+class Heard:
+    def __init__(self) -> None:
+        self.seen: list[Arrived] = []
+        self.troubles: list[str | None] = []
+
+    def arrived(self, batches: list[Arrived]) -> None:
+        self.seen += batches
+
+    def trouble(self, why: str | None) -> None:
+        self.troubles.append(why)
+
+    def fail(self, error: Exception) -> None:
+        raise error
+
+    def duties_changed(self, names: frozenset[str]) -> None:
+        """Nothing is done for them here."""
+
+
+def heard(log: MemorySharedLog) -> Heard:
     """Everything from the beginning; grows."""
-    seen: list[Arrived] = []
-    log.on_arrival = seen.extend
-    log.follow({partition.name: 0 for partition in log.partitions})
-    return seen
+    listener = Heard()
+    log.follow({partition.name: 0 for partition in log.partitions}, listener)
+    return listener
+
+
+def follow(log: MemorySharedLog) -> list[Arrived]:
+    return heard(log).seen
 
 
 def values(seen: list[Arrived], partition: str) -> list[bytes]:
@@ -66,9 +87,8 @@ def test_all_nodes_read_the_same_and_each_nodes_records_in_its_order(loop: Nodes
 def test_who_is_cut_off_loses_nothing_and_gets_nothing(loop: NodesLoop) -> None:
     history = history_in(loop)
     cut, other = history.open("a"), history.open("b")
-    seen, seen_by_other = follow(cut), follow(other)
-    troubles: list[str | None] = []
-    cut.on_trouble = troubles.append
+    listener = heard(cut)
+    seen, troubles, seen_by_other = listener.seen, listener.troubles, follow(other)
     cut.cut(True)
     cut.queues[0].append(b"", b"late")
     other.queues[0].append(b"", b"soon")

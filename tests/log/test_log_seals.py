@@ -340,7 +340,7 @@ def test_the_commands(data: Path, keys: tuple[str, str], tmp_path: Path, capsys:
     assert run(["prove", "queues-0:3001", "--data", str(data)]) == 0
     (tmp_path / "proof.json").write_text(capsys.readouterr().out)
     assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", public]) == 0
-    assert "Purged(vhost='/', queue='queue 3001')" in capsys.readouterr().out
+    assert "Purged queue='queue 3001'" in capsys.readouterr().out
     newest = seals(data)[-1]
     newest.rename(tmp_path / "newest")
     assert run(verify) == 1
@@ -402,7 +402,21 @@ def test_a_proof_shows_the_body_of_a_message(
     seal(tmp_path / "data")
     (tmp_path / "proof.json").write_text(json.dumps(prove(segmented(tmp_path / "data")[1], 0)))
     assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", keys[1]]) == 0
-    assert "body=b'what was said'" in capsys.readouterr().out
+    said = capsys.readouterr().out.splitlines()
+    sealed, body = said[0].rpartition(" ")[2].rstrip("."), said[-1]
+    assert said[0].startswith(
+        "The proof holds: event 0 of queues-0 is in the history that was sealed at 1970-01-01T00:00:0"
+    )
+    assert said[1:3] == ["time: 1970-01-01T00:00:01.000+00:00", "user: ann"]
+    assert said[3] == "what: Published routing_key=q queues=[q] persistent body=13 bytes"
+    assert body == "body: what was said"
+    for how in ("--format=json", "--formatter=json"):
+        assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", keys[1], how]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["partition"], found["offset"], found["event"], found["sealed"]) == (
+            "queues-0", 0, "Published", sealed
+        )  # fmt: skip
+        assert (found["body"], found["body_encoding"], found["fields"]["body_size"]) == ("what was said", "utf-8", 13)
 
 
 def test_no_log(tmp_path: Path, keys: tuple[str, str]) -> None:

@@ -11,7 +11,7 @@ from events_for_tests import VHOST, explain
 from naive_model import NaiveMachine
 from random_history import History, Step
 
-from rewindmq.projections.machine import state
+from rewindmq.projections.machine import describe, state
 from rewindmq.projections.machine.data import message_order as ready
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
@@ -42,7 +42,7 @@ def follow(seed: int) -> None:
     history, model = History(seed), NaiveMachine()
     for offset, now_ms, actor, event in history.steps(600):
         told = model.apply(offset, now_ms, actor, event)
-        assert explain(history.effects) == told, f"seed {seed}, offset {offset}: {event}"
+        assert explain(history.effects) == told, f"seed {seed}, offset {offset}: {describe.event(event)}"
         history.machine.validate()
         for queue in model.queues:
             real = history.machine.by_name[(VHOST, queue.event.queue)]

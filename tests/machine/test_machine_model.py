@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from naive_model import NaiveMachine
 
+from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import MACHINE_VERSION, Machine
 from rewindmq.schemas.events import (
@@ -86,7 +87,7 @@ class MachineAgainstModel(RuleBasedStateMachine):
         actor = Actor("guest", session)
         self.machine.apply(self.offset, self.now_ms, actor, event, effects)
         told = self.model.apply(self.offset, self.now_ms, actor, event)
-        assert explain(effects) == told, event
+        assert explain(effects) == told, describe.event(event)
         self.offset += 1
         self.machine.validate()
         assert self.machine.clock_ms == self.model.clock

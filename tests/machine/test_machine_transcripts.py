@@ -10,33 +10,21 @@
     ack|nack|reject|drop NAME MESSAGE ...   (drop: nack without requeue)        credit NAME COUNT     cancel NAME
     get NAME QUEUE [no_ack] [session=1]    purge QUEUE [session=1]    delete QUEUE [session=1]
     close SESSION [CHANNEL]    wait MS    start [after_crash]    lost EPOCH
-    forwarded QUEUE SEQUENCE   show QUEUE                                       # a comment
+    forwarded QUEUE SEQUENCE   upgrade VERSION   show QUEUE                     # a comment
 
 A session is a number, or EPOCH.NUMBER: of the node whose life that is. Messages are called m1, m2 ... in the
 order of their publishing.
 """
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 from events_for_tests import START_MS, VHOST, arguments, policy, route
 
-from rewindmq.projections.machine.data.effects import (
-    CancelConsumer,
-    DeadLetter,
-    Deliver,
-    Duplicate,
-    Effect,
-    FetchReply,
-    Forget,
-    Keep,
-    Quarantine,
-    QueueGone,
-    Refuse,
-    Release,
-    Requeue,
-)
+from rewindmq.projections.machine import describe
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import (
     Acked,
@@ -49,6 +37,7 @@ from rewindmq.schemas.events import (
     Event,
     Fetched,
     GlobalPrefetchSet,
+    MachineUpgraded,
     Nacked,
     NodeLost,
     Policy,
@@ -78,13 +67,31 @@ def session_of(keys: dict[str, str], name: str = "session", default: str = "1") 
     return int(epoch or "0") << 24 | int(number)
 
 
+class Called(describe.Names):
+    """Messages and consumers by the names that the transcript gives them, times from its beginning on."""
+
+    def __init__(self) -> None:
+        self.of_messages: dict[int, str] = {}
+        self.of_consumers: dict[int, str] = {}
+
+    def messages(self, ids: Iterable[int]) -> str:
+        return " ".join(self.of_messages[message_id] for message_id in ids)
+
+    def consumer(self, consumer: int) -> str:
+        return self.of_consumers[consumer]
+
+    def time(self, time_ms: int) -> str:
+        return f"{time_ms - START_MS} ms"
+
+
 class Stage:
     def __init__(self) -> None:
         self.machine = Machine("queues-0")
         self.offset = 0
         self.now_ms = START_MS
-        self.messages: dict[int, str] = {}
-        self.names: dict[int, str] = {}  # consumer -> name
+        self.called = Called()
+        self.messages = self.called.of_messages
+        self.names = self.called.of_consumers
         self.where: dict[str, tuple[int, str, int]] = {}  # name -> consumer, queue, session
         self.policies: dict[str, list[Policy | None]] = {}
 
@@ -98,7 +105,7 @@ class Stage:
         self.machine.apply(self.offset, self.now_ms, Actor("guest", session), event, effects)
         self.machine.validate()
         self.offset += 1
-        return [self.tell(effect) for effect in effects]
+        return [describe.effect(effect, self.called) for effect in effects]
 
     def message_ids(self, names: list[str]) -> tuple[tuple[int, int], ...]:
         ids = {name: message_id for message_id, name in self.messages.items()}
@@ -107,7 +114,7 @@ class Stage:
     # -- what is asked ------------------------------------------------------------------------------------------------
 
     def declare(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
-        type = keys.pop("type", "classic")
+        type, semantics = keys.pop("type", "classic"), keys.pop("semantics", "rabbitmq-3.13")
         session, owner = session_of(keys), session_of(keys, "owner", "0")
         given = {key: value(text) for key, text in keys.items() if "." not in key}
         self.policies[plain[0]] = [
@@ -117,7 +124,7 @@ class Stage:
         ]
         durable, auto_delete = "transient" not in plain, "auto_delete" in plain
         return QueueDeclared(
-            VHOST, plain[0], type, durable, owner > 0, auto_delete, owner, arguments(dict(given)), "rabbitmq-3.13",
+            VHOST, plain[0], type, durable, owner > 0, auto_delete, owner, arguments(dict(given)), semantics,
             *self.policies[plain[0]],
         ), session  # fmt: skip
 
@@ -199,6 +206,9 @@ class Stage:
     def start(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return BrokerStarted("node", "1", 1, "after_crash" in plain), 0
 
+    def upgrade(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
+        return MachineUpgraded(int(plain[0])), 0
+
     def lost(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         return NodeLost("node", int(plain[0]), "lapsed"), 0
 
@@ -209,46 +219,7 @@ class Stage:
     # -- what comes of it ---------------------------------------------------------------------------------------------
 
     def show(self, name: str) -> str:
-        queue = self.machine.queue(VHOST, name)
-        if queue is None:
-            return "no such queue"
-        ready = " ".join(self.messages[message_id] for message_id in queue.ready_ids())
-        unacked = [f"{self.messages[m.message_id]}@{self.names[m.consumer]}" for m in queue.messages() if m.consumer]
-        return f"ready: {ready or '-'}   unacked: {' '.join(unacked) or '-'}"
-
-    def tell(self, e: Effect) -> str:
-        if isinstance(e, Quarantine):
-            return f"quarantined: {e.reason}"
-        at = f"[{e.queue.name}]"
-        if isinstance(e, Keep):
-            return f"{at} keep {self.messages[e.message_id]}"
-        if isinstance(e, Forget):
-            who = f" by {self.names[e.consumer]}" if e.consumer else ""
-            rule = f" ({e.rule})" if e.rule else ""
-            return f"{at} {e.reason}{who}: {' '.join(self.messages[i] for i in e.message_ids)}{rule}"
-        if isinstance(e, Refuse):
-            return f"{at} refuse {self.messages[e.message_id]} ({e.rule})"
-        if isinstance(e, Deliver | FetchReply):
-            again = f", redelivered, count {e.delivery_count}" if e.redelivered else ""
-            verb = "deliver" if isinstance(e, Deliver) else "give"
-            what = self.messages[e.message_id] if e.message_id >= 0 else "nothing"
-            return f"{at} {verb} {what} to {self.names[e.consumer]}{again}{', final' if e.final else ''}"
-        if isinstance(e, Requeue):
-            ids = " ".join(self.messages[i] for i in e.message_ids)
-            return f"{at} back from {self.names[e.consumer]}, {e.reason}: {ids}"
-        if isinstance(e, DeadLetter):
-            kind = "at least once" if e.at_least_once else "at most once"
-            key = f" key {e.routing_key}" if e.routing_key is not None else ""
-            what = self.messages[e.message_id]
-            return f"{at} dead letter {e.sequence}: {what}, {e.reason}, to {e.exchange!r}{key}, {kind}"
-        if isinstance(e, Release):
-            return f"{at} release {' '.join(self.messages[i] for i in e.message_ids)}"
-        if isinstance(e, CancelConsumer):
-            return f"{at} cancel {self.names[e.consumer]}"
-        if isinstance(e, QueueGone):
-            return f"{at} gone: {e.reason}, with {e.messages} ready"
-        assert isinstance(e, Duplicate)
-        return f"{at} duplicate {self.messages[e.message_id]}"
+        return describe.queue_line(self.machine.queue(VHOST, name), self.called)
 
 
 def perform(text: str) -> str:

@@ -1,5 +1,6 @@
 """A partition as it was, from snapshots and the log (B-01): any offset, any moment; and what is no moment at all."""
 
+import time
 from pathlib import Path
 
 import fastavro
@@ -13,6 +14,7 @@ from rewindmq.projections.rewind import (
     OutsideHistory,
     RewindError,
     UnreadableTime,
+    absolute,
     format_time,
     parse_time,
     require_in_history,
@@ -117,6 +119,19 @@ def test_times_are_read(text: str, time_ms: int) -> None:
     assert parse_time(format_time(time_ms)) == time_ms
 
 
+@pytest.mark.parametrize(("text", "seconds"), [
+    ("-30s", 30), ("-10m", 600), ("-2h", 7_200), ("-3d", 259_200), ("-1w", 604_800), (" -1h30m ", 5_400),
+])  # fmt: skip
+def test_a_time_before_now(text: str, seconds: int) -> None:
+    before = time.time_ns() // 1_000_000
+    found = parse_time(text)
+    assert before <= found + seconds * 1_000 <= time.time_ns() // 1_000_000
+    once = absolute(text)
+    assert abs(parse_time(once) - found) < 1_000
+    assert absolute(once) == once
+    assert absolute("mark:a") == "mark:a"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -130,6 +145,9 @@ def test_times_are_read(text: str, time_ms: int) -> None:
         ("9999-12-31T23:59:59-01:00", "is out of range"),
         ("0001-01-01T00:00:00+01:00", "is out of range"),
         ("-5", "is not a time"),
+        ("-5x", "is not a time: .* or how long ago, e.g. -10m"),
+        ("-m", "is not a time"),
+        ("-999999999w", "is out of range: the first time is 0001-01-01"),
         ("१२३", "is not a time"),
     ],
 )

@@ -10,7 +10,7 @@ from traffic import ANN, ListLog, Traffic, published, queue_declared
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.store import StateStore, StoreError
-from rewindmq.projections.verify import Verification, verify
+from rewindmq.projections.verify import NOT_CHECKED, NOTHING_STORED, Verification, verify
 from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted, Route
 
 PREFIX = keys.partition_prefix("queues-0")
@@ -84,7 +84,7 @@ def test_an_empty_store_is_said_to_be_empty(traffic: Traffic, tmp_path: Path) ->
     StateStore.open(tmp_path / "empty").close()
     report = check(traffic, tmp_path / "empty")
     assert report.equal
-    assert (report.offset, report.result) == (0, "nothing stored yet")
+    assert (report.offset, report.result) == (0, NOT_CHECKED + NOTHING_STORED)
 
 
 def test_a_flipped_byte_of_a_body_is_reported_with_queue_and_key(traffic: Traffic, state: Path) -> None:

@@ -20,9 +20,9 @@ from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.broker.broker import Broker, Config
-from rewindmq.engine.cluster.start import open_node
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
+from rewindmq.engine.process import open_node
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.projector import Projector
@@ -110,7 +110,7 @@ class World:
         self.lives: dict[str, Life] = {}  # those that run, or start, by node
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": dice.choice((1, 7, 40)),
-            "rewindmq.engine.runtime.turns.ROUND": dice.choice((1, 3, 100)),
+            "rewindmq.engine.broker.turns.ROUND": dice.choice((1, 3, 100)),
             # with dice of its own: seeds keep the histories that they had before there was flow control
             "rewindmq.engine.cluster.flow_control.LEAST_EVENTS": random.Random(f"flow {seed}").choice((1, 4, 128)),
             "rewindmq.engine.cluster.flow_control.EVENTS_A_SECOND": 0,
@@ -172,7 +172,7 @@ class World:
         config.data.mkdir(exist_ok=True)
         self._starting = life
         try:
-            life.broker = await open_node(config, life.clock, life.failed)
+            life.broker = await open_node(config, life.failed, life.clock)
         except LogError as error:
             life.failure = error
             self._end(life, "failed")
@@ -243,7 +243,7 @@ class World:
 
     def _replacements(self) -> dict[str, Any]:
         return {
-            "rewindmq.engine.cluster.start.KafkaLog": self,  # its `open` below
+            "rewindmq.engine.log.kafka.log.KafkaLog": self,  # its `open` below
             "rewindmq.engine.cluster.start.recover": self._recover,
             "rewindmq.engine.cluster.repair.NAMES_A_LOOK": 8,  # so that a round takes more than one heartbeat
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",

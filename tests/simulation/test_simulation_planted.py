@@ -76,7 +76,7 @@ PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is fo
     "the redelivered flag is left out": (
         "rewindmq.projections.machine.events.queues.give_back", leave_the_flag_out, r"returned 1 times: redelivered\?"),
     "a crash is taken for a clean stop": (
-        "rewindmq.engine.embedded.lifecycle._ended_cleanly", lambda log: True, r"as new, and was given in life"),
+        "rewindmq.engine.embedded.start._ended_cleanly", lambda log: True, r"as new, and was given in life"),
     "dead messages are delivered": (
         "rewindmq.projections.machine.events.delivery.expire_heads", lambda state, queue, effects: None,
         r"is delivered at .* died at|a dead message"),

@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.broker.broker import Config
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog, MemoryPartition
+from rewindmq.engine.process import open_broker
 from rewindmq.projections.replay import catch_up, recover
 from rewindmq.projections.store import rocks
 from rewindmq.projections.store.projector import Projector
@@ -57,7 +58,7 @@ class World:
         self.config = Config(data=directory, partitions=PARTITIONS, snapshot_events=self.dice.choice((40, 150, 10_000)))
         self.sizes = {
             "rewindmq.engine.runtime.partition.PREPARE_EVENTS": self.dice.choice((1, 7, 40)),
-            "rewindmq.engine.runtime.turns.ROUND": self.dice.choice((1, 3, 100)),
+            "rewindmq.engine.broker.turns.ROUND": self.dice.choice((1, 3, 100)),
             "rewindmq.engine.broker.broker.CREDIT_WINDOW": self.dice.choice((1, 3, 10)),
             "rewindmq.projections.store.projector.PERSIST_EVENTS": self.dice.choice((5, 60, 10_000)),
             "rewindmq.projections.store.projector.READ_AHEAD_MESSAGES": self.dice.choice((1, 3, 50)),
@@ -111,7 +112,7 @@ class World:
                 [[] for _ in range(PARTITIONS)], [[] for _ in range(PARTITIONS)],
             ))  # fmt: skip
             try:
-                self.broker = Direct(Broker.open(self.config, self.clock, self.elapsed_ns))
+                self.broker = Direct(open_broker(self.config, self.clock, self.elapsed_ns))
                 self.loop.run(0)
                 return
             except SimulatedCrash:
@@ -238,8 +239,8 @@ class World:
 
     def _replacements(self) -> dict[str, Any]:
         return (self._remembering() if self.real_rocks else self._virtual_rocks()) | {
-            "rewindmq.engine.embedded.lifecycle.EmbeddedLog": self,  # its `open` below
-            "rewindmq.engine.embedded.lifecycle.recover": self._recover,
+            "rewindmq.engine.embedded.start.EmbeddedLog": self,  # its `open` below
+            "rewindmq.engine.embedded.start.recover": self._recover,
             "rewindmq.projections.store.repair.catch_up": self._mend,
             "rewindmq.engine.broker.access_control.Access.hash": lambda access, password: "simulated",
             "rewindmq.projections.store.projector.Projector.observe": self._observing(Projector.observe),

@@ -22,6 +22,7 @@ from rewindmq.schemas.events import BROKER, Acked, Actor, Checkpointed, QueueDec
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
+from rewindmq.spark_replay.commands.report import not_checked
 from rewindmq.spark_replay.history.history import history
 from rewindmq.spark_replay.history.state import state_at
 from rewindmq.spark_replay.location.ranges import BadRequest
@@ -245,7 +246,7 @@ def test_a_sound_history_is_verified_in_chunks(spark, busy: Path, own: Path, cap
 def test_without_snapshots_there_is_one_chunk(spark, busy: Path) -> None:
     findings = verify(spark, str(busy))
     assert bad(findings) == []
-    assert findings[0].detail.startswith("0 snapshots, ")
+    assert findings[0].detail.startswith("not checked: there is no snapshot; 0 snapshots, ")
     assert findings[0].detail.endswith(" events in 1 chunks")
 
 
@@ -381,7 +382,10 @@ def test_a_state_that_lost_a_file_is_found_and_an_empty_one_is_called_empty(spar
     StateStore.open(live / "state").close()
     for findings, check in ((verify(spark, str(live)), "state"), (audit(spark, str(live)), "store")):
         assert bad(findings) == []
-        assert all("nothing stored yet" in f.detail for f in findings if f.check == check)
+        of_check = [f for f in findings if f.check == check]
+        assert [f.checked for f in of_check] == [False, False]
+        assert all("nothing is stored yet" in f.detail for f in of_check)
+        assert check in not_checked(findings)
 
 
 @pytest.mark.parametrize("harm", ["deleted", "damaged"])

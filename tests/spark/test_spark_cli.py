@@ -3,8 +3,10 @@
 import csv
 import json
 import os
+import pty
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,40 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
     history.mark("late")
     history.close()
     return data
+
+
+def at_a_terminal(*arguments: object) -> str:
+    """What a terminal shows of both streams."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark_replay", *map(str, arguments)], stdout=theirs, stderr=theirs,
+        cwd=Path(__file__).resolve().parents[2],
+    )  # fmt: skip
+    os.close(theirs)
+    seen = b""
+    with suppress(OSError):  # the other end was closed
+        while part := os.read(ours, 65_536):
+            seen += part
+    os.close(ours)
+    assert process.wait(60) == 0, seen
+    return seen.decode()
+
+
+def test_at_a_terminal_it_says_that_spark_starts_and_shows_tables(told: Path) -> None:
+    lines = at_a_terminal("state-at", "--data", told, "--mark", "early", "--messages").splitlines()
+    assert lines[0] == "spark_replay: starting Spark, which takes some seconds ..."
+    assert lines[1].split()[:3] == ["vhost", "queue", "type"]
+    assert [line.split()[-1] for line in lines if line.startswith("orders ")] == ["//4=", "grüße"]
+    assert max(map(len, lines)) < 200
+
+
+def test_a_time_before_now_is_one_moment_for_all_that_read_it(told: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (["history"], ["slo"], ["what-if", "--candidate", CANDIDATE]):
+        assert cli.run([*command, "--data", str(told), "--from", "-2h"]) in (64, 65)
+        said = capsys.readouterr().err
+        assert "nothing was logged at or after 20" in said, "the command names the time that -2h means"
+    assert cli.run(["history", "--data", str(told), "--from", "-5x"]) == 64
+    assert "'-5x' is not a time" in capsys.readouterr().err
 
 
 def test_state_at_as_the_checks_call_it(told: Path) -> None:

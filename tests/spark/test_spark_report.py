@@ -1,11 +1,13 @@
 """The audit's page: every check, every finding with its place, and nothing that could act in a browser."""
 
+import json
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 
+from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.spark_replay.audit.advice import ADVICE
 from rewindmq.spark_replay.audit.findings import Finding
-from rewindmq.spark_replay.commands.report import MEANING
+from rewindmq.spark_replay.commands.report import MEANING, print_report
 from rewindmq.spark_replay.commands.report_html import ROWS, report_html
 
 WHEN = datetime(2025, 11, 21, 9, 0, tzinfo=UTC)
@@ -79,3 +81,24 @@ def test_a_page_has_the_first_of_very_many_findings() -> None:
     assert f"failed, {ROWS + 500:,} findings" in page
     assert f"The first {ROWS:,} of {ROWS + 500:,}" in page
     assert len(text.cells) == 4 + 6 * ROWS
+
+
+def test_what_compared_nothing_is_not_called_ok(capsys) -> None:
+    findings = [
+        Finding("order", True, "queues-0", None, None, None, "100 events"),
+        Finding("store", True, "queues-0", None, None, None, f"{NOT_CHECKED}nothing is stored yet"),
+        Finding("claims", True, "queues-0", None, None, None, "3 claims"),
+        Finding("claims", True, "queues-1", None, None, None, f"{NOT_CHECKED}0 claims"),
+    ]
+    print_report(findings, "table")
+    lines = capsys.readouterr().out.splitlines()
+    results = {line.split()[0]: line for line in lines if line.startswith(("order ", "store ", "claims "))}
+    assert " not checked " in results["store"]
+    assert " ok " in results["order"]
+    assert " ok " in results["claims"], "one partition's claims were compared"
+    assert lines[-2:] == ["not checked, as there was nothing to compare: store", "audit passed"]
+    page, text = read(findings)
+    assert [text.cells[number].strip() for number in (1, 5, 9)] == ["ok", "not checked", "ok"]
+    assert "passed; not checked: store<" in page
+    print_report(findings, "json")
+    assert [each["checked"] for each in json.loads(capsys.readouterr().out)] == [True, False, True, False]

@@ -37,6 +37,19 @@ REFUSED = {
                     " 'rewindmq list_queues name type messages' the stream"),
 }  # fmt: skip
 
+# Commands that people try and that are elsewhere, with the place.
+SPARK = "Spark derives it from the log: python -m rewindmq.spark_replay {} --data DIR (--help says more)"
+CLIENT = (
+    "messages go in and out by AMQP, with any client of RabbitMQ's; by hand: POST /api/exchanges/VHOST/EXCHANGE/publish"
+    " and /api/queues/VHOST/QUEUE/get of the management API, or its web page"
+)
+ELSEWHERE = {
+    "history": SPARK.format("history") + "; 'rewindmq events --data DIR --effects' prints the log itself",
+    "biography": SPARK.format("biography --message PARTITION:OFFSET"),
+    **{name: SPARK.format(name) for name in ("audit", "diff", "slo", "state-at", "what-if", "watch", "keep-history")},
+    **dict.fromkeys(("publish", "consume", "get"), CLIENT),
+}
+
 
 def node_of(client: Client) -> str:
     return str(client.get_one("overview")["node"])
@@ -343,4 +356,4 @@ COMMANDS: tuple[click.Command, ...] = (
     server_version, environment, await_startup, list_feature_flags, enable_feature_flag, list_deprecated_features,
     report,
 )  # fmt: skip
-NOT_HERE = tuple(refusal(name, reason) for name, reason in REFUSED.items())
+NOT_HERE = tuple(refusal(name, reason) for name, reason in (REFUSED | ELSEWHERE).items())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from rewindmq.engine.cli.client import Refused
-from rewindmq.engine.cli.commands.restore import restore
+from rewindmq.engine.cli.commands.restore import absolute_time, restore
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, common
@@ -29,7 +29,8 @@ COLUMNS = (
 
 @click.command("rewind")
 @click.option("--at", "time", metavar="TIME",
-              help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; or mark:NAME.")  # fmt: skip
+              help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; how long ago, such as -10m, -2h or"
+                   " -3d; or mark:NAME.")  # fmt: skip
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--incarnation", type=click.IntRange(min=0), metavar="ID",
               help="Only if the queue was this one then, of all that bore the name: its queue id.")  # fmt: skip
@@ -49,6 +50,7 @@ def rewind(
     """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
     if (time is None) == (offset is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
+    time = None if time is None else absolute_time(time)
     if time is not None and name_in(time) is None:
         try:
             parse_time(time)

@@ -8,10 +8,13 @@ from rewindmq.engine.cli.client import path
 from rewindmq.engine.cli.exits import USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, common
 from rewindmq.engine.cli.values import Value
+from rewindmq.projections.rewind import UnreadableTime, absolute
 
 
 @click.command("restore")
-@click.option("--at", "time", metavar="TIME", help="As the queue was then: ISO 8601 with a zone, or mark:NAME.")
+@click.option("--at", "time", metavar="TIME",
+              help="As the queue was then: ISO 8601 with a zone, mark:NAME, or how long ago: -10m. Given again, -10m is"
+                   " another moment: say --name, too, so that nothing comes twice.")  # fmt: skip
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--undo", type=click.Choice(["purge", "delete"]), help="Instead: what the last purge or deletion took.")
 @click.option("--to", "target", metavar="QUEUE", help="Into another queue of the vhost.")
@@ -36,7 +39,7 @@ def restore(
     if sum(given is not None for given in (time, offset, undo)) != 1:
         raise CliError(USAGE, "give one of --at TIME, --offset N and --undo purge|delete")
     asked: dict[str, object] = {
-        "time": time,
+        "time": None if time is None else absolute_time(time),
         "offset": offset,
         "undo": undo,
         "to": target,
@@ -70,3 +73,11 @@ def report_bindings(answer: dict[str, object], dry_run: bool) -> None:
     for each in cast(list[dict[str, object]], answer["bindings_lost"]):
         lost = f"exchange '{each['source']}' with key '{each['routing_key']}'"
         click.echo(f"A binding is lost, to {lost}: {each['reason']}", err=True)
+
+
+def absolute_time(text: str) -> str:
+    """A time such as -10m as the one that it means by this machine's clock, before it goes to the broker's machine."""
+    try:
+        return absolute(text)
+    except UnreadableTime as error:
+        raise CliError(USAGE, str(error)) from None

@@ -1,6 +1,7 @@
 """Our own commands: seal the history, check the seals, prove an event. Of a data directory or of topics in Kafka; no
 broker is asked."""
 
+import base64
 import json
 import os
 import time
@@ -11,9 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from rewindmq.engine.cli.exits import DATA, DIFFERENT, UNAVAILABLE, USAGE, CliError
+from rewindmq.engine.cli.formatters import MACHINE_READABLE
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, common
 from rewindmq.engine.cli.values import Value
+from rewindmq.projections.machine import describe
+from rewindmq.projections.rewind import format_time
+from rewindmq.schemas.events import Published
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.seals.seal import Stored
@@ -180,8 +185,9 @@ def prove(settings: Settings, data: Path | None, kafka: Kafka, event: str) -> No
 @click.command("check_proof")
 @click.argument("proof", type=click.File("r"), default="-")
 @_public
+@click.option("--format", "form", type=click.Choice(["text", "json"]), help="text, or a JSON object for programs.")
 @common
-def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...]) -> None:
+def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...], form: str | None) -> None:
     """Check a proof and show its event. Reads PROOF, or the standard input. Exit code 1 when it does not hold."""
     from rewindmq.engine.log.seals import seal as seals
 
@@ -190,26 +196,50 @@ def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...]) -
     except (ValueError, RecursionError):
         raise CliError(DATA, f"{proof.name}: not JSON") from None
     sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_keys(public_keys)))
-    row: dict[str, Value] = {"partition": sealed.partition, "offset": given["offset"], **_shown(sealed.log, record)}
-    settings.banner(f"The event is in the history that was sealed at {sealed.time_ms} (ms).")
-    settings.show(tuple(row), [row])
+    found = {
+        "partition": sealed.partition, "offset": given["offset"], "sealed": format_time(sealed.time_ms),
+        "seal": sealed.digest, **_shown(sealed.log, record),
+    }  # fmt: skip
+    if form == "json" or (form is None and settings.formatter in MACHINE_READABLE):
+        click.echo(json.dumps({name: value for name, value in found.items() if name != "what"}, ensure_ascii=False))
+        return
+    settings.banner(
+        f"The proof holds: event {given['offset']} of {sealed.partition} is in the history that was sealed at"
+        f" {found['sealed']}."
+    )
+    for name in ("time", "user", "what", "body"):
+        if name in found:
+            click.echo(f"{name + ':':<6}{describe.printable(str(found[name])) or '-'}")
 
 
-def _shown(log: str, record: bytes) -> dict[str, Value]:
-    """What stands in a record, as it is sealed in this kind of log."""
+def _shown(log: str, record: bytes) -> dict[str, Any]:
+    """What stands in a record, as it is sealed in this kind of log: `what` in words, the other keys for programs."""
     from rewindmq.engine.log.seals.in_topic import split_time
     from rewindmq.schemas.codec import Decoder
     from rewindmq.schemas.shapes import UndecodableRecord
     from rewindmq.schemas.single_object import FramedDecoder
 
     if log == "kafka" and not record:
-        return {"event": "nothing"}  # where a transaction ended
+        return {"event": None, "what": "no event: a transaction ended here"}
     logged_ms, value = split_time(record) if log == "kafka" else (None, record)
     try:
         timestamp_ms, actor, event = (Decoder() if logged_ms is None else FramedDecoder()).decode(value)
     except UndecodableRecord:  # of an older schema, or of none
-        return {"event": value.hex()}
-    return {"time_ms": timestamp_ms if logged_ms is None else logged_ms, "user": actor.user, "event": repr(event)}
+        return {"event": None, "record": value.hex(), "what": f"a record that this version cannot read: {value.hex()}"}
+    found = {
+        "time": format_time(timestamp_ms if logged_ms is None else logged_ms), "user": actor.user,
+        "session": actor.session, "event": type(event).__name__, "fields": describe.event_fields(event),
+        "what": describe.event(event),
+    }  # fmt: skip
+    return found | _body(event.body) if isinstance(event, Published) else found
+
+
+def _body(body: bytes) -> dict[str, str]:
+    """As text when it is UTF-8, else as base64."""
+    try:
+        return {"body": body.decode(), "body_encoding": "utf-8"}
+    except UnicodeDecodeError:
+        return {"body": base64.b64encode(body).decode(), "body_encoding": "base64"}
 
 
 def _row(sealed: Any) -> dict[str, Value]:

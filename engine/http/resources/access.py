@@ -7,10 +7,11 @@ from rewindmq.engine.broker.passwords import rabbitmq_hash
 from rewindmq.engine.broker.users import check_patterns, hash_of_user, tags_of_user
 from rewindmq.engine.definitions.document import permissions_item, topic_item, user_item
 from rewindmq.engine.http.call import Call, bad_request, done, missing, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, by_key, listed
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.amqp.json_arguments import Json
 from rewindmq.schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
+from rewindmq.schemas.json_values import Json
 
 
 # -- users

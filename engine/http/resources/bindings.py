@@ -12,11 +12,12 @@ from urllib.parse import quote_plus, unquote
 from starlette.responses import Response
 
 from rewindmq.engine.http.call import Call, arguments_in, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, bindings_by_source, listed, queues_in
+from rewindmq.engine.http.listing import Item, listed, queues_in
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.schemas.amqp.json_arguments import Json, table_of, types_of
+from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.events import Argument, Bound
+from rewindmq.schemas.json_values import Json
 
 KINDS = {"q": "queue", "e": "exchange"}
 
@@ -34,7 +35,7 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
     by_vhost: dict[str, list[Bound]] = {vhost: [] for vhost in vhosts}
     async for _, queue in call.work.over(await queues_in(call, set(vhosts))):
         by_vhost[queue.vhost].append(default_binding(queue.vhost, queue.name))
-    async for bound in bindings_by_source(call.broker, call.work, by_vhost):
+    async for bound in call.broker.bindings_by_source(call.work, by_vhost):
         if call.broker.router.is_live(bound):
             by_vhost[bound.vhost].append(bound)
     return list(chain.from_iterable(by_vhost.values()))

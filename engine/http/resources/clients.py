@@ -18,7 +18,7 @@ from rewindmq.schemas.events import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session
-    from rewindmq.engine.broker.sessions import Link
+    from rewindmq.engine.runtime.sessions import Link
     from rewindmq.projections.machine.data.queue import ConsumerView, Queue
 
 

@@ -11,10 +11,11 @@ from starlette.responses import Response
 from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
-from rewindmq.engine.http.listing import Item, by_key, listed
+from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.properties import properties_from
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.amqp.properties import parse

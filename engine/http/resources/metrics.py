@@ -27,12 +27,12 @@ from starlette.responses import Response
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import ApiError
 from rewindmq.engine.http.filters import NameFilter
-from rewindmq.engine.http.listing import queues_by_name
 from rewindmq.engine.http.pieces import answer
 from rewindmq.engine.http.resources.overview import open_descriptors, totals, uptime_seconds
 from rewindmq.engine.http.statistics import Numbers, Statistics, of_channel, statistics, summed
-from rewindmq.engine.runtime.counters import SIZE_BOUNDS, SIZES, SIZES_SUM, counts
+from rewindmq.engine.runtime.counters import SIZE_BOUNDS, SIZES, SIZES_SUM
 from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.sessions import counts
 from rewindmq.engine.runtime.watermarks import resident_bytes
 
 if TYPE_CHECKING:
@@ -364,7 +364,7 @@ def object_totals(now: dict[str, int]) -> Iterator[Metric]:
 
 def global_counters(broker: "Broker", consumers: int) -> Iterator[Metric]:
     """Counters that carry no labels of their own are AMQP 0-9-1's: nothing else is spoken here."""
-    now = counts(broker)
+    now = counts(broker.counters, broker.sessions.values())
     publishing = sum(
         channel.tally.received > 0 for session in broker.sessions.values() for channel in session.channels.values()
     )
@@ -492,7 +492,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         found += of_node(broker)
     now = await totals(broker, work)
     found += object_totals(now)
-    pairs = await queues_by_name(broker, work, broker.topology.vhosts)
+    pairs = await broker.queues_by_name(work, broker.topology.vhosts)
     told = seen if apart else None
     if apart:
         shown = [pair for pair in pairs if told is None or pair[1].vhost in told]
@@ -520,7 +520,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
     if vhosts is not None and seen is not None:
         vhosts = [each for each in vhosts if each in seen]
     work = Work(broker.http_share)
-    everywhere = await queues_by_name(broker, work, broker.topology.vhosts)
+    everywhere = await broker.queues_by_name(work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:

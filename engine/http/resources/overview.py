@@ -17,7 +17,7 @@ from starlette.responses import Response
 from rewindmq.engine.broker.administration import CLUSTER_NAME
 from rewindmq.engine.config import RABBITMQ_VERSION, VERSION
 from rewindmq.engine.http.call import Call, bad_request, not_found, reply, text
-from rewindmq.engine.http.listing import Item, listed, queues_by_name, single
+from rewindmq.engine.http.listing import Item, listed, single
 from rewindmq.engine.http.resources.clients import visible_sessions
 from rewindmq.engine.http.resources.clock import clock_item
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, of_channel, of_node, statistics, summed
@@ -52,7 +52,7 @@ async def totals(
     broker: "Broker", work: Work, vhosts: Container[str] | None = None, sessions: "list[Session] | None" = None
 ) -> dict[str, int]:
     """Of these vhosts and sessions, or of all."""
-    pairs = await queues_by_name(broker, work, broker.topology.vhosts if vhosts is None else vhosts)
+    pairs = await broker.queues_by_name(work, broker.topology.vhosts if vhosts is None else vhosts)
     depth, consumers = depth_of(()), 0
     for first in range(0, len(pairs), AT_ONCE):
         queues = [queue for _, queue in pairs[first : first + AT_ONCE]]

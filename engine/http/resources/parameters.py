@@ -5,7 +5,8 @@ from starlette.responses import Response
 from rewindmq.engine.broker.parameters import all_parameters, parameter_item
 from rewindmq.engine.definitions.document import global_item
 from rewindmq.engine.http.call import Call, done, not_found, reply
-from rewindmq.engine.http.listing import Item, by_key, listed
+from rewindmq.engine.http.listing import Item, listed
+from rewindmq.engine.runtime.loop_share import by_key
 
 
 async def parameters_in(call: Call, vhosts: set[str], component: str | None = None) -> Response:

@@ -1,9 +1,9 @@
 """What was in a queue then: GET /api/queues/{vhost}/{queue}/at?time=...|offset=... [&first=0] [&count=100].
 
-`time` is ISO 8601 with a zone, milliseconds since the epoch, or mark:NAME; `offset` is one of the queue's partition.
-Who may read the queue now may read its past, back to its declaration: a queue that had the name before it is another
-incarnation. An administrator may also ask for queues and vhosts that are gone, and for an `incarnation` by its queue
-id.
+`time` is ISO 8601 with a zone, milliseconds since the epoch, how long ago (`-10m`), or mark:NAME; `offset` is one of
+the queue's partition. Who may read the queue now may read its past, back to its declaration: a queue that had the name
+before it is another incarnation. An administrator may also ask for queues and vhosts that are gone, and for an
+`incarnation` by its queue id.
 
 The fold runs in a process of its own (engine/rewind/worker.py), which also makes the answer's JSON. It reads the log as
 any other reader does, be it in the data directory or in Kafka. An answer shows at most MAX_SHOWN bytes of bodies: of
@@ -24,7 +24,7 @@ from rewindmq.engine.http.resources.queues import shown
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, PastMessage, PastQueue, history_of, queue_at
-from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions, past_process
+from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
 from rewindmq.projections.marks import moment, name_in
 from rewindmq.projections.rewind import At, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
@@ -106,7 +106,7 @@ async def at(call: Call) -> Response:
 
 
 async def answered(call: Call, question: Question) -> Response:
-    return Response(await read(past_process, question, call.user), media_type="application/json")
+    return Response(await read(call.broker.past, question, call.user), media_type="application/json")
 
 
 def durable_offset(call: Call, vhost: str, name: str) -> int:

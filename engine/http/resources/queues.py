@@ -14,8 +14,9 @@ from rewindmq.engine.http.resources.clients import channel_details, consumer_ite
 from rewindmq.engine.http.statistics import depth_of, statistics
 from rewindmq.projections.machine.data.message_order import redelivered_of, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
-from rewindmq.schemas.amqp.json_arguments import Json, table_of, types_of
+from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.events import EPOCH_SHIFT
+from rewindmq.schemas.json_values import Json
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -39,11 +39,11 @@ from rewindmq.engine.rewind.restore import (
     restore,
     to_bind,
 )
-from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions, past_process
+from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
 from rewindmq.projections.marks import moment
 from rewindmq.projections.rewind import At, RewindError, format_time
-from rewindmq.schemas.amqp.json_arguments import Json
 from rewindmq.schemas.events import Bound
+from rewindmq.schemas.json_values import Json
 
 MAX_MESSAGES = 100_000  # ids in one request
 
@@ -59,7 +59,7 @@ async def post(call: Call) -> Response:
         raise bad_request(f"publishing is blocked: {call.broker.blocked}")
     await call.durable()  # the reader sees what is written
     try:
-        plan = await past_process.ask(wish, call.user)
+        plan = await call.broker.past.ask(wish, call.user)
         if isinstance(plan, NoPlan):
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
@@ -67,7 +67,7 @@ async def post(call: Call) -> Response:
         if dry_run:
             return reply(answer | shown(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         async with call.session(vhost) as session:
-            done = await restore(call.broker, session, past_process, wish.history, plan, target, name)
+            done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name)
     except ProcessEnded as error:
         raise ApiError(503, "service_unavailable", str(error)) from None
     except TooManyQuestions as error:

@@ -11,9 +11,9 @@ from rewindmq.engine.broker.users import tags_from
 from rewindmq.engine.definitions.document import metadata_of
 from rewindmq.engine.definitions.load import default_queue_type
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
-from rewindmq.engine.http.listing import Item, by_key, listed, queues_by_name
+from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.http.statistics import AT_ONCE, Numbers, depth_of, statistics, summed
-from rewindmq.engine.runtime.loop_share import Work
+from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.schemas.events import VhostCreated
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ async def numbers_of(broker: "Broker", work: Work, vhosts: Container[str]) -> di
     entry."""
     known = statistics(broker)
     found: dict[str, tuple[Numbers, Numbers]] = {}
-    queues = await queues_by_name(broker, work, vhosts)
+    queues = await broker.queues_by_name(work, vhosts)
     for first in range(0, len(queues), AT_ONCE):
         for vhost, pairs in groupby(queues[first : first + AT_ONCE], lambda pair: pair[1].vhost):
             some = list(pairs)

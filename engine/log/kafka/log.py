@@ -30,7 +30,7 @@ from rewindmq.engine.log.kafka.owners import KafkaOwners
 from rewindmq.engine.log.kafka.patience import PATIENCE_SECONDS, Patience, Probe
 from rewindmq.engine.log.kafka.reader import KafkaPartition
 from rewindmq.engine.log.kafka.topics import KafkaTopics, Replicas
-from rewindmq.engine.log.shared_contract import Arrived, RecordTooLarge
+from rewindmq.engine.log.shared_contract import Arrived, Listener, RecordTooLarge
 
 logger = logging.getLogger(__name__)
 
@@ -87,10 +87,7 @@ class KafkaLog:
     def __init__(
         self, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int, partitions: int, found: int
     ) -> None:
-        self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
-        self.on_trouble: Callable[[str | None], None] = lambda why: None
-        self.on_failure: Callable[[Exception], None] = lambda error: None
-        self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
+        self._listener: Listener  # from `follow` on, as `_loop` is
         self.max_record_bytes = most - OVERHEAD_BYTES
         self.patience = Patience()
         self.identity = topics.identity()
@@ -139,16 +136,17 @@ class KafkaLog:
         most, found = topics.check(partitions)
         return cls(prefix, topics, clients, most, partitions or found, found)
 
-    def follow(self, offsets: Mapping[str, int]) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
         """Follow the partitions, each from its offset.
 
         `nodes-0` begins where it ended when the log was opened, unless `offsets` says otherwise."""
         assert self._following is None
+        self._listener = listener
         self._loop = asyncio.get_running_loop()
         start = {self.nodes.name: self._nodes_from, **offsets}
         self._following = KafkaFollowing(
             self._clients, {each: start[name] for name, each in self._all.items()}, self._loop,
-            arrived=lambda batches: self.on_arrival(batches), read=self._read, each=self._each, gone=self._gone,
+            arrived=listener.arrived, read=self._read, each=self._each, gone=self._gone,
             failed=lambda error: self.failed(error, lost_events=False),
         )  # fmt: skip
         self._owners = KafkaOwners(
@@ -218,7 +216,7 @@ class KafkaLog:
         if self._failure is None:
             self._failure = error
             logger.error("%s", error)
-            self._call(lambda: self.on_failure(error))
+            self._call(lambda: self._listener.fail(error))
 
     def _waited(self) -> int:
         """How many events are still not in the log, after a short wait."""
@@ -251,7 +249,7 @@ class KafkaLog:
         trouble = self._trouble(self._following)
         if (trouble is not None) != self._in_trouble:
             self._in_trouble = trouble is not None
-            self._call(lambda: self.on_trouble(trouble))
+            self._call(lambda: self._listener.trouble(trouble))
 
     def _trouble(self, following: KafkaFollowing) -> str | None:
         now = time.monotonic()
@@ -270,7 +268,7 @@ class KafkaLog:
 
     def _owned(self, numbers: frozenset[int]) -> None:
         names = frozenset(self.queues[number].name for number in numbers if number < len(self.queues))
-        self._call(lambda: self.on_owned(names))
+        self._call(lambda: self._listener.duties_changed(names))
 
     def _gone(self) -> None:
         """Check whether a topic is gone: a broker that has just started may only not know it yet.

@@ -29,7 +29,7 @@ from pathlib import Path
 
 from rewindmq.engine.log.contract import Block, LogError
 from rewindmq.engine.log.embedded.directory import METADATA, queue_partition
-from rewindmq.engine.log.shared_contract import Arrived, Placement
+from rewindmq.engine.log.shared_contract import Arrived, Listener, Placement
 from rewindmq.engine.log.simulated.embedded import CallLater
 
 NODES = "nodes-0"
@@ -232,10 +232,7 @@ class MemorySharedLog:
     max_record_bytes = 1 << 20
 
     def __init__(self, shared: SharedHistory, node: str) -> None:
-        self.on_arrival: Callable[[list[Arrived]], None] = lambda batches: None
-        self.on_trouble: Callable[[str | None], None] = lambda why: None
-        self.on_failure: Callable[[Exception], None] = lambda error: None
-        self.on_owned: Callable[[frozenset[str]], None] = lambda partitions: None
+        self._listener: Listener | None = None  # from `follow` on
         self.shared = shared
         self.node = node
         self.metadata = MemorySharedPartition(self, shared.metadata)
@@ -263,7 +260,8 @@ class MemorySharedLog:
         """Whether it may have duties."""
         return self._following and not self.closed and not self._out_of_group
 
-    def follow(self, offsets: Mapping[str, int]) -> None:
+    def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
+        self._listener = listener
         assert not self._following
         self._following = True
         start = {self.nodes.name: self._nodes_from, **offsets}
@@ -341,7 +339,7 @@ class MemorySharedLog:
         self.fetch()
         if self._in_trouble:
             self._in_trouble = False
-            self.on_trouble(None)
+            self._tell_trouble(None)
         if self._out_of_group:
             self._out_of_group = False
             self.shared.rebalance()
@@ -352,10 +350,14 @@ class MemorySharedLog:
             partition.held = partition.name in names
         self.fetch()
 
+    def _tell_trouble(self, why: str | None) -> None:
+        if self._listener is not None:
+            self._listener.trouble(why)
+
     def _missed(self, times: int) -> None:
         if times == self._cut_times and not self.closed:
             self._in_trouble = True
-            self.on_trouble("the log in memory does not take events: the node is cut off")
+            self._tell_trouble("the log in memory does not take events: the node is cut off")
 
     def _put_out(self, times: int) -> None:
         if times == self._cut_times and not self.closed and self._following:
@@ -388,7 +390,8 @@ class MemorySharedLog:
         if left:
             self.fetch()
         if batches:
-            self.on_arrival(batches)
+            assert self._listener is not None
+            self._listener.arrived(batches)
         self._tell_readers()
 
     # -- duties -------------------------------------------------------------------------------------------------------
@@ -403,4 +406,5 @@ class MemorySharedLog:
         )
         if owned != self.owned and not self.closed:
             self.owned = owned
-            self.on_owned(owned)
+            assert self._listener is not None
+            self._listener.duties_changed(owned)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
-from rewindmq.engine.runtime.flow_control import Flow
+from rewindmq.engine.runtime.lifecycle import Keeper
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
 
@@ -29,20 +29,26 @@ logger = logging.getLogger(__name__)
 
 
 class Turns:
+    """`readers()`: more is durable, and those that read streams or the past may go on."""
+
     def __init__(
-        self, metadata: Metadata, partitions: list[Partition], forwarder: Forwarder, clock: Callable[[], int]
+        self,
+        metadata: Metadata,
+        partitions: list[Partition],
+        forwarder: Forwarder,
+        clock: Callable[[], int],
+        keeper: Keeper,
+        readers: Callable[[], None],
     ) -> None:
         self.metadata = metadata
-        # Set by the broker's keeper: make durable what was appended; take the snapshots that are due.
-        self.kick: Callable[[], None] = do_nothing
-        self.snapshots: Callable[[], None] = do_nothing
-        self.mend: Callable[[], None] = do_nothing  # after RocksDB refused a write: make the store good again
-        self.readers: Callable[[], None] = do_nothing  # set by the broker: more is durable, they may read on
+        self.keeper = keeper
+        self.kick = keeper.kick
+        self.readers = readers
         self.partitions = partitions
         self.forwarder = forwarder
         self.clock = clock
         self.blocked: str | None = None
-        self.flow: Flow | None = None  # set by the keeper
+        self.flow = keeper.flow
         self.on_blocked: list[Callable[[], None]] = []
         self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
@@ -139,8 +145,7 @@ class Turns:
                 logger.exception("an answer that waited for the disk was not given")
         self._project()
         self.end()
-        if self.flow is not None:
-            self.flow.landed()
+        self.flow.landed()
         self.readers()
 
     def _project(self) -> None:
@@ -152,7 +157,7 @@ class Turns:
                 failure = failure or error
         if failure is None:
             try:
-                self.snapshots()
+                self.keeper.take_snapshots()
             except Exception as error:  # the log may fail, too
                 failure = error
         if failure is None:
@@ -167,7 +172,7 @@ class Turns:
         self._store_retry_asked = False
         if not self._closed:
             try:
-                self.mend()
+                self.keeper.mend_store()
             except Exception as error:  # as above
                 logger.error("the state can't be made good yet: %s", error)
             self._project()
@@ -221,7 +226,3 @@ class Turns:
             partition.tick()
         self.forwarder.wake()
         self.end()
-
-
-def do_nothing() -> None:
-    """Until the broker stands."""

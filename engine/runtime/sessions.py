@@ -1,16 +1,28 @@
 """A client connection as the broker sees it, and what it left in the partitions."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Actor
 
-if TYPE_CHECKING:
-    from rewindmq.engine.amqp.settlement import Settlement
+
+class Deliveries(Protocol):
+    """What listings show of a channel's deliveries (engine/amqp/settlement.py). `last_tag`: how many there were."""
+
+    last_tag: int
+    delivered_no_ack: int
+    redelivered: int
+    fetched: int
+    fetched_no_ack: int
+    fetched_empty: int
+    acked: int
+
+    @property
+    def unacked(self) -> Sized: ...
 
 
 @dataclass(slots=True)
@@ -19,7 +31,7 @@ class ChannelStatus:
 
     number: int
     tally: Tally
-    settlement: "Settlement"
+    settlement: Deliveries
     confirm: bool = False
     prefetch: int = 0
     global_prefetch: int = 0
@@ -63,7 +75,7 @@ class Session:
     connected_at_ms: int = 0
     channels: dict[int, ChannelStatus] = field(default_factory=dict)  # open ones, by number; kept by the connection
     link: Link | None = None  # None: a session without a connection of its own, as of an HTTP request
-    close: Callable[[str], None] | None = None  # set by the connection: close it, 320 CONNECTION_FORCED and this reason
+    close: Callable[[str], None] | None = None  # its connection: 320 CONNECTION_FORCED and this reason
 
     # kept by the broker: where this session's end must be told, because it has consumers, holders or queues there
     attached: dict[int, dict[Partition, list[int]]] = field(default_factory=dict)  # channel -> ... -> consumer ids
@@ -78,3 +90,13 @@ class Session:
         for attached in self.attached.values():
             if consumer_id in attached.get(partition, ()):
                 attached[partition].remove(consumer_id)
+
+
+def counts(counters: dict[str, int], sessions: Iterable[Session]) -> dict[str, int]:
+    """All counters as of now: the broker's own, and what the open channels of `sessions` have counted."""
+    found = dict(counters)
+    for session in sessions:
+        for channel in session.channels.values():
+            for name, value in channel.tally.named():
+                found[name] += value
+    return found

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.engine.errors import NotImplementedByBroker
 from rewindmq.engine.runtime.log_clock import STEP_MS, LogClock, Telling
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
@@ -36,7 +35,8 @@ class ClockWatch:
         self.clock = clock
         self._broker = broker
         self._own = Telling()
-        self._of_kafka = {partition: Telling() for partition in broker.partitions}
+        partitions = broker.partitions if broker.folds_what_is_durable else ()
+        self._of_kafka = {partition: Telling() for partition in partitions}
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self, gap_ms: int = 0) -> None:
@@ -65,9 +65,7 @@ class ClockWatch:
 
     def difference_ms(self, partition: "Partition") -> int:
         """The time in the partition less this machine's wall clock, as last seen."""
-        if isinstance(partition, ReadBackPartition):
-            return partition.log_difference_ms + self.clock.difference_ms
-        return self.clock.difference_ms
+        return partition.log_difference_ms + self.clock.difference_ms
 
     def _again(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self.look)
@@ -78,10 +76,9 @@ class ClockWatch:
         if self._own.is_due(difference_ms, elapsed_ns):
             self._tell_of_own(difference_ms)
         for partition, telling in self._of_kafka.items():
-            if isinstance(partition, ReadBackPartition):
-                partition.probe_clock()
-                if telling.is_due(self.difference_ms(partition), elapsed_ns):
-                    self._tell_of_kafka(partition, self.difference_ms(partition))
+            partition.probe_clock()
+            if telling.is_due(self.difference_ms(partition), elapsed_ns):
+                self._tell_of_kafka(partition, self.difference_ms(partition))
         self._broker.end_of_turn()
 
     def _tell_of_own(self, difference_ms: int) -> None:
@@ -102,7 +99,7 @@ class ClockWatch:
         if not self._broker.folds_what_is_durable:
             self._broker.metadata.append(BROKER, ClockStepped(self._broker.config.node, noticed, wall_ms, log_ms))
 
-    def _tell_of_kafka(self, partition: ReadBackPartition, difference_ms: int) -> None:
+    def _tell_of_kafka(self, partition: "Partition", difference_ms: int) -> None:
         wall_ms = self.clock.wall_ms()
         if abs(difference_ms) < STEP_MS:
             logger.info("%s: Kafka's time and this machine's wall clock agree again", partition.name)

@@ -14,7 +14,7 @@ Rules of this file
   since nobody reads them. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as
   long as that can end the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; clients
   that do not read it closes after 15 s.
-- The log and the state have problems of their own when they cannot be written (engine/runtime/turns.py). Listings call
+- The log and the state have problems of their own when they cannot be written (engine/broker/turns.py). Listings call
   these the disk's, too.
 """
 
@@ -59,8 +59,8 @@ class Alarms:
         self.memory = False  # the alarm is in effect
         self.disk = False
         self.disk_free = 0
-        self.relieve: Callable[[], None] = do_nothing  # set by the server: close the connection that holds most
-        self.after_look: Callable[[], None] = do_nothing  # set by the server: consumers that waited may go on
+        self.relieve: Callable[[], None] = do_nothing
+        self.after_look: Callable[[], None] = do_nothing
         self.resident: Callable[[], int] = resident_bytes
         self._resident: Resident | None = None
         self._stopped = False
@@ -72,8 +72,11 @@ class Alarms:
         self._trimmed_at = -TRIM_SECONDS
         self._disk_failed = False
 
-    def start(self) -> None:
-        """Look from now on."""
+    def start(self, relieve: Callable[[], None], after_look: Callable[[], None]) -> None:
+        """Look from now on. `relieve()` closes the connection that holds most. `after_look()`: a look is over, so that
+        consumers that waited for memory may go on."""
+        self.relieve = relieve
+        self.after_look = after_look
         self._resident = Resident()
         self.resident = self._resident.bytes
         self.account.on_high = self._look_soon

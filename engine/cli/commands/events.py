@@ -1,0 +1,263 @@
+"""`rewindmq events`: what stands in the log, a line an event, and with --effects what the fold made of it.
+
+    queues-0:412  2026-11-21T03:04:05.678+00:00  guest/16777217  Acked queue=orders consumer=16777218 messages=3-7,9
+        [orders] acked by 16777218: 3-7 9
+
+Rules
+- No broker is asked. The command reads the log as any other reader does, also beside a running broker, up to where it
+  ends when the command begins.
+- The partitions are merged by time. Within a partition the order is that of the offsets.
+- `--from` and `--to` take an offset of each partition, or a moment. The event at `--to` is not shown any more.
+- --effects folds from the nearest snapshot at or before the first event that is shown, else from the beginning.
+- Memory: a block of each partition, and with --effects the state of its queues.
+"""
+
+import heapq
+import json
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rewindmq.engine.cli.commands.history import not_there
+from rewindmq.engine.cli.exits import DATA, USAGE, CliError
+from rewindmq.engine.cli.kafka import Kafka, with_kafka
+from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.projections.machine import describe
+from rewindmq.projections.machine.data.effects import Effect, Quarantine
+from rewindmq.projections.marks import marks_of, moment
+from rewindmq.projections.rewind import At, OutsideHistory, RewindError, absolute, format_time, state_at
+from rewindmq.schemas.events import Actor, Event
+
+if TYPE_CHECKING:
+    from rewindmq.engine.log.location import History, HistoryReader
+    from rewindmq.projections.machine.machine import Machine
+    from rewindmq.projections.replay import PartitionLog
+
+METADATA = "metadata-0"
+FIRST_LOOK_BACK = 1_000  # offsets before the end, in search of a queue's last events; then twice as many, and so on
+
+NOBODY = Actor("", 0)
+
+QueueName = tuple[str, str]
+
+
+@dataclass(slots=True)
+class Line:
+    """What is printed of a record. `event`: None where it cannot be decoded, and `problem` says why."""
+
+    partition: str
+    offset: int
+    time_ms: int
+    actor: Actor
+    event: Event | None
+    problem: str = ""
+    effects: list[Effect] = field(default_factory=list)
+
+
+@click.command("events")
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
+              help="Data directory. With --kafka: for its snapshots.")  # fmt: skip
+@with_kafka
+@click.option("--partition", metavar="NAME", help="Only this one, such as queues-0 or metadata-0 (default: all).")
+@click.option("--from", "start", metavar="N|TIME",
+              help="From this offset on, or this moment (ISO 8601, -10m, mark:NAME); -20: as --tail 20.")  # fmt: skip
+@click.option("--to", "end", metavar="N|TIME", help="Up to this offset, which is not shown, or this moment.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
+@click.option("--queue", metavar="QUEUE", help="Only what names this queue, or with --effects concerns it.")
+@click.option("--effects", "with_effects", is_flag=True, help="Show what came of each event, indented below it.")
+@click.option("--format", "form", type=click.Choice(["text", "json"]),
+              help="text, or a JSON object for each event on a line of its own.")  # fmt: skip
+@common
+def events(
+    settings: Settings, data: Path | None, kafka: Kafka, partition: str | None, start: str | None, end: str | None,
+    tail: int | None, queue: str | None, with_effects: bool, form: str | None,
+) -> None:  # fmt: skip
+    """Print the log: a line an event, with its offset, time, user and fields, and the sizes of bodies.
+
+    Needs no broker, and may run beside one."""
+    from rewindmq.engine.log.contract import LogError
+    from rewindmq.projections.machine.machine import NewerHistory
+
+    if data is None and kafka.servers is None:
+        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+    if start is not None and start.startswith("-") and start[1:].isdecimal():
+        tail = int(start[1:]) if tail is None else tail
+        start = None
+    history = kafka.history(data)
+    wanted = None if queue is None else (settings.home, queue)
+    shown = as_json if form == "json" or (form is None and settings.formatter in ("json", "json_stream")) else as_text
+    try:
+        reader = history.open()
+        logs = partitions_of(reader, partition)
+        begin, behind = (None if each is None else absolute(each) for each in (start, end))
+        ranges = [range_of(log, reader, begin, behind) for log in logs]
+        if tail is not None:
+            ranges = last_ones(logs, ranges, tail, wanted)
+        found = [
+            lines_of(history, log, first, last, wanted, with_effects)
+            for log, (first, last) in zip(logs, ranges, strict=True)
+        ]
+        write(heapq.merge(*found, key=lambda line: line.time_ms), shown)
+    except (RewindError, NewerHistory) as error:
+        raise CliError(DATA, str(error)) from None
+    except LogError as error:
+        raise CliError(not_there(history, error), str(error)) from None
+
+
+def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionLog]":
+    every: list[PartitionLog] = [reader.metadata, *reader.queues]
+    if name is None:
+        return every
+    found = [log for log in every if log.name == name]
+    if not found:
+        raise CliError(USAGE, f"there is no partition {name}; there are {', '.join(log.name for log in every)}")
+    return found
+
+
+def range_of(log: "PartitionLog", reader: "HistoryReader", start: str | None, end: str | None) -> tuple[int, int]:
+    """First offset, and the one behind the last, of those that the partition has."""
+    first = log.start_offset if start is None else max(log.start_offset, offset_of(log, reader, start, -1))
+    behind = log.next_offset if end is None else min(log.next_offset, offset_of(log, reader, end, 0))
+    return min(first, behind), behind
+
+
+def offset_of(log: "PartitionLog", reader: "HistoryReader", text: str, shift_ms: int) -> int:
+    """`shift_ms`: -1 where the events of the very millisecond belong behind the offset. UnreadableTime, NoSuchMark."""
+    if text.isdecimal():
+        return int(text)
+    at = moment(text, log.name, lambda: marks_of(reader.metadata))
+    return log.offset_at(at.time_ms + shift_ms) if at.time_ms is not None else at.offset or 0
+
+
+def last_ones(
+    logs: "list[PartitionLog]", ranges: list[tuple[int, int]], count: int, wanted: QueueName | None
+) -> list[tuple[int, int]]:
+    """The same ranges, but from the first of the last `count` events on, of all partitions together."""
+    last: list[tuple[int, int, int]] = []  # time, number of the partition, offset
+    for number, (log, (first, behind)) in enumerate(zip(logs, ranges, strict=True)):
+        last += [(line.time_ms, number, line.offset) for line in look_back(log, first, behind, count, wanted)]
+    last = sorted(last)[max(0, len(last) - count) :]
+    begins = {}
+    for _, number, offset in reversed(last):
+        begins[number] = offset
+    return [(begins.get(number, behind), behind) for number, (_, behind) in enumerate(ranges)]
+
+
+def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: QueueName | None) -> "deque[Line]":
+    """The last `count` lines of the partition, or as many as there are."""
+    back = max(count, FIRST_LOOK_BACK if wanted else 0)
+    while True:
+        begin = max(first, behind - back)
+        found = deque(
+            (line for line in read(log, begin, behind) if wanted is None or names_queue(line, wanted)), maxlen=count
+        )
+        if begin == first or len(found) == count:
+            return found
+        back *= 2
+
+
+def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
+    """CorruptLog, LogError."""
+    from rewindmq.projections.replay import blocks_of, decoder_for
+    from rewindmq.schemas.codec import UndecodableRecord
+
+    if first >= behind:
+        return
+    decode = decoder_for(log).decode
+    time_ms = 0  # of the event before, for a record that does not say it
+    for offset_0, records, timestamps_ms in blocks_of(log, first, behind):
+        for index in range(max(0, first - offset_0), min(len(records), behind - offset_0)):
+            try:
+                own_ms, actor, event = decode(records[index], False)
+                problem = ""
+            except UndecodableRecord as error:
+                own_ms, actor, event, problem = time_ms, NOBODY, None, str(error)
+            time_ms = own_ms if timestamps_ms is None else timestamps_ms[index]
+            yield Line(log.name, offset_0 + index, time_ms, actor, event, problem)
+
+
+def lines_of(
+    history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
+) -> Iterator[Line]:
+    """NewerHistory, CorruptLog, LogError."""
+    machine = begun(history, log, first) if with_effects and log.name != METADATA and first < behind else None
+    for line in read(log, first, behind):
+        if machine is not None:
+            fold(machine, line)
+        if wanted is None:
+            yield line
+            continue
+        named = names_queue(line, wanted)
+        line.effects = [effect for effect in line.effects if concerns(effect, wanted, named)]
+        if named or line.effects:
+            yield line
+
+
+def begun(history: "History", log: "PartitionLog", first: int) -> "Machine":
+    """The partition's machine before the event at `first`."""
+    from rewindmq.projections.store.snapshots import Snapshots
+
+    snapshots = None if history.data is None else Snapshots(history.data / "snapshots")
+    try:
+        return state_at(log, snapshots, At(offset=first))
+    except OutsideHistory as error:
+        raise OutsideHistory(f"{error}: without --effects the events can be shown") from None
+
+
+def fold(machine: "Machine", line: Line) -> None:
+    if line.event is None:
+        machine.skip(line.offset)
+        line.effects.append(Quarantine(line.offset, "", line.problem))
+    else:
+        machine.apply(line.offset, line.time_ms, line.actor, line.event, line.effects)
+
+
+def names_queue(line: Line, wanted: QueueName) -> bool:
+    return line.event is not None and wanted in describe.queues_of(line.event)
+
+
+def concerns(effect: Effect, wanted: QueueName, named: bool) -> bool:
+    """`named`: the event names the queue, which is all that a quarantine tells."""
+    return named if isinstance(effect, Quarantine) else (effect.queue.vhost, effect.queue.name) == wanted
+
+
+def write(lines: Iterator[Line], shown: Callable[[Line], str]) -> None:
+    """By sys.stdout itself: click.echo would flush each line."""
+    for line in lines:
+        sys.stdout.write(shown(line))
+
+
+class _Times(describe.Names):
+    def time(self, time_ms: int) -> str:
+        return format_time(time_ms)
+
+
+NAMES = _Times()
+
+
+def as_text(line: Line) -> str:
+    event = f"no event: {line.problem}" if line.event is None else describe.event(line.event)
+    head = f"{line.partition}:{line.offset}  {format_time(line.time_ms)}  {describe.actor(line.actor)}  {event}\n"
+    return head + "".join(f"    {describe.effect(effect, NAMES)}\n" for effect in line.effects)
+
+
+def as_json(line: Line) -> str:
+    found: dict[str, Any] = {
+        "partition": line.partition, "offset": line.offset, "time": format_time(line.time_ms),
+        "user": line.actor.user, "session": line.actor.session,
+    }  # fmt: skip
+    if line.event is None:
+        found |= {"event": None, "problem": line.problem}
+    else:
+        found |= {"event": type(line.event).__name__, "fields": describe.event_fields(line.event)}
+    if line.effects:
+        found["effects"] = [describe.effect_fields(effect) for effect in line.effects]
+    return json.dumps(found, ensure_ascii=False) + "\n"
+
+
+COMMANDS = (events,)

@@ -1,0 +1,109 @@
+"""A broker's start on an embedded log: what the data directory holds is recovered, and the broker takes it over.
+
+log opened (torn tails cut) -> metadata folded -> each partition: state as stored, rest of the log folded
+-> BrokerStarted in the metadata log (its offset is the epoch) and in each partition: every session of before is
+gone, and so is what was not durable -> reconciled: bindings of queues that are no more, policies, dead letters that
+still wait
+"""
+
+import logging
+
+from rewindmq.engine.broker.broker import Broker
+from rewindmq.engine.broker.users import first_user
+from rewindmq.engine.config import Config
+from rewindmq.engine.embedded.lifecycle import Alone
+from rewindmq.engine.log.contract import LogError, LogPartition
+from rewindmq.engine.log.embedded.log import EmbeddedLog
+from rewindmq.engine.runtime.eager import at_once
+from rewindmq.engine.runtime.log_clock import LogClock
+from rewindmq.engine.runtime.metadata import SoleWriterMetadata, unbound
+from rewindmq.projections.machine.machine import MACHINE_VERSION
+from rewindmq.projections.replay import Recovery, recover
+from rewindmq.projections.store.store import StateStore
+from rewindmq.schemas.clock_events import ClockSet
+from rewindmq.schemas.codec import Decoder, UndecodableRecord
+from rewindmq.schemas.events import BROKER, Checkpointed, MachineUpgraded
+
+logger = logging.getLogger(__name__)
+
+
+def open_log(config: Config) -> EmbeddedLog:
+    """LogError, CorruptLog: the text says what is wrong, and where."""
+    if (config.data / "kafka").exists():
+        raise LogError(f"{config.data}: holds the state of a node on Kafka: an embedded log needs another directory")
+    return EmbeddedLog.open(config.data, config.partitions, config.segment_bytes)
+
+
+def recovered(log: LogPartition, store: StateStore) -> Recovery:
+    """A partition's state as stored, and what the log has beyond it."""
+    recovery = recover(log, store)
+    if recovery.replayed or recovery.quarantined.count:
+        logger.info(
+            "%s: %d events folded on top of the state at offset %d, %d quarantined",
+            log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
+        )  # fmt: skip
+    for behind in recovery.behind:
+        logger.warning("%s: %s", log.name, behind)
+    return recovery
+
+
+def begin_clock(clock: LogClock, metadata: SoleWriterMetadata, recoveries: list[Recovery]) -> int:
+    """Log time goes on from the end of the log: how far the wall clock is ahead of it, in ms (negative: behind)."""
+    ahead_ms = metadata.topology.ahead_ms
+    return clock.begin(max(metadata.clock_ms, *(each.machine.clock_ms - ahead_ms for each in recoveries)))
+
+
+def _ended_cleanly(log: LogPartition) -> bool:
+    """The log is as a broker left it that stopped on purpose. All else may be less than what clients have seen."""
+    end = log.next_offset
+    if end == 0:
+        return True
+    for block in log.read(end - 1):
+        try:
+            last = Decoder().decode(block.records[end - 1 - block.first_offset], bodies=False)[2]
+        except UndecodableRecord:
+            return False
+        return isinstance(last, Checkpointed) and last.final
+    return False
+
+
+def take_over(broker: Broker, alone: Alone) -> None:
+    """The broker begins an epoch, and brings together what a crash may have left apart."""
+    partitions = alone.partitions
+    first = alone.log.metadata.next_offset == 0
+    ahead_ms = broker.topology.ahead_ms
+    for partition in partitions:
+        if partition.machine.ahead_ms != ahead_ms:  # a crash came between the logs, when the clock was set
+            before_ms = partition.machine.log_ms
+            partition.set_clock(min(before_ms, broker.clock()), BROKER, ClockSet(ahead_ms, before_ms))
+    alone.begin_epoch()
+    if first and broker.config.load_definitions is None:
+        at_once(first_user(broker.metadata, broker.access))
+    for partition in partitions:
+        for queue in list(partition.machine.by_id.values()):
+            broker.forwarder.recover(partition, queue)
+        partition.append(BROKER, alone.started(after_crash=not _ended_cleanly(partition.log)))
+        if partition.machine.machine_version < MACHINE_VERSION:
+            partition.append(BROKER, MachineUpgraded(MACHINE_VERSION))
+        partition.carry_out()
+    _reconcile(broker)
+    broker.end_of_turn()
+    alone.log.commit_and_wait()  # an epoch must be durable before an id is made of it: ids are never used twice
+
+
+def _reconcile(broker: Broker) -> None:
+    """What a crash between two logs may have left apart is brought together."""
+    topology = broker.topology
+    for vhost in dict.fromkeys(queue.vhost for queue in broker.queues()):
+        if vhost not in topology.vhosts:
+            broker.delete_queues_now(BROKER, vhost)
+    for partition in broker.partitions:
+        partition.carry_out()
+    for bound in list(topology.queue_bindings()):
+        if not broker.router.is_live(bound):
+            broker.metadata.append(BROKER, unbound(bound))
+    for partition in broker.partitions:
+        for _, mended in list(broker.hidden.broken(partition)):
+            partition.append(BROKER, mended)
+        partition.carry_out()
+    broker.apply_policies_now(BROKER)
