@@ -94,18 +94,18 @@ class Placement(Protocol):
 
 
 class Listener(Protocol):
-    """The node that follows a log. All of it is called in the loop."""
+    """The node that follows a log. The log calls its methods in the loop."""
 
     def arrived(self, batches: list[Arrived]) -> None: ...
 
     def trouble(self, why: str | None) -> None:
-        """Why appends do not get through, in words; None: they do again."""
+        """Appends do not get through; `why` is the reason, in words. None: they do again."""
 
     def fail(self, error: Exception) -> None:
-        """Never to be mended: the node has to stop (it lost its place in the order)."""
+        """The log failed beyond repair: the node has to stop (it lost its place in the order)."""
 
     def duties_changed(self, names: frozenset[str]) -> None:
-        """The partitions whose duties are this node's now, by name."""
+        """The node now has the duties of these partitions, by name, and of no others."""
 
 
 class SharedLog(Protocol):
