@@ -45,7 +45,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 class Names:
-    """What messages, consumers and times are called in a line."""
+    """The names of messages, consumers and times in a line."""
 
     def messages(self, ids: Iterable[int]) -> str:
         """Ids in their order, consecutive ones as first-last; of many the first."""
@@ -79,7 +79,7 @@ def actor(who: Actor) -> str:
 
 
 def text(value: str) -> str:
-    """As it is where it is one plain word, else in quotes, with what is not printable escaped."""
+    """A text as it is where it is one plain word; else quoted, with characters that cannot be printed escaped."""
     return value if value and _PLAIN.issuperset(value) else repr(value)
 
 
