@@ -7,8 +7,8 @@
 Rules
 - An event is its type and its fields. A field that is None, empty or false is left out, a true one is its name alone,
   and so is the vhost `/`. Of bodies and properties a line has the size; of passwords it has nothing.
-- An effect begins with its queue in brackets. Transcripts (tests/machine/transcripts) and `rewindmq events --effects`
-  have the same words.
+- An effect begins with its queue in brackets. Transcripts (tests/unit/machine/transcripts) and `rewindmq events`
+  with --effects have the same words.
 - `Names` says how messages, consumers and times are called. Without one they are message ids, consumer ids and
   milliseconds.
 - What clients wrote is quoted where it is not printable or where it could be taken for something else.

@@ -1,6 +1,6 @@
 """Settlement: ack, nack and reject, and the return of messages whose holder is gone.
 
-The place of a message that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/machine):
+The place of a message that comes back (S-091, S-095; measured on RabbitMQ 3.10.8, see tests/unit/machine):
     classic                                      to its original place (in its level, if it has priorities)
     quorum, holder gone                          to the end of `returned`, which is served first
     quorum, given back, with a delivery limit    the same
