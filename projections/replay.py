@@ -106,8 +106,9 @@ def replay(
 
 
 def fold(machine: Machine, log: PartitionLog, end: int | None = None) -> QuarantineReport:
-    """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log). Bodies are not
-    decoded."""
+    """Fold the log into the machine, up to offset `end` (exclusive; None: the end of the log).
+
+    Bodies are not decoded."""
     quarantined = QuarantineReport()
     for _ in replay(machine, blocks_of(log, machine.next_offset, end), decoder_for(log), quarantined, end):
         pass

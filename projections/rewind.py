@@ -77,8 +77,9 @@ def parse_time(text: str) -> int:
 
 
 def absolute(text: str) -> str:
-    """The time that a text such as `-10m` means now, for a text that is read more than once; any other text as it
-    is. UnreadableTime for a time before the year 1."""
+    """The time that a text such as `-10m` means now; any other text as it is.
+
+    For a text that is read more than once. Raises UnreadableTime for a time before the year 1."""
     return format_time(parse_time(text)) if _AGO.fullmatch(text.strip()) else text
 
 

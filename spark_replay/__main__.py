@@ -28,7 +28,7 @@ for _command in (
 
 
 def run(arguments: list[str] | None = None, program: str = "python -m spark_replay") -> int:
-    """The command line as a function: its exit status. `program`: what the help calls it."""
+    """Run the command line. Returns its exit status. `program`: the name that the help shows."""
     try:
         return main.main(args=arguments, prog_name=program, standalone_mode=False) or 0
     except Exception as error:

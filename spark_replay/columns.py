@@ -1,13 +1,13 @@
-"""The columns of every table that `spark_replay` reads or makes: the one place where names and types are agreed.
+"""The columns of every table that `spark_replay` reads or makes: names and types are agreed only here.
 
-    EVENTS    one row an event of the log, what was asked        spark.read.format("rewindmq")
-    RECORDS   the same, undecoded and without bodies: what a fold reads (option view=records); KAFKA_RECORDS: of a Kafka
-    HISTORY   one row an outcome, what came of it
+    EVENTS    one row an event of the log                        spark.read.format("rewindmq")
+    RECORDS   the same, undecoded and without bodies: input of a fold (option view=records); of a Kafka KAFKA_RECORDS
+    HISTORY   one row an outcome of an event
     DIFF      one row of HISTORY by which a message came into a queue or left it
     SLO       one row a queue, consumer or stretch of time: how long messages waited and stayed
     QUEUES    one row a queue at a moment
     MESSAGES  one row a message in a queue at that moment
-    PARTITIONS  one row a partition of the log: what of it is there
+    PARTITIONS  one row a partition of the log, with its ends
     AUDIT     one row a finding
     LETTERS   one row a step of a dead letter's way between partitions, for the audit alone
 
@@ -41,14 +41,14 @@ def some_of(columns: pa.Schema, *names: str) -> pa.Schema:
 
 
 def spark_schema(columns: pa.Schema) -> "StructType":
-    """The same as Spark has it. Needs no JVM, so that workers can ask too."""
+    """The same columns as a Spark schema. Needs no JVM, so that workers can call it too."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(columns)
 
 
 RECORDS = table(partition=TEXT, offset=LONG, record=BYTES)
-# Of a history in Kafka, where a record is an Avro single object and its time is Kafka's
+# The same for a history in Kafka, where a record is an Avro single object and its time is Kafka's
 KAFKA_RECORDS = table(partition=TEXT, offset=LONG, timestamp_ms=LONG, record=BYTES)
 
 # `queue` names the queue of an event that concerns one; `queues` the queues of a publish that are in this partition.
@@ -59,22 +59,22 @@ EVENTS = table(
     messages=pa.list_(struct(first=LONG, last=LONG)), requeue=BOOL, method=TEXT, credit=LONG, size=LONG,
     expiration_ms=LONG, priority=INT, persistent=BOOL, detail=TEXT, properties=BYTES, record=BYTES,
 )  # fmt: skip
-# As Spark's Kafka source has them; a value that is no text is JSON (history/properties.py)
+# In the form of Spark's Kafka source; a value that is not text or bytes is JSON (history/properties.py)
 HEADERS = pa.list_(struct(key=TEXT, value=BYTES))
 
 
 def events(bodies: bool, headers: bool) -> pa.Schema:
-    """EVENTS, with what may be left out of it or costs time to decode."""
+    """The columns of EVENTS, with the optional ones: `body`, and `headers`, which cost time to decode."""
     more = [pa.field("headers", HEADERS)] * headers + [pa.field("body", BYTES)] * bodies
     return pa.schema([*EVENTS, *more])
 
 
 # (partition, offset, ordinal) identifies a row: `offset` is that of the event that caused it. `message_id` is null
-# where no message is concerned. `final`: by this row the message left its queue, so at any moment of any queue
-#   count(outcome = 'published') = count(final) + what is in the queue
+# where no message is concerned. `final`: by this row the message left its queue, so at any moment, for any queue
+#   count(outcome = 'published') = count(final) + number of messages in the queue
 # `reason` says more about the outcome (why dead-lettered, how requeued, why quarantined); `rule`, `policy` and
-# `policy_version` say which rule decided, and at which offset of the metadata log that policy was set. `origin` is
-# where a dead letter came from.
+# `policy_version` name the rule that decided, and the offset of the metadata log at which that policy was set. `origin`
+# is the source of a dead letter.
 HISTORY = table(
     partition=TEXT, offset=LONG, ordinal=INT, timestamp=TIME, event=TEXT, user=TEXT, session=LONG, vhost=TEXT,
     queue=TEXT, queue_id=LONG, outcome=TEXT, final=BOOL, message_id=LONG, size=LONG, consumer=LONG,
@@ -86,7 +86,7 @@ HISTORY = table(
 DIFF = pa.schema([pa.field("change", INT), *HISTORY])
 
 # `wait`: from the publish to the first delivery; `stay`: to the end. Null where there was none. `consumer` is null when
-# the row is about all of them, `since` when it is about the whole stretch.
+# the row is about all consumers, `since` when it is about the whole stretch.
 SLO = table(
     vhost=TEXT, queue=TEXT, consumer=LONG, since=TIME, published=LONG, delivered=LONG, redelivered=LONG,
     redelivery_rate=FLOAT, ended=LONG, wait_p50_ms=FLOAT, wait_p95_ms=FLOAT, wait_p99_ms=FLOAT, wait_max_ms=LONG,
@@ -115,11 +115,11 @@ PARTITIONS = table(
     partition=TEXT, start_offset=LONG, end_offset=LONG, first_event=TIME, last_event=TIME, snapshots=pa.list_(LONG)
 )
 
-# What a fold to a moment yields: a row is either a queue or a message
+# The rows of a fold to a moment: a row is either a queue or a message
 STATE = table(queue=pa.struct(list(QUEUES)), message=pa.struct(list(MESSAGES)))
 
 AUDIT = table(check=TEXT, ok=BOOL, partition=TEXT, offset=LONG, queue=TEXT, message_id=LONG, detail=TEXT)
-# ... with what audit/advice.py says of them; both are empty for what holds
+# ... with the advice of audit/advice.py; both columns are empty for a check that holds
 FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)])
 
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
@@ -129,18 +129,18 @@ LETTERS = table(
     message_id=LONG, reason=TEXT, target=TEXT, exchange=TEXT, routing_key=TEXT,
 )  # fmt: skip
 
-# What the audit of a partition yields: a row is either a finding or about a dead letter
+# The rows of the audit of a partition: a row is either a finding or about a dead letter
 AUDITED = table(finding=pa.struct(list(AUDIT)), letter=pa.struct(list(LETTERS)))
 
-# what_if: a message whose end is another under the candidate (acked, expired, ready ...), and when and by which rule
+# what_if: a message that ends differently under the candidate (acked, expired, ready ...), with time and rule
 FATES = table(
     candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, message_id=LONG, before=TEXT, before_at=TIME,
     before_rule=TEXT, after=TEXT, after_at=TIME, after_rule=TEXT,
 )  # fmt: skip
 # ... the number of messages of each queue at moments, as recorded and under the candidate
 DEPTHS = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, at=TIME, before=LONG, after=LONG)
-# ... and how often what consumers did had to be stretched: reactions that came later than recorded, that found no
-# message any more, and acks of messages that no consumer had met
+# ... and how often consumers' actions could not stay as recorded: reactions that came later than recorded, that found
+# no message any more, and acks of messages that no consumer had met
 ASSUMPTIONS = table(candidate=TEXT, late_reactions=LONG, lost_reactions=LONG, guessed_acks=LONG)
 # ... and, of one queue, the messages that would be in it at the end, in order (-1: with a consumer, as in MESSAGES)
 STANDING = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, message_id=LONG, position=LONG)

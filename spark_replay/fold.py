@@ -1,17 +1,17 @@
-"""The machine folded in Spark tasks: a stretch of one log partition a task, in order, without a shuffle.
+"""Folds the machine in Spark tasks: one stretch of one log partition a task, in order, without a shuffle.
 
     over a log              spark.range(stretches) -> mapInArrow: each task reads its stretch from the log and folds it
     over Kafka              Spark's Kafka source -> mapInArrow: a Kafka partition is a Spark partition (kafka_frame.py)
-    over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from wherever
+    over a frame            records -> mapInArrow: the rows of a DataFrame (partition, offset, record), from any source
 
 The same `rewindmq.projections.machine` runs here that runs in the broker. In the first way no record travels between
 Python and the JVM: that journey costs more than the fold. There a task begins at the nearest snapshot, so a long
-partition with snapshots can be cut into stretches that are folded at the same time. A data directory is read so, and
-Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's source reads one stretch of a partition
-at a time, and not from where a snapshot is. Memory is the machine's state and one group of records.
+partition with snapshots can be cut into stretches that are folded at the same time. A data directory is read in this
+way, and so is Kafka where an auditor has made snapshots of it (`snapshots/build.py`): Spark's source reads one stretch
+of a partition at a time, and cannot begin at a snapshot. Memory is the machine's state and one group of records.
 
-What a fold makes of each event is a `Product`: it sees the event and its effects while the machine stands right behind
-the event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
+A `Product` makes the rows of a fold: it sees each event and its effects while the machine stands right behind the
+event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
 """
 
 from bisect import bisect_left
@@ -45,27 +45,28 @@ GROUP_BYTES = 8 * 1024 * 1024
 
 
 class Product(Protocol):
-    """Makes rows of a fold; one instance a stretch."""
+    """Makes rows of a fold. Each stretch has an instance of its own."""
 
     def begin(self, machine: Machine) -> None:
-        """Before the first event that it is shown; the machine stands there already."""
+        """Called before the first event that the product sees; the machine already stands there."""
 
     def before(self, offset: int, event: Checkpointed) -> None:
-        """The machine is about to apply a broker's claim about a state before it."""
+        """Called when the machine is about to apply a broker's claim about an earlier state."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-        """The machine has just applied it."""
+        """Called when the machine has just applied the event."""
 
     def undecodable(self, offset: int, why: str) -> None: ...
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
-        """Rows that are ready; called after each group of records, and with `last` at the end."""
+        """Yields the rows that are ready. Called after each group of records, and with `last` at the end."""
 
 
 @dataclass(slots=True)
 class Feed:
-    """What a task folds: a stretch, whose records come in `groups`. They begin where `machine` stands, at the stretch's
-    start or (at the nearest snapshot) before it."""
+    """The input of a task: a stretch, whose records come in `groups`.
+
+    The records begin where `machine` stands: at the stretch's start, or before it at the nearest snapshot."""
 
     stretch: Range
     machine: Machine
@@ -82,8 +83,9 @@ def fold_feed(product: Product, feed: Feed) -> "Iterator[pa.RecordBatch]":
 def fold_events(
     product: Product, machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, stripped: bool = False
 ) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects. `stripped`: the records are without bodies (`strip_body`,
-    `strip_framed_body`)."""
+    """Show `product` every event with its effects.
+
+    `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`)."""
     product.begin(machine)
     decode = (decoder or Decoder()).decode
     apply = machine.apply
@@ -112,8 +114,9 @@ def fold_quietly(
     machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, until: int | None = None,
     watched: Callable[[int, Event], None] | None = None,
 ) -> Iterator[Group]:  # fmt: skip
-    """Only the state at offset `until` (None: at the end) matters. What lies behind it is given back. `watched` is
-    shown claims that are about to be applied, and where they were asked for, right behind it."""
+    """Fold the groups for the state alone, up to offset `until` (None: the end). Returns the groups behind it.
+
+    `watched` sees each claim just before it is applied, and each request for a claim just after it is applied."""
     decode = (decoder or Decoder()).decode
     apply = machine.apply
     effects: list[Effect] = []
@@ -143,9 +146,10 @@ def fold_log(
     spark: "SparkSession", place: Place, stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema", fresh: bool = False, snapshots: Snapshots | None = None, **settings: Any,
 ) -> "DataFrame":  # fmt: skip
-    """What `task(feed, **settings)` yields for each stretch, in their order. `fresh`: each from the beginning of its
-    partition, trusting no snapshot. `snapshots`: these, and not those beside the log. LogError when the beginning is
-    gone."""
+    """Yields, as a DataFrame, the rows that `task(feed, **settings)` makes of each stretch, in the stretches' order.
+
+    `fresh`: fold each stretch from the beginning of its partition, and trust no snapshot. `snapshots`: use these, and
+    not those beside the log. Raises LogError when the beginning is gone."""
     used = None if fresh else snapshots or beside(place)
     lineage.read(begun_at(used, stretches))
     if used is None and isinstance(place, InKafka):
@@ -157,7 +161,7 @@ def for_each(
     spark: "SparkSession", stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema", **settings: Any,
 ) -> "DataFrame":  # fmt: skip
-    """What `task(stretch, **settings)` yields for each stretch, in their order; a Spark task each."""
+    """The rows that `task(stretch, **settings)` makes of each stretch, in their order; one Spark task a stretch."""
     if not stretches:
         return spark.createDataFrame([], columns.spark_schema(schema))
     plan = spark.range(0, len(stretches), 1, len(stretches))
@@ -176,7 +180,9 @@ def _tasks(stretches: list[Range], task: Any, settings: dict[str, Any], batches:
 def log_task(
     stretch: Range, place: Place, snapshots: Snapshots | None, fold: Any, settings: dict[str, Any]
 ) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task. Without snapshots from the beginning. CorruptLog, LogError, SnapshotError."""
+    """Fold a stretch, in a Spark task. Without snapshots the fold begins at the beginning of the partition.
+
+    Raises CorruptLog, LogError, SnapshotError."""
     log = partition_of(place, stretch.partition)
     if isinstance(stretch, FromCheckpoint):
         assert snapshots is not None, "a checkpoint is a snapshot that is there"
@@ -188,24 +194,30 @@ def log_task(
 
 
 def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[Group]:
-    """The records of a stretch, in portions that a task has room for. CorruptLog, LogError."""
+    """Yields the records of a stretch, in portions that fit into a task's memory.
+
+    Raises CorruptLog, LogError."""
     if start < end:
         yield from groups_in(log, start, end, GROUP_ROWS, GROUP_BYTES)
 
 
 def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Group]:
-    """A stretch of the log of a data directory. CorruptLog."""
+    """Yields the records of a stretch of a data directory's log.
+
+    Raises CorruptLog."""
     return groups_up_to(partition_of(data, partition), start, end)
 
 
 def beside(place: Place) -> Snapshots | None:
-    """The snapshots that a broker keeps beside its log. Of topics there are none."""
+    """The snapshots that a broker keeps beside its log. Topics have none."""
     return None if isinstance(place, InKafka) else Snapshots(Path(place) / "snapshots")
 
 
 def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -> Machine:
-    """The machine as the nearest sound snapshot at or before `offset` has it. A snapshot saves time and decides
-    nothing: a damaged one is passed over. LogError when the log no longer has what comes behind it."""
+    """The machine at the nearest sound snapshot at or before `offset`.
+
+    A snapshot saves time and decides nothing: a damaged one is skipped. Raises LogError when the log no longer has the
+    events behind the snapshot."""
     path = None if snapshots is None else snapshots.nearest(log.name, offset)
     machine = Machine(log.name)
     while path is not None and snapshots is not None:
@@ -219,7 +231,9 @@ def from_snapshot(snapshots: Snapshots | None, log: PartitionLog, offset: int) -
 
 
 def at_snapshot(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine:
-    """The machine as exactly this snapshot has it. SnapshotError when it is damaged or of another offset; LogError."""
+    """The machine at exactly this snapshot.
+
+    Raises SnapshotError when the snapshot is damaged or of another offset; LogError."""
     path = snapshots.path(log.name, offset)
     machine = load(path)
     if (machine.partition, machine.next_offset) != (log.name, offset):
@@ -234,15 +248,16 @@ def _require_what_follows(machine: Machine, log: PartitionLog, offset: int) -> N
 
 
 def begun_at(snapshots: Snapshots | None, stretches: Iterable[Range]) -> Iterator[Range]:
-    """What is read for these stretches, by partition: from the nearest snapshot on, or else all."""
+    """Yields the range that is read for these stretches, by partition: from the nearest snapshot on, or else all."""
     for name, stretch in joined(stretches).items():
         path = None if snapshots is None else snapshots.nearest(name, stretch.start)
         yield Range(name, 0 if path is None else int(path.stem), stretch.end)
 
 
 def cut_at_snapshots(place: Place, stretches: Iterable[Range], snapshots: Snapshots | None = None) -> list[Range]:
-    """The same stretches, in as many pieces as can be folded at the same time. Of a Kafka partition without snapshots
-    there is one."""
+    """The same stretches, in as many pieces as can be folded at the same time.
+
+    A Kafka partition without snapshots stays one piece."""
     used = snapshots or beside(place)
     if used is None:
         return list(stretches)
@@ -260,7 +275,7 @@ def cut_at_snapshots(place: Place, stretches: Iterable[Range], snapshots: Snapsh
 def _fold_topics(
     spark: "SparkSession", topics: InKafka, stretches: Sequence[Range], tasks: Any, schema: "pa.Schema"
 ) -> "DataFrame":
-    """Each partition from its beginning."""
+    """Fold each partition from its beginning, by Spark's Kafka source."""
     named = [stretch.partition for stretch in stretches]
     for partition in open_log(topics).queues:
         if partition.name in named and partition.start_offset:
@@ -274,7 +289,7 @@ def _fold_topics(
 def _topic_task(
     stretches: list[Range], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]"
 ) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the records of one partition."""
+    """Fold the records of one partition, in a Spark task."""
     partition, groups = groups_of(batches)
     for stretch in stretches:
         if stretch.partition == partition:
@@ -285,8 +300,10 @@ def _topic_task(
 
 
 def fold_frame(records: "DataFrame", product: Callable[[str], Product], schema: "pa.Schema") -> "DataFrame":
-    """What `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS, each Spark partition of
-    which holds one log partition from its beginning, in order (as the data source's view `records` gives it)."""
+    """The rows that `product(partition)` makes of a DataFrame with the columns RECORDS or KAFKA_RECORDS.
+
+    Each Spark partition of it must hold one log partition from its beginning, in order (as the data source's view
+    `records` gives it)."""
     of_kafka = "timestamp_ms" in records.columns
     frame = records.select(*(columns.KAFKA_RECORDS if of_kafka else columns.RECORDS).names)
     return frame.mapInArrow(partial(_fold_rows, product, of_kafka), columns.spark_schema(schema))
@@ -307,8 +324,9 @@ def _fold_rows(
 
 
 def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[Group]]:
-    """The partition that a task was given, None when it has no records, and these. They have the columns RECORDS,
-    KAFKA_RECORDS or those of `kafka_frame.to_records`."""
+    """The partition that a task was given, and its records; None when it has no records.
+
+    The batches have the columns RECORDS, KAFKA_RECORDS or those of `kafka_frame.to_records`."""
     filled = (batch for batch in batches if batch.num_rows)
     first = next(filled, None)
     if first is None:
@@ -319,7 +337,7 @@ def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator
 
 
 def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
-    """Verified to be one partition and to ascend: mixed rows would make a fold wrong in silence."""
+    """Yields groups, verified to be of one partition and to ascend: mixed rows would make a fold wrong in silence."""
     expected = 0
     for batch in batches:
         offsets: list[int] = batch.column("offset").to_numpy().tolist()
@@ -332,8 +350,9 @@ def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> 
 
 
 def binary_values(column: Any) -> list[bytes]:
-    """A binary column without nulls as `bytes`, cut out of the one buffer it is stored in: a scalar object a row would
-    cost more than the fold."""
+    """A binary column without nulls as `bytes`, cut out of the one buffer in which it is stored.
+
+    A scalar object for each row would cost more than the fold."""
     import numpy
     import pyarrow as pa
 

@@ -1,11 +1,13 @@
-"""`restore`: the messages that a condition over the history finds, brought back by a running broker; or a queue as it
-would be, had a message, a user or a deployment not been (B-11), put into another one.
+"""`restore`: lets a running broker bring back the messages that a condition over the history finds.
+
+It can also put a queue into another one, as it would be if a message, a user or a deployment had not been (B-11).
 
     found = find(spark, "DATA", "outcome = 'expired' and timestamp >= '2026-11-21 09:00:00'", queue="orders")
     bring_back(found, Broker("http://localhost:15672", "guest", "guest"), to="orders.again", dry_run=False)
 
-Spark finds, the broker publishes (engine/rewind/restore.py): each message once under the restoration's name, in old
-order, as it was published. So it may be run again, and one that was cut short is finished by running it again.
+Spark finds the messages, the broker publishes them (engine/rewind/restore.py): each message once under the
+restoration's name, in old order, as it was published. So a restoration may be run again, and one that was cut short is
+finished by another run.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,12 +35,12 @@ COUNTS = ("messages", "message_bytes", "restored", "duplicates", "refused")
 
 
 class Refused(Exception):
-    """The broker would not, or is not there; the text says why."""
+    """The broker refuses, or does not answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Messages of a queue, by id, in the order in which they are to come."""
+    """Messages of a queue, by id, in the order in which they are brought back."""
 
     vhost: str
     queue: str
@@ -47,7 +49,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """`url`: of the management API."""
+    """A running broker. `url`: of its management API."""
 
     url: str
     user: str
@@ -55,13 +57,15 @@ class Broker:
 
 
 def check_broker(broker: Broker) -> None:
-    """Refused when it is not there, or does not know the user. Needs no Spark."""
+    """Raise Refused when the broker does not answer, or does not know the user. Needs no Spark."""
     with _client(broker) as client:
         _answer(client, "GET", "/api/whoami", "")
 
 
 def find(spark: "SparkSession", place: Place, condition: str, queue: str | None = None) -> list[Found]:
-    """The messages that rows of HISTORY fulfilling `condition` (SQL) are about, by queue. BadRequest."""
+    """The messages of the rows of HISTORY that fulfil `condition` (SQL), by queue.
+
+    Raises BadRequest."""
     rows = history_frame(spark, place, plan_history(place, {}), queue)
     found: dict[tuple[str, str], list[int]] = {}
     try:
@@ -79,7 +83,9 @@ def find(spark: "SparkSession", place: Place, condition: str, queue: str | None 
 def bring_back(
     found: Sequence[Found], broker: Broker, to: str | None = None, name: str | None = None, dry_run: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """What was done for each queue: name of the restoration, and how many messages. Refused."""
+    """Bring the messages back. Yields, for each queue, the restoration's name and how many messages.
+
+    Raises Refused."""
     with _client(broker) as client:
         for each in found:
             done: dict[str, Any] = {"vhost": each.vhost, "queue": each.queue, "to": to or each.queue, "name": name}
@@ -97,7 +103,9 @@ def bring_back(
 
 
 def without(spark: "SparkSession", place: Place, texts: Sequence[str], queue: str, end: str | None) -> list[Found]:
-    """What would be in the queue at `end` (None: now), had something not been; `texts` as `--without` has them."""
+    """The messages that would be in the queue at `end` (None: now), if the events that `texts` name had not happened.
+
+    `texts`: in the form of `--without`."""
     candidate = candidate_without(texts)
     rows = what_if(spark, place, [candidate], end=end, queue=queue).standing.collect()
     ids = [row.message_id for row in rows if row.position >= 0] + [row.message_id for row in rows if row.position < 0]
@@ -105,7 +113,7 @@ def without(spark: "SparkSession", place: Place, texts: Sequence[str], queue: st
 
 
 def pages(ids: Sequence[int]) -> Iterator[list[int]]:
-    """In requests whose ids ascend: within one the broker goes by id."""
+    """Yields the ids in requests in which they ascend: within a request the broker goes by id."""
     page: list[int] = []
     for each in ids:
         if page and (len(page) == PAGE or each < page[-1]):

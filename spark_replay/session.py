@@ -1,7 +1,7 @@
 """A local Spark session that starts fast, says nothing on stdout and whose workers find our packages.
 
-Under spark-submit the session that is there is used, with whatever it was given; only the data source is registered.
-What the JVM has to say (warnings that concern nobody here) goes to a file that is shown only when it fails to start.
+Under spark-submit the existing session is used as it was set up; only the data source is registered. Output of the JVM
+(warnings that concern no user) goes to a file that is shown only when the JVM fails to start.
 """
 
 import os
@@ -27,16 +27,17 @@ _LOCAL = {
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.catalogImplementation": "in-memory",
-    "spark.log.level": "OFF",  # a failed task is reported once, by whoever catches its error
+    "spark.log.level": "OFF",  # the code that catches a task's error reports it once
 }
 _JAVA_OPTIONS = "-XX:+UseSerialGC"
 _SHORT = " -XX:TieredStopAtLevel=1"  # jobs are short and in Python
 
 
 def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False) -> "SparkSession":
-    """The session of this process, with `spark.read.format("rewindmq")`. `cores` and `memory` are of a local one.
-    `records_in_java`: records go through the JVM (Kafka), so it is worth its while to compile well. NoSpark, most
-    likely because there is no Java 17."""
+    """The session of this process, with `spark.read.format("rewindmq")`.
+
+    `cores` and `memory` are of a local session. `records_in_java`: records go through the JVM (Kafka), so good
+    compilation pays off. Raises NoSpark, most likely because there is no Java 17."""
     _prepare_environment()
     from pyspark.sql import SparkSession
 
@@ -59,7 +60,7 @@ def session(cores: str = "*", memory: str = "1g", records_in_java: bool = False)
 
 
 def _prepare_environment() -> None:
-    """What the JVM and its Python workers inherit: this interpreter, this checkout, the loopback address."""
+    """Set what the JVM and its Python workers inherit: this interpreter, this checkout, the loopback address."""
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
@@ -70,7 +71,9 @@ def _prepare_environment() -> None:
 
 @contextmanager
 def _stderr_kept() -> Iterator[None]:
-    """What is started here writes its stderr to a file without a name, for as long as it lives."""
+    """Redirects stderr of processes that start here to a file without a name, for as long as they live.
+
+    Raises NoSpark with their first error."""
     sys.stderr.flush()
     terminal = os.dup(2)
     with tempfile.TemporaryFile() as kept:

@@ -6,15 +6,15 @@
 A record is the Avro binary of one envelope (`rewindmq.schemas.codec`). Its offset is its position in the partition,
 from 0.
 
-Appending is in memory and at once; `commit` makes everything appended so far durable with one write and one fsync
-(group commit) in a thread, and calls back in the loop. While a commit is under way, what is appended meanwhile waits
-for the next one, so the group grows with the load.
+Appending is in memory and at once. `commit` makes everything appended so far durable with one write and one fsync
+(group commit) in a thread, and calls back in the loop. While a commit is under way, new records wait for the next one,
+so the group grows with the load.
 
     offset = log.append(partition, timestamp_ms, record)
     log.commit()                         # kick; does nothing when nothing waits or a commit is under way
     log.on_durable = callback            # callback(): called in the loop after each commit; look at durable_offset
 
-Reading never sees what is not yet written. Offsets are int, times are milliseconds since the epoch.
+A reader never sees records that are not yet written. Offsets are int, times are milliseconds since the epoch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -24,11 +24,11 @@ from typing import Protocol
 
 
 class LogError(Exception):
-    """Something is wrong with the log; the text names partition, file and offset."""
+    """The log cannot be used as asked; the text names partition, file and offset."""
 
 
 class NoAnswer(LogError):
-    """Nobody is there who has the log: it may be sound, and there another time."""
+    """The server that has the log does not answer: the log may be sound, and can be read another time."""
 
 
 class KafkaNotInstalled(LogError):
@@ -36,7 +36,9 @@ class KafkaNotInstalled(LogError):
 
 
 class CorruptLog(LogError):
-    """Bytes in the middle of the log are not what was written: `file`, byte `position`, first `offset` of the block."""
+    """Bytes in the middle of the log are not the bytes that were written.
+
+    `file`, byte `position` in it, first `offset` of the block."""
 
     def __init__(self, file: Path, position: int, offset: int, why: str) -> None:
         super().__init__(f"{file}: block at byte {position} (offset {offset}): {why}")
@@ -46,14 +48,16 @@ class CorruptLog(LogError):
         self.why = why
 
     def __reduce__(self) -> tuple[type["CorruptLog"], tuple[Path, int, int, str]]:
-        """It may come from another process."""
+        """Makes the error picklable: it may come from another process."""
         return CorruptLog, (self.file, self.position, self.offset, self.why)
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One group commit as stored. `records` are the Avro binaries of its envelopes, `first_offset` that of records[0].
-    `chain` is the hash chain up to and including this block (32 bytes)."""
+    """One group commit as stored.
+
+    `records`: the Avro binaries of its envelopes. `first_offset`: the offset of records[0]. `chain`: the hash chain up
+    to and including this block (32 bytes)."""
 
     first_offset: int
     records: Sequence[bytes]
@@ -72,18 +76,21 @@ class LogPartition(Protocol):
     durable_offset: int  # everything below is durable
 
     def append(self, timestamp_ms: int, record: bytes) -> int:
-        """Add a record to the group that is gathering; its offset. Timestamps do not go back."""
+        """Add a record to the group that is gathering. Returns its offset. Timestamps do not go back."""
 
     def begin_time_anew(self) -> None:
-        """What is appended from here on may have lower timestamps than what was before (the clock was set)."""
+        """Let records appended from here on have lower timestamps than earlier ones (the clock was set)."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Blocks from the one that holds `offset`, in order, up to `end` (exclusive; None: what is durable now).
-        The first and the last block may hold records outside the range. Raises CorruptLog."""
+        """Yields the blocks from the one that holds `offset`, in order, up to `end`.
+
+        `end`: exclusive; None: the durable end now. The first and the last block may hold records outside the range.
+        Raises CorruptLog."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it. A
-        time that came twice, because the clock was set back between, is meant as it came last."""
+        """The first offset whose timestamp is greater than `timestamp_ms`: state at T is the fold of all below it.
+
+        If a time came twice, because the clock was set back between, its last occurrence counts."""
 
 
 class Log(Protocol):
@@ -102,10 +109,10 @@ class Log(Protocol):
         """Write and fsync everything appended, in this thread. For start, stop, tools and tests."""
 
     def full(self) -> bool:
-        """The disk is full, and the log lives on what it has kept for this: nothing more should be published."""
+        """Whether the disk is full and the log uses up its reserve: then publishers should wait."""
 
     @property
     def crowded(self) -> bool:
-        """As much waits for the disk as may: connections that publish wait until some of it is written."""
+        """Whether as many bytes wait for the disk as may: publishing connections wait until some are written."""
 
     def close(self) -> None: ...

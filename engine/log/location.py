@@ -1,9 +1,9 @@
-"""Where a history is, for those who read it without the broker: rewinds, `verify`, the process that reads the past.
+"""Opens a history for programs that read it without the broker: rewinds, `verify`, the process that reads the past.
 
     log = History(data).open()                                          the log of a data directory
     log = History(data, "localhost:9092", "rewindmq", settings).open()  topics in Kafka; `data` is a node's, if any
 
-Whatever `data` holds (a state, snapshots) has to be of the history that is read.
+The content of `data` (a state, snapshots) has to belong to the history that is read.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from rewindmq.projections.replay import PartitionLog
 if TYPE_CHECKING:
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
-# How long Kafka has for its first answer: somebody waits for ours. What is asked after that may take longer, as while a
+# How long Kafka has for its first answer: a user waits for ours. Later answers may take longer, for example while a
 # leader is being elected.
 FIRST_ANSWER_SECONDS = 10.0
 
@@ -30,8 +30,10 @@ class OtherHistory(LogError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """`kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node is at hand; and
-    `partitions` says how many of the queues' topic count, the first ones; None: all."""
+    """The place of a history, and how to reach it.
+
+    `kafka`: bootstrap servers; None for the embedded log. With Kafka `data` may be None: no node's directory is at
+    hand. `partitions`: how many partitions of the queues' topic count, the first ones; None: all."""
 
     data: Path | None
     kafka: str | None = None
@@ -40,8 +42,10 @@ class History:
     partitions: int | None = None
 
     def open(self) -> "HistoryReader":
-        """LogError when there is no log, Kafka does not answer, no Kafka client is installed (KafkaNotInstalled), or
-        `data` is of another history (OtherHistory)."""
+        """Open the history for reading.
+
+        Raises LogError when there is no log or Kafka does not answer, KafkaNotInstalled when no Kafka client is
+        installed, OtherHistory when `data` belongs to another history."""
         if self.kafka is None:
             assert self.data is not None, "a history is in a data directory or in Kafka"
             embedded = EmbeddedLogReader(self.data)
@@ -65,16 +69,18 @@ class History:
 
 
 class HistoryPartition(PartitionLog, Protocol):
-    """A partition of either log, to read. LogError where it cannot be read."""
+    """A partition of either log, to read.
+
+    Raises LogError where it cannot be read."""
 
     @property
     def durable_offset(self) -> int:
-        """The end (exclusive) of what no crash takes back."""
+        """The end (exclusive) of the records that no crash takes back."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]: ...
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """As `read`, of many short ranges (first offset, end) in order."""
+        """Yields the blocks of many short ranges (first offset, end) in order, as `read`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class HistoryReader:
 
 @lru_cache(maxsize=1)
 def _kafka(history: History) -> "KafkaLogReader":
-    """One set of connections for all questions of a process."""
+    """The reader of a history in Kafka: a process keeps one set of connections for all questions."""
     from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
     assert history.kafka is not None

@@ -1,8 +1,9 @@
-"""Which queue partition a queue lives in: the one that Kafka's own partitioner would pick for the key `vhost/queue`, so
-that services which append to Kafka themselves agree with the broker.
+"""Places queues in partitions: a queue's partition is the one that Kafka's own partitioner picks for `vhost/queue`.
 
-So the number of partitions must stay. Kafka lets an admin add some: then queues tell by where they lie how many there
-were (`count_of`)."""
+So services that append to Kafka themselves agree with the broker.
+
+The number of partitions must therefore stay. Kafka lets an admin add some: then the places of the existing queues tell
+how many partitions there were (`count_of`)."""
 
 from collections.abc import Iterable
 
@@ -13,17 +14,19 @@ _MASK = 0xFFFFFFFF
 
 
 def partition_of(vhost: str, queue: str, partitions: int) -> int:
-    """The number of the queue's partition, of `partitions`."""
+    """The number of the queue's partition, out of `partitions` partitions."""
     return (murmur2(f"{vhost}/{queue}".encode()) & 0x7FFFFFFF) % partitions
 
 
 def astray(homes: Iterable[Home], partitions: int) -> Home | None:
-    """The first queue that does not lie where it would lie with so many partitions."""
+    """The first queue that does not lie where it would lie with so many partitions; None if there is none."""
     return next((home for home in homes if partition_of(home[1], home[2], partitions) != home[0]), None)
 
 
 def count_of(homes: Iterable[Home], most: int) -> int | None:
-    """The largest number of partitions, up to `most`, by which all these queues lie where they do."""
+    """The largest number of partitions, up to `most`, that puts all these queues where they lie.
+
+    None: there is none."""
     homes = list(homes)
     return next((count for count in range(most, 0, -1) if astray(homes, count) is None), None)
 

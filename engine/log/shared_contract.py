@@ -1,15 +1,15 @@
-"""The contract of a log that several nodes append to, and in which another makes the order (Kafka).
+"""The contract of a log that several nodes append to, and whose server makes the order (Kafka).
 
-A node applies only what it reads back. What it appends has no offset until it comes back to it, among the records of
-all others, in the one order that every node sees; what has come back is durable. So all nodes fold the same states, and
-there is no protocol between them.
+A node applies only the records that it reads back. An appended record has no offset until it comes back to the node,
+among the records of all others, in the one order that every node sees; a record that has come back is durable. So all
+nodes fold the same states, and there is no protocol between them.
 
-    log.follow({name: offset}, node)   from there on everything is read back, one's own records too:
+    log.follow({name: offset}, node)   from there on everything is read back, the node's own records too:
                                        node.arrived([Arrived, ...]), in the loop, ascending offsets in each partition
     partition.append(key, value)       fire: the order of one node's appends to one partition is kept, nothing is lost
                                        while the process lives, however long the log is away
-    await log.read_to_end()            everything that is in the log now has arrived
-    log.flush()                        the turn is over: what was appended need not wait for company any longer
+    await log.read_to_end()            every record that was in the log at the call has arrived
+    log.flush()                        the turn is over: appended records need not wait for others any longer
 
 Values are Avro single objects (`rewindmq.schemas.single_object`), one event each; keys are `vhost/queue` (UTF-8), or
 empty for events that concern the whole partition. An event's time is the log's own timestamp, given when it was
@@ -27,51 +27,58 @@ from rewindmq.engine.log.contract import Block, LogError
 
 
 class RecordTooLarge(LogError):
-    """Nothing was appended."""
+    """The record is too large and was not appended."""
 
 
 @dataclass(slots=True)
 class Arrived:
-    """Records of one partition, as they came back. Three lists of one length; offsets ascend and may have gaps."""
+    """Records of one partition that came back. Three lists of one length; offsets ascend and may have gaps."""
 
-    partition: str  # its name
+    partition: str  # the partition's name
     offsets: list[int]
     timestamps_ms: list[int]
     values: list[bytes]
 
 
 class SharedPartition(Protocol):
-    """One partition: `metadata-0`, `nodes-0`, `queues-0` .. as in the embedded log. The reading half of the contract is
-    `rewindmq.engine.log.contract.LogPartition`'s, so recovery, rewinds, `verify` and Spark read both alike."""
+    """One partition: `metadata-0`, `nodes-0`, `queues-0` .. as in the embedded log.
+
+    The reading half of the contract is `rewindmq.engine.log.contract.LogPartition`'s. So recovery, rewinds, `verify`
+    and Spark read both alike."""
 
     name: str
     framed: bool  # True: records are Avro single objects (in the embedded log they are bare)
 
     @property
     def start_offset(self) -> int:
-        """The oldest record kept. Asks the log."""
+        """The offset of the oldest record kept. Asks the log."""
 
     @property
     def next_offset(self) -> int:
-        """Everything below can be read now (the high watermark). Asks the log."""
+        """The high watermark: every offset below it can be read now. Asks the log."""
 
     def append(self, key: bytes, value: bytes) -> None:
-        """RecordTooLarge."""
+        """Send a record to the log.
+
+        Raises RecordTooLarge."""
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Blocks (runs of consecutive offsets, with `timestamps_ms`) from `offset` up to `end` (exclusive; None: what
-        can be read now). Blocks the caller: for start, rewinds and tools. LogError when the log is away too long."""
+        """Yields blocks (runs of consecutive offsets, with `timestamps_ms`) from `offset` up to `end`.
+
+        `end`: exclusive; None: the end that can be read now. Blocks the caller: for start, rewinds and tools. Raises
+        LogError when the log is away too long."""
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """The record at an offset below `next_offset`; None: it is a gap. Blocks the caller. LogError when the log does
-        not say within `seconds`."""
+        """The record at an offset below `next_offset`; None: the offset is a gap.
+
+        Blocks the caller. Raises LogError when the log does not answer within `seconds`."""
 
     def offset_at(self, timestamp_ms: int) -> int:
         """The first offset whose timestamp is greater than `timestamp_ms`; `next_offset` when there is none."""
 
 
 class Placement(Protocol):
-    """Where a partition is: addresses of the log's own servers. `leader` is empty while there is none."""
+    """The place of a partition: addresses of the log's own servers. `leader` is empty while there is none."""
 
     @property
     def partition(self) -> str: ...
@@ -87,18 +94,18 @@ class Placement(Protocol):
 
 
 class Listener(Protocol):
-    """The node that follows a log. All of it is called in the loop."""
+    """The node that follows a log. The log calls its methods in the loop."""
 
     def arrived(self, batches: list[Arrived]) -> None: ...
 
     def trouble(self, why: str | None) -> None:
-        """Why appends do not get through, in words; None: they do again."""
+        """Appends do not get through; `why` is the reason, in words. None: they do again."""
 
     def fail(self, error: Exception) -> None:
-        """Never to be mended: the node has to stop (it lost its place in the order)."""
+        """The log failed beyond repair: the node has to stop (it lost its place in the order)."""
 
     def duties_changed(self, names: frozenset[str]) -> None:
-        """The partitions whose duties are this node's now, by name."""
+        """The node now has the duties of these partitions, by name, and of no others."""
 
 
 class SharedLog(Protocol):
@@ -112,20 +119,26 @@ class SharedLog(Protocol):
     def queues(self) -> Sequence[SharedPartition]: ...
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
-        """Begin to read back, each partition from its offset; and to share the duties of the queue partitions with the
-        other nodes (Kafka's consumer group)."""
+        """Begin to read back, each partition from its offset.
+
+        The node then also shares the duties of the queue partitions with the other nodes (Kafka's consumer group)."""
 
     def flush(self) -> None: ...
 
     async def read_to_end(self) -> None:
-        """Wait until everything has arrived (`Listener.arrived`) that was in the log when this was called, of all
-        partitions. LogError when the log does not say how far that is."""
+        """Wait until every record of all partitions that was in the log at the call has arrived (`Listener.arrived`).
+
+        Raises LogError when the log does not say where its partitions end."""
 
     def ends(self) -> Mapping[str, int]:
-        """How far each partition is, by name, as the log said when it last gave something to read. Never waits."""
+        """The end of each partition, by name, as the log stated it with the last records that were read.
+
+        Never waits."""
 
     def placement(self) -> Sequence[Placement]:
-        """Of the queue partitions, in their order; as it was some seconds ago at the most."""
+        """The places of the queue partitions, in their order; some seconds old at the most."""
 
     def close(self) -> None:
-        """What was appended and is not in the log yet is waited for, but not for ever: then LogError."""
+        """Wait for a limited time until every appended record is in the log.
+
+        Raises LogError when some are still not in the log."""

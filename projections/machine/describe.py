@@ -7,8 +7,8 @@
 Rules
 - An event is its type and its fields. A field that is None, empty or false is left out, a true one is its name alone,
   and so is the vhost `/`. Of bodies and properties a line has the size; of passwords it has nothing.
-- An effect begins with its queue in brackets. Transcripts (tests/unit/machine/transcripts) and
-  `rewindmq events --effects` have the same words.
+- An effect begins with its queue in brackets. Transcripts (tests/unit/machine/transcripts) and `rewindmq events`
+  with --effects have the same words.
 - `Names` says how messages, consumers and times are called. Without one they are message ids, consumer ids and
   milliseconds.
 - What clients wrote is quoted where it is not printable or where it could be taken for something else.
@@ -45,7 +45,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 class Names:
-    """What messages, consumers and times are called in a line."""
+    """The names of messages, consumers and times in a line."""
 
     def messages(self, ids: Iterable[int]) -> str:
         """Ids in their order, consecutive ones as first-last; of many the first."""
@@ -79,7 +79,7 @@ def actor(who: Actor) -> str:
 
 
 def text(value: str) -> str:
-    """As it is where it is one plain word, else in quotes, with what is not printable escaped."""
+    """A text as it is where it is one plain word; else quoted, with characters that cannot be printed escaped."""
     return value if value and _PLAIN.issuperset(value) else repr(value)
 
 

@@ -106,8 +106,9 @@ __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 
 
 def on_nothing(state: State, offset: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
-    """Change nothing but the time, which has passed already: Tick, Checkpointed, CheckpointAsked, PastRead,
-    ClockStepped."""
+    """Change nothing but the time, which has passed already.
+
+    For Tick, Checkpointed, CheckpointAsked, PastRead and ClockStepped."""
 
 
 def on_clock_set(state: State, offset: int, actor: Actor, event: ClockSet, effects: list[Effect]) -> None:
@@ -219,8 +220,9 @@ class Machine(State):
         self.next_deadline_ms = deadlines[0][0] if deadlines else NEVER
 
     def time_passed_at(self, offset: int) -> int:
-        """How many effects of the event at `offset`, the last one applied, came from deadlines that passed before
-        it."""
+        """How many effects of the event at `offset`, the last one applied, came from deadlines.
+
+        These deadlines passed before the event happened."""
         return self.due_effects[1] if self.due_effects[0] == offset else 0
 
     def deadline_ms(self) -> int | None:

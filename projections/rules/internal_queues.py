@@ -1,5 +1,8 @@
-"""Queues that the broker keeps for itself: for delayed messages (engine/routing/delayed_exchanges.py) and direct
-replies (engine/broker/direct_reply.py). No listing shows them, no limit counts them, no policy applies to them."""
+"""Names of the queues that the broker keeps for itself.
+
+They are for delayed messages (engine/routing/delayed_exchanges.py) and direct replies (engine/broker/direct_reply.py).
+No listing shows them, no limit counts them, no policy applies to them.
+"""
 
 from rewindmq.projections.machine.data.delayed_order import PREFIX as DELAYED
 

@@ -1,5 +1,4 @@
-"""Snapshots: the folded state of one partition at one offset, so that a fold need not begin at the beginning of the
-log.
+"""Snapshots: the folded state of one partition at one offset, from which a later fold can begin.
 
     DIR/snapshots/queues-0/00000000000001000000.snapshot      state after every event below offset 1,000,000
 

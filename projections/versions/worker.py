@@ -65,8 +65,10 @@ def main(root: str, partition: str, framed: bool, requests: BinaryIO, answers: B
 
 
 def told(effect: Any) -> str:
-    """An effect as text: a queue by its name, ids as they are. This function renders the effects of both versions. The
-    `describe` of each version does not: another wording would look like another effect."""
+    """An effect as text: a queue by its name, ids as they are.
+
+    This function renders the effects of both versions. The `describe` of each version does not: another wording would
+    look like another effect."""
     shown = (f"{name}={plain(getattr(effect, name))}" for name in effect.__slots__)
     return f"{type(effect).__name__}({', '.join(shown)})"
 

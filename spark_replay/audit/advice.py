@@ -1,7 +1,7 @@
-"""What a finding of an audit means for its reader: how bad it is, and what to do first.
+"""Advice on findings of an audit: how bad a finding is, and what its reader should do first.
 
 critical    the evidence is not what was written, or part of it is gone
-high        the broker decided or counted other than the rules say, or a claim of it does not hold
+high        the broker decided or counted in another way than the rules say, or a claim of it does not hold
 medium      a copy (RocksDB, a snapshot, a ledger) is not what the log says: it can be made anew from the log
 low         nothing is wrong yet
 """
@@ -41,7 +41,7 @@ ADVICE: dict[str, tuple[str, str]] = {
 
 
 def severity_of(check: str, offset: int | None) -> str:
-    """Settings of a topic (`kept` without an offset) lose nothing yet."""
+    """The severity of a finding of this check. Settings of a topic (`kept` without an offset) lose nothing yet."""
     if check == "kept" and offset is None:
         return LOW
     return ADVICE.get(check, (HIGH, _RULE))[0]

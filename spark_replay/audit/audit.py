@@ -1,18 +1,19 @@
-"""`audit`: does the history hold together, and is the live state what it says?
+"""`audit`: checks that the history holds together, and that the live state follows from it.
 
     findings = audit(spark, "DATA");  all(finding.ok for finding in findings)
 
     chain     every block's bytes against the hash chain, also of the metadata log      log_bytes.py, by segments
     kept      (Kafka, which has no chain) the topics have everything from offset 0, and are set to keep it
-    snapshots (where there are some) each is what the events since the one before lead to   (a task each)
+    snapshots (where there are some) each is the state to which the events since the one before lead   (a task each)
     ...       the checks of audit/fold.py, at every offset                              a Spark task a partition
     ledgers   (with an auditor's own snapshots) the same from ledger to ledger      chunks.py, a task a chunk
-    arrivals  dead letters, joined across partitions: none that was not sent, none that was forwarded and is not there
-    policies  every policy that decided was set in the metadata log, and those set are applied
+    arrivals  dead letters, joined across partitions: each arrival was sent, each forwarded letter arrived
+    policies  every policy that decided was set in the metadata log, and policies that are set are applied
     store     the RocksDB of the broker against a fresh fold, queue by queue and body by body  projections/verify.py
 
-A partition whose chain is broken, or whose beginning is gone, is not folded: what comes behind is not history. An audit
-works beside running brokers; it looks at what was durable when it began, and at the state that RocksDB had persisted.
+A partition whose chain is broken, or whose beginning is gone, is not folded: the records behind the break are not
+history. An audit works beside running brokers; it reads up to the end that was durable when it began, and the state
+that RocksDB had persisted.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,10 +62,11 @@ FOR_DRIVER = (WAS_IN_FORCE, IS_IN_FORCE, NOTED)
 def audit(
     spark: "SparkSession", place: Place, snapshots: Path | None = None, since_last: bool = False
 ) -> list[Finding]:
-    """Everything that was checked, in the order of checks and partitions. `snapshots`: a directory of an auditor's own
-    (snapshots/build.py), in place of those beside the log; the ledgers of the audit are kept there, too
-    (ledger_files.py). `since_last`: only what came since the last of them. LogError when there is no log;
-    BadRequest."""
+    """The findings of all checks, in the order of checks and partitions.
+
+    `snapshots`: an auditor's own directory of snapshots (snapshots/build.py), in place of those beside the log; the
+    ledgers of the audit are kept there, too (ledger_files.py). `since_last`: audit only the events since the last
+    ledgers. Raises LogError when there is no log; BadRequest."""
     own = ledgers_beside(place, snapshots, since_last)
     log = open_log(place)
     reach = ends_of(log)
@@ -95,7 +97,7 @@ def audit(
 def _bytes(
     spark: "SparkSession", place: Place, log: HistoryLog, proven: Proven | None, since_last: bool
 ) -> list[Finding]:
-    """Is it all there, as it was written? A finding for each partition."""
+    """Check that all bytes are there, as they were written. A finding for each partition."""
     partitions = [log.metadata, *log.queues]
     if isinstance(place, InKafka):
         return what_is_kept(place, partitions)
@@ -103,8 +105,9 @@ def _bytes(
 
 
 def ledgers_beside(place: Place, snapshots: Path | None, since_last: bool) -> Snapshots | None:
-    """The directory of an auditor's own snapshots in which ledgers are kept; None: nothing is kept. A directory of a
-    broker or a node is not written to. BadRequest."""
+    """The auditor's own directory of snapshots in which ledgers are kept; None: no ledgers are kept.
+
+    The audit does not write to a directory of a broker or a node. Raises BadRequest."""
     own = own_snapshots(place, snapshots)
     if snapshots is not None and read_about(snapshots) is not None:
         return own
@@ -114,7 +117,9 @@ def ledgers_beside(place: Place, snapshots: Path | None, since_last: bool) -> Sn
 
 
 class Folded:
-    """What the tasks of an audit found: `rows` of AUDIT, and `letters`, rows of LETTERS in the order SORTED_BY."""
+    """The results of an audit's tasks.
+
+    `rows`: rows of AUDIT. `letters`: rows of LETTERS in the order SORTED_BY."""
 
     def __init__(self, spark: "SparkSession", place: Place, reach: dict[str, int]) -> None:
         self.spark = spark
@@ -126,14 +131,14 @@ class Folded:
         self._letters: list[DataFrame] = []
 
     def whole(self, stretches: Sequence[Range]) -> None:
-        """Each partition from its beginning, by one task, with its RocksDB."""
+        """Audit each partition from its beginning, in one task, with its RocksDB."""
         self._take(fold_log(
             self.spark, self.place, stretches, fold_audit, columns.AUDITED, fresh=True, store=self._store,
             reach=self.reach,
         ))  # fmt: skip
 
     def in_chunks(self, own: Snapshots, stretches: Sequence[Range], since_last: bool) -> None:
-        """From ledger to ledger. A partition in which one of them does not hold is audited as a whole."""
+        """Audit from ledger to ledger. If a ledger does not hold, its partition is audited again as a whole."""
         chunks = plan_audit(own, stretches, self.reach, since_last)
         lineage.read(chunks)
         settings = {"place": self.place, "own": own, "reach": self.reach}
@@ -169,7 +174,7 @@ class Folded:
 
 
 def ends_of(log: HistoryLog) -> dict[str, int]:
-    """0 where damage keeps the end from being found: the chain check says where."""
+    """The end of each queue partition; 0 where damage hides the end: the chain check says where."""
     found = {}
     for partition in log.queues:
         try:
@@ -182,8 +187,10 @@ def ends_of(log: HistoryLog) -> dict[str, int]:
 def concluded(
     place: Place, rows: Sequence[Any], letters: Callable[[], Iterable[Any]], metadata: bool, whole: bool
 ) -> list[Finding]:
-    """What partitions' tasks found, and what follows from all of them together. `letters`: rows of LETTERS in the order
-    SORTED_BY; `metadata`: its log is sound; `whole`: so are those of all partitions."""
+    """The findings of the partitions' tasks, and those that follow from all of them together.
+
+    `letters`: rows of LETTERS in the order SORTED_BY. `metadata`: the metadata log is sound. `whole`: the logs of all
+    partitions are."""
     findings = [of_row(row) for row in rows if row.check not in FOR_DRIVER]
     for_driver = [row for row in rows if row.check in FOR_DRIVER]
     if metadata:
@@ -196,7 +203,7 @@ def concluded(
 
 
 def arrivals(book: PolicyBook, for_driver: Iterable[Any], letters: Iterable[Any]) -> list[Finding]:
-    """Rows of LETTERS of all partitions, in the order SORTED_BY, joined."""
+    """The findings of the join of LETTERS rows of all partitions, which come in the order SORTED_BY."""
     queues = queues_since(for_driver)
     destinations = Destinations(book.place, book.topology, book.bound_ms, queues, book.late_ms)
     count = 0
@@ -221,7 +228,7 @@ def audit_frame(spark: "SparkSession", place: Place) -> "Any":
 
 
 def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the fold, then the same partition's RocksDB, in the data directory `store`."""
+    """The fold of one partition, then its RocksDB in the data directory `store`. In a Spark task."""
     partition = feed.stretch.partition
     post = Post(partition, reach[partition])
     product = AuditProduct(partition, post)
@@ -234,12 +241,12 @@ def fold_audit(feed: Feed, store: str | None, reach: dict[str, int]) -> "Iterato
 
 
 def chunk_rows(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task."""
+    """The audit of one chunk, in a Spark task."""
     yield from map(_audited, audit_chunk(chunk, place, own, reach))
 
 
 def store_rows(stretch: Range, data: str, own: Snapshots) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: RocksDB of a partition whose snapshots hold."""
+    """The RocksDB of a partition whose snapshots hold, in a Spark task."""
     yield batch_of([finding.row() for finding in _store(data, stretch, own)], columns.AUDIT)
 
 
@@ -256,7 +263,7 @@ def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
 
 
 def _store(data: str, stretch: Range, own: Snapshots | None = None) -> list[Finding]:
-    """RocksDB, read-only, against a fold of its own: a fresh one, or one that begins at the nearest of `own`."""
+    """Compare RocksDB, read-only, with a fold of its own: a fresh one, or one that begins at the nearest of `own`."""
     path = Path(data) / "state"
 
     def finding(

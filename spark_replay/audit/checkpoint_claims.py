@@ -1,37 +1,38 @@
-"""What brokers claimed about their state (`Checkpointed`), held against the fold."""
+"""Compares brokers' claims about their state (`Checkpointed`) with the fold."""
 
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.verify import NOT_CHECKED
 from rewindmq.schemas.events import Checkpointed
 
-ASKED = 256  # of so many CheckpointAsked the digest is kept, for claims still to come
+ASKED = 256  # the digests of so many CheckpointAsked are kept, for claims still to come
 
 
 class Claims:
-    """Of one partition, or of a stretch of it."""
+    """The claims in one partition, or in a stretch of it."""
 
     def __init__(self) -> None:
         self.count = 0
-        self.held_at = -1  # offset about which the last claim was right
+        self.held_at = -1  # offset of the last claim that was right; -1: none was
         self.claimants: dict[str, None] = {}  # nodes, in the order of their first claims
         self.asked: dict[int, str] = {}  # offset of a CheckpointAsked -> the digest after it
         self.passed_by = 0
 
     def begin(self, machine: Machine) -> None:
-        """In the middle of a history: whoever claims what is now may say so some events later."""
+        """Begin in the middle of a history: a claim about this moment may follow some events later."""
         if machine.next_offset:
             self.was_asked(machine.next_offset - 1, machine)
 
     def was_asked(self, offset: int, machine: Machine) -> None:
-        """The machine has just applied a CheckpointAsked at `offset`."""
+        """Note the digest: the machine has just applied a CheckpointAsked at `offset`."""
         self.asked[offset] = machine.digest()
         if len(self.asked) > ASKED:
             del self.asked[next(iter(self.asked))]
 
     def compare(self, machine: Machine, event: Checkpointed) -> str | None:
-        """What is wrong with a claim that the machine is about to apply. It is about the state behind `event.offset`. A
-        broker alone appends it at once; among nodes that share the log others' events come between, so that their
-        claims are about an offset where they were asked for."""
+        """Check a claim that the machine is about to apply. Returns what is wrong with it, or None.
+
+        A claim is about the state behind `event.offset`. A broker alone appends it at once. Among nodes that share the
+        log, events of others come between; so their claims are about an offset at which a CheckpointAsked stands."""
         self.count += 1
         if event.node:
             self.claimants[event.node] = None
@@ -41,7 +42,7 @@ class Claims:
         if digest is None and not event.node:
             return f"the broker claims what was after offset {event.offset}; it says so right behind it, and not here"
         if digest is None:
-            self.passed_by += 1  # other events came between, the state is no longer that of the claim
+            self.passed_by += 1  # other events came between: the state is no longer that of the claim
             return None
         if event.digest == digest:
             self.held_at = event.offset

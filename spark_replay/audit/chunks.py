@@ -1,11 +1,12 @@
-"""The audit of partitions from ledger to ledger (ledger_files.py), all chunks at once, a Spark task each.
+"""Audits partitions from ledger to ledger (ledger_files.py): all chunks at the same time, a Spark task each.
 
     nothing ->events-> ledger 1     ledger 1 ->events-> ledger 2     ...     ledger n ->events-> the end
 
-Each chunk believes the ledger that it begins with, and has to come to the one that the next begins with, and to the
-snapshot beside it; so together they prove what one long audit would. A snapshot without a ledger is passed, and gets
-one: the first audit of a directory is one task a partition, the next one is in chunks, and one that was cut short goes
-on from the last ledger that it wrote. `since_last`: only the last chunk is folded, and what is before is believed.
+Each chunk believes the ledger at its start. It has to arrive at the ledger with which the next chunk begins, and at the
+snapshot beside it. So together the chunks prove as much as one long audit. A snapshot without a ledger is passed, and
+gets one. So the first audit of a directory is one task a partition, the next one is in chunks, and an audit that was
+cut short goes on from the last ledger that it wrote. `since_last`: only the last chunk is folded, and the ledger before
+it is believed.
 
 If a ledger or a snapshot does not hold, the partition is audited once more from its beginning, without ledgers.
 """
@@ -38,8 +39,10 @@ LEDGERS = "ledgers"
 
 @dataclass(frozen=True, slots=True)
 class AuditChunk(Range):
-    """Events `start` to `end`, from the ledger at `start` (0: from nothing), past the snapshots at `meets`. `last`: of
-    its partition. `letters_before`: the kept letters are told again, as nobody else tells them."""
+    """Events `start` to `end`, from the ledger at `start` (0: from nothing), past the snapshots at `meets`.
+
+    `last`: it is the last chunk of its partition. `letters_before`: it also yields the kept letters of earlier chunks,
+    as no other chunk does."""
 
     meets: tuple[int, ...] = ()
     last: bool = False
@@ -47,7 +50,9 @@ class AuditChunk(Range):
 
 
 def plan_audit(own: Snapshots, ends: Sequence[Range], reach: dict[str, int], since_last: bool) -> list[AuditChunk]:
-    """Of each partition, up to its end. Only what was read up to `reach` is met: letters behind it do not count."""
+    """The chunks of each partition, up to its end.
+
+    Only ledgers and snapshots up to `reach` are met: letters behind it do not count."""
     chunks: list[AuditChunk] = []
     for end in ends:
         met = [at for at in own.offsets(end.partition) if 0 < at <= reach[end.partition]]
@@ -64,7 +69,7 @@ def plan_audit(own: Snapshots, ends: Sequence[Range], reach: dict[str, int], sin
 
 
 def audit_chunk(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str, int]) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: rows of AUDIT and of LETTERS."""
+    """Yields rows of AUDIT and of LETTERS, in a Spark task."""
     log = partition_of(place, chunk.partition)
     ledgers, post = Ledgers(own, chunk.partition), Post(chunk.partition, reach[chunk.partition])
     try:
@@ -94,7 +99,7 @@ def audit_chunk(chunk: AuditChunk, place: Place, own: Snapshots, reach: dict[str
 
 
 class _Unfinished:
-    """A product that goes on: what it says at its end is not asked for yet."""
+    """A product that goes on: its end is not asked for yet."""
 
     def __init__(self, product: AuditProduct) -> None:
         self.product = product
@@ -118,7 +123,9 @@ def _begun(log: PartitionLog, own: Snapshots, ledgers: Ledgers, chunk: AuditChun
 def _met(
     product: AuditProduct, chunk: AuditChunk, own: Snapshots, ledgers: Ledgers, letters: "Sequence[pa.RecordBatch]"
 ) -> "Iterator[pa.RecordBatch]":
-    """The audit stands at a snapshot: is that what it came to, and the ledger beside it?"""
+    """Compare the audit with the snapshot at which it stands, and with the ledger beside it.
+
+    A missing ledger is written."""
     offset = product.machine.next_offset
     wrong = list(compare(Told.of(product.machine), own.path(chunk.partition, offset), chunk.start))
     if wrong:
@@ -132,7 +139,7 @@ def _met(
 
 
 def _found_before(product: AuditProduct, chunk: AuditChunk) -> "Iterator[pa.RecordBatch]":
-    """What earlier audits found up to here; it is not listed again."""
+    """Yields the numbers of findings of earlier audits up to here; they are not listed again."""
     for check, count in product.failures.items():
         if count:
             detail = f"{count} found before offset {chunk.start} by an earlier audit: audit all of it to list them"
@@ -144,8 +151,9 @@ def _row(check: str, ok: bool, chunk: AuditChunk, offset: int | None, detail: st
 
 
 def convicted(rows: Sequence[Any]) -> dict[str, int]:
-    """Partitions that are to be audited once more, without ledgers; and where the first of them did not hold. What a
-    chunk found that began there is worth nothing."""
+    """The partitions to be audited once more, without ledgers, and the first offset in each that did not hold.
+
+    Findings of a chunk that began there are worth nothing."""
     found: dict[str, int] = {}
     for row in rows:
         if row.check in (LEDGERS, SNAPSHOTS) and not row.ok:
@@ -154,12 +162,12 @@ def convicted(rows: Sequence[Any]) -> dict[str, int]:
 
 
 def is_first(row: Any, doubtful: Mapping[str, int]) -> bool:
-    """It says which ledger or snapshot of its partition is the first that does not hold."""
+    """Whether the row names the first ledger or snapshot of its partition that does not hold."""
     return row.check in (LEDGERS, SNAPSHOTS) and not row.ok and row.offset == doubtful[row.partition]
 
 
 def in_sum(chunks: Sequence[AuditChunk], doubtful: Container[str]) -> list[Finding]:
-    """Of each partition whose ledgers and snapshots hold: what was looked at."""
+    """A finding for each partition whose ledgers and snapshots hold, with how much was looked at."""
     found = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks if chunk.partition not in doubtful):
         of_partition = [chunk for chunk in chunks if chunk.partition == name]

@@ -1,9 +1,9 @@
-"""Who consumes from which queue, by plain counting: a message is delivered to nobody else, and of a queue with a single
-active consumer (S-109, S-110) only to the active one.
+"""Counts the consumers of each queue: a message is delivered only to a consumer of its queue.
 
-The active one is the consumer that was given a message last, as long as it is there. A quorum queue of profile
-rabbitmq-4.3 goes over to a consumer of higher priority; every other queue waits until the active one has left. The
-consumer of higher priority may leave before it was given anything: then any other may follow.
+In a queue with a single active consumer (S-109, S-110) it is delivered only to the active one. This is the consumer
+that got the last message, as long as it is attached. A quorum queue of profile rabbitmq-4.3 goes over to a consumer of
+higher priority; every other queue waits until the active one has left. The consumer of higher priority may leave before
+it got a message: then any other may follow.
 """
 
 from rewindmq.schemas.events import EPOCH_SHIFT, ConsumerAttached
@@ -15,9 +15,9 @@ _Consumer = tuple[Key, int, int, bool, int]  # queue, session, channel, no_ack, 
 class Attached:
     def __init__(self) -> None:
         self.consumers: dict[int, _Consumer] = {}
-        self.active: dict[Key, int] = {}  # of queues with a single active consumer: who was given a message last
+        self.active: dict[Key, int] = {}  # of queues with a single active consumer: the one that got the last message
         self.challenged: dict[Key, None] = {}  # of these, where a consumer of higher priority has come since
-        self.used: dict[int, dict[Key, None]] = {}  # by session: queues that it consumes from, or fetched from
+        self.used: dict[int, dict[Key, None]] = {}  # by session: queues from which it consumes, or fetched
 
     def attached(self, session: int, event: ConsumerAttached) -> None:
         key = (event.vhost, event.queue)
@@ -34,7 +34,7 @@ class Attached:
         self.consumers.pop(consumer, None)
 
     def closed(self, session: int, channel: int) -> list[Key]:
-        """A connection (`channel` 0), or one channel. The queues that this may concern."""
+        """Close a connection (`channel` 0), or one channel. Returns the queues that this may concern."""
         used = self.used.get(session, {})
         if used:
             self._gone([n for n, each in self.consumers.items() if each[1] == session and channel in (0, each[2])])
@@ -43,7 +43,7 @@ class Attached:
         return list(used)
 
     def lost(self, epoch: int) -> list[Key]:
-        """A node, with all its connections. The queues that this may concern."""
+        """Lose a node, with all its connections. Returns the queues that this may concern."""
         sessions = [session for session in self.used if session and session >> EPOCH_SHIFT == epoch]
         return [key for session in sessions for key in self.closed(session, 0)]
 
@@ -57,8 +57,9 @@ class Attached:
             del self.consumers[consumer]
 
     def given(self, key: Key, consumer: int, final: bool, single: bool, gives_way: bool) -> str | None:
-        """A consumer was given a message of the queue. What is wrong with that, if anything is. `single`: one consumer
-        of the queue is active; `gives_way`: to a higher priority."""
+        """Note that a consumer got a message of the queue. Returns what is wrong with that, or None.
+
+        `single`: one consumer of the queue is active; `gives_way`: it gives way to a higher priority."""
         known = self.consumers.get(consumer)
         if known is None or known[0] != key:
             return f"delivered to consumer {consumer}, which does not consume from the queue"

@@ -1,17 +1,17 @@
-"""Dead letters across partitions: what a source sent and what targets were given, joined.
+"""Joins dead letters across partitions: the letters that sources sent with the letters that targets took in.
 
     in a task, beside the audit of a partition   Post: a row of LETTERS (columns.py) for each letter that is sent,
                                                  arrives or is given up, and how far a source's are forwarded
     at the driver, sorted by source and number   check_arrivals: each arrival was sent; what was forwarded has arrived
 
-A letter's way ends in another partition, which may be read at another moment. So ends of partitions are taken twice:
-what arrived and what was forwarded counts up to the first, what was sent up to the second. What is written later than
-its cause is then never seen without it.
+A letter's way ends in another partition, which may be read at another moment. So the end of each partition is read
+twice: arrivals and forwards count up to the first, sent letters up to the second. So no effect that is written later
+than its cause is ever seen without it.
 
-Where a letter should have arrived follows from bindings (`Destinations`), where that needs no more than the routing
-key: the default exchange, direct and fanout exchanges; for queues and bindings that stood before the death, and still
-do. Not held against anybody is a letter of a message that had died before: it may go round, and is let go then.
-That a letter is taken in once only is for the target's own partition to say (ledger.py).
+The place where a letter should have arrived follows from bindings (`Destinations`), where only the routing key decides:
+the default exchange, direct and fanout exchanges; for queues and bindings that existed before the death, and still do.
+Letters of messages that had died before are exempt: in a cycle a queue may drop them. The target's own partition checks
+that a letter is taken in only once (ledger.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 ARRIVALS = "arrivals"
-NOTED = "letters"  # a row by which a task tells the driver how many it noted; it is no finding
+NOTED = "letters"  # by such a row a task tells the driver how many letters it noted; it is no finding
 FORWARDED, SENT, GIVEN_UP, ARRIVED = range(4)  # kinds of rows, in the order in which they are read
 SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "offset")
 _DIED_BEFORE = b"x-death"
 
 
 class Post:
-    """What one partition sends and gets. `reach`: behind which offset arrivals and forwards are not counted."""
+    """The letters that one partition sends and gets. Arrivals and forwards behind offset `reach` do not count."""
 
     def __init__(self, partition: str, reach: int) -> None:
         self.partition = partition
         self.reach = reach
         self.rows: list[tuple[Any, ...]] = []
         self.count = 0
-        self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox lets it go
+        self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox releases it
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
         queue = letter.queue
@@ -95,8 +95,9 @@ class Post:
 
 
 def check_arrivals(rows: Iterable[Any], owed: Callable[[Any, set[str]], list[str]]) -> Iterator[Finding]:
-    """`rows` of LETTERS in the order SORTED_BY. `owed(sent, targets)`: where else a letter should have arrived that did
-    arrive in `targets`."""
+    """Yields what is wrong with `rows` of LETTERS, which come in the order SORTED_BY.
+
+    `owed(sent, targets)`: where else a letter should have arrived that did arrive in `targets`."""
     for (vhost, queue, _), of_source in groupby(rows, attrgetter("vhost", "queue", "queue_id")):
         source, forwarded_to = f"{vhost}/{queue}", 0
         for sequence, found in groupby(of_source, attrgetter("sequence")):
@@ -124,8 +125,10 @@ def _never_sent(source: str, sent: Any | None, row: Any) -> Finding:
 
 
 class Destinations:
-    """Where letters should arrive. `queues`: those that stand, `vhost/name`, with the time since when; `bound_ms`: when
-    each binding was made; `late_ms`: so much later it counts (nodes that share a log learn of it one by one)."""
+    """Finds the queues in which letters should arrive.
+
+    `queues`: existing queues, `vhost/name`, each with the time of its declaration. `bound_ms`: the time of each
+    binding. `late_ms`: they count so much later (nodes that share a log learn of them one by one)."""
 
     def __init__(
         self, place: Place, topology: Topology, bound_ms: Mapping[Bound, int], queues: Mapping[str, int], late_ms: int
@@ -154,7 +157,7 @@ class Destinations:
         if not missing:
             return []
         message = message or self._message(sent)
-        if message.origin is not None or _DIED_BEFORE in message.properties:  # it may come round, and is let go then
+        if message.origin is not None or _DIED_BEFORE in message.properties:  # a cycle may drop it
             return []
         return [f"{vhost}/{name}" for name in missing if name != sent.queue]
 

@@ -1,4 +1,4 @@
-"""A finding of an audit: a row of the table AUDIT (columns.py), with what makes it bad."""
+"""Defines a finding of an audit: a row of the table AUDIT (columns.py), with its severity and a hint."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,8 +9,10 @@ from rewindmq.spark_replay.audit.advice import hint_of, severity_of
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`corrupt`: the log itself cannot be read. `ok`: nothing is wrong. Where nothing was compared, `detail` begins
-    with NOT_CHECKED and says why."""
+    """A result of one check.
+
+    `corrupt`: the log itself cannot be read. `ok`: nothing is wrong. Where nothing was compared, `detail` begins with
+    NOT_CHECKED and says why."""
 
     check: str
     ok: bool
@@ -23,21 +25,21 @@ class Finding:
 
     @property
     def severity(self) -> str:
-        """As advice.py has them; empty for what holds."""
+        """The severity as in advice.py; empty for a check that holds."""
         return "" if self.ok else severity_of(self.check, self.offset)
 
     @property
     def hint(self) -> str:
-        """What to do; empty for what holds."""
+        """What to do first; empty for a check that holds."""
         return "" if self.ok else hint_of(self.check)
 
     @property
     def checked(self) -> bool:
-        """Something was compared."""
+        """Whether anything was compared."""
         return not self.detail.startswith(NOT_CHECKED)
 
     def told(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The finding in a form that JSON has."""
         return {**asdict(self), "checked": self.checked, "severity": self.severity, "hint": self.hint}
 
     def row(self) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""The audit of one partition: the fold once more, with an `Account` beside every queue and every step compared.
+"""Audits one partition: folds it once more, with an `Account` beside every queue, and compares every step.
 
-Each check that found nothing says so in one row, with how much it looked at; each finding is a row with offset, queue
-and message. After `LISTED` findings of a check in a partition the rest are only counted: a broken machine breaks
-everything behind the break, and the first findings are those that tell where.
+Each check without findings reports one row, with how much it looked at; each finding is a row with offset, queue and
+message. After `LISTED` findings of a check in a partition the rest are only counted: a broken machine breaks everything
+behind the break, and the first findings show the place.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,8 +96,9 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 class AuditProduct:
-    """A `fold.Product` that must see a partition from its beginning. `post`: what is noted of dead letters, for the
-    join with other partitions."""
+    """A `fold.Product` that must see a partition from its beginning.
+
+    `post`: collects dead letters, for the join with other partitions."""
 
     def __init__(self, partition: str, post: Post | None = None) -> None:
         self.partition = partition
@@ -111,12 +112,12 @@ class AuditProduct:
         self.owed: dict[tuple[int, int], Account] = {}  # (queue_id, message) that died in this event, no letter yet
         self.offset = 0
         self.now_ms = 0
-        self.ahead_ms = 0  # of the timestamps, since a ClockSet
+        self.ahead_ms = 0  # how far the clock is ahead of the timestamps, since a ClockSet
         self.least_ms = 0
         self.events = 0
         self.claims = Claims()
         self.words = LastWords()
-        self.lost: dict[int, None] = {}  # epochs of lost nodes: what still comes from them does not happen
+        self.lost: dict[int, None] = {}  # epochs of lost nodes: events that still come from them do not happen
         self.policies: dict[tuple[str, Policy], int] = {}  # (vhost, policy) -> the first offset where it was in force
         self.quarantined = 0
         self.first_quarantined = -1
@@ -130,19 +131,19 @@ class AuditProduct:
 
     @property
     def beliefs(self) -> dict[str, Any]:
-        """All but the machine, of values that can be stored."""
+        """All fields but the machine, as values that can be stored."""
         apart = ("partition", "machine", "rows", "owed", "accounts", "post")
         found = {name: value for name, value in self.__dict__.items() if name not in apart}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
 
     @property
     def log_ms(self) -> int:
-        """Now, as timestamps say it."""
+        """The time now, as timestamps say it."""
         return self.now_ms - self.ahead_ms
 
     @classmethod
     def believing(cls, machine: Machine, beliefs: dict[str, Any]) -> "AuditProduct":
-        """As it was put down beside this machine."""
+        """The audit as it was stored beside this machine."""
         product = cls(machine.partition)
         accounts = beliefs.pop("accounts")
         product.__dict__.update(beliefs, machine=machine)
@@ -176,7 +177,9 @@ class AuditProduct:
         self.fail(RECORDS, None, None, why)
 
     def _wrote_behind(self, found: Iterable[Behind]) -> None:
-        """A broker may have been killed while it stopped; what is odd was written by another."""
+        """Report odd events behind last words: another program wrote them.
+
+        Other events there are no finding: a broker may have been killed while it stopped."""
         here = self.offset
         for behind in found:
             if behind.odd >= 0:
@@ -188,7 +191,7 @@ class AuditProduct:
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         self.offset = offset
-        self.least_ms = self.now_ms  # what time alone brought happened at some moment after this
+        self.least_ms = self.now_ms  # effects of passing time happened at some moment after this
         self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
         self.events += 1
         self.words.see(offset, actor, event)
@@ -224,7 +227,7 @@ class AuditProduct:
                 account.compare(account.sizes.get(offset))
 
     def _is_lost(self, actor: Actor) -> bool:
-        """Whether it comes from a node that was lost. The broker itself (session 0) is of no epoch."""
+        """Whether it comes from a node that was lost. The broker itself (session 0) has no epoch."""
         return bool(self.lost) and actor.session != 0 and actor.session >> EPOCH_SHIFT in self.lost
 
     def _about_brokers(self, actor: Actor, event: Event) -> None:
@@ -246,7 +249,7 @@ class AuditProduct:
                     account.crashed = self.offset
 
     def _enters(self, actor: Actor, event: Published, effects: list[Effect]) -> dict[int, Account]:
-        """The queues that are named and there take the message, unless they say otherwise."""
+        """Book a publish: the queues that it names and that exist take the message, unless they refuse it."""
         touched: dict[int, Account] = {}
         kept_out = [effect.queue.queue_id for effect in effects if isinstance(effect, Refuse | Duplicate)]
         for key in targets(actor, event):
@@ -260,8 +263,9 @@ class AuditProduct:
         return touched
 
     def _who(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
-        """What the event changes in who consumes, and in what consumers may hold. The queues that it concerns, whether
-        or not the outcomes say anything of them."""
+        """Book changes of consumers, and of what they may hold.
+
+        Returns the queues that the event concerns, whether or not its effects name them."""
         if isinstance(event, SessionClosed | NodeLost | BrokerStarted):
             if self._is_lost(actor):
                 return []
@@ -297,7 +301,7 @@ class AuditProduct:
             self.prefetches.attached(actor.session, event, account.quorum)
 
     def _happens(self, event: Event, effects: list[Effect]) -> Account | None:
-        """What the event itself changes before its outcomes; the account of a queue that it declares or rules."""
+        """Book what the event itself changes before its effects. Returns the account of a queue that it concerns."""
         if not isinstance(event, QueueDeclared | PolicyApplied):
             return None
         for policy in (event.policy, event.operator_policy):
@@ -323,7 +327,7 @@ class AuditProduct:
         return account
 
     def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
-        """Book the effects; the accounts they concern, each once and in order."""
+        """Book the effects. Returns the accounts that they concern, each once and in order."""
         touched: dict[int, Account] = {}
         for effect in effects:
             if isinstance(effect, Quarantine):
@@ -391,7 +395,7 @@ class AuditProduct:
 
     def _left(self, account: Account, event: Event, effect: Forget) -> None:
         if effect.reason == DELETED:
-            return  # the queue goes with all its messages, and its account
+            return  # the queue is deleted with all its messages, and its account
         mourned = account.limits.dead_letter_exchange is not None and effect.reason in DEADLY
         mourned = mourned or effect.reason == DELAYED
         for message_id in effect.message_ids:
@@ -417,7 +421,7 @@ class AuditProduct:
         self.letters[queue.queue_id] = letter.sequence
 
     def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
-        """What was asked for came about: as many messages were settled as the event names."""
+        """Check that an ack or nack settled as many messages as it names."""
         asked = sum(last - first + 1 for first, last in event.messages)
         settled = 0
         for effect in effects:
@@ -448,7 +452,9 @@ class AuditProduct:
             yield from self.post.take()
 
     def _end(self) -> None:
-        """The end of the log as it is now. An audit that goes on comes to it again, and says everything once."""
+        """Compare everything at the end of the log as it is now.
+
+        An audit that goes on comes to an end again, and reports each finding once."""
         self.at_end = True
         shown = {(queue.vhost, queue.name) for queue in self.machine.queues()}
         for key in sorted(shown ^ self.accounts.keys()):

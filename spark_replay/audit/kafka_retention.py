@@ -1,7 +1,9 @@
-"""Kafka keeps no hash chain of ours. What can be asked of it: is the history all there, and will it stay?
+"""Checks that Kafka keeps the history: it is all there, and it will stay.
 
-A topic that removes its oldest records, or all but the newest of each key, loses history in silence. The audit says so
-before it has happened.
+Kafka has no hash chain of ours, so these two things can be checked.
+
+A topic that removes its oldest records, or all but the newest of each key, loses history in silence. The audit reports
+such settings before it has happened.
 """
 
 from collections.abc import Sequence
@@ -15,7 +17,7 @@ _KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes
 
 
 def what_is_kept(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
-    """A finding for each partition, and one for each setting of a topic by which history gets lost."""
+    """A finding for each partition, and one for each setting of a topic that loses history."""
     findings = []
     for partition in partitions:
         start, end = partition.start_offset, partition.next_offset

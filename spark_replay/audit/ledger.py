@@ -1,14 +1,14 @@
-"""What the audit believes about one queue: plain counting over events and outcomes, held against the machine.
+"""The audit's account of one queue: plain counting over events and outcomes, compared with the machine.
 
     event + outcomes  ->  Account  <->  the machine's own gauges, after every event that touches the queue
 
-The machine is asked for nothing while an account is kept: who is in the queue, who is out with which consumer, how
-many bytes, what expires when, how often something came back, all follows from what was published and what the outcomes
-claim. So a message that vanishes, is counted twice, leaves for a reason that does not hold, or comes back from nowhere
-is found at the offset where it happens. An account costs about 150 bytes a message that is in the queue.
+An account asks the machine for nothing. It derives from publishes and outcomes which messages are in the queue, which
+consumer holds them, how many bytes they have, when they expire, and how often they came back. So a message that
+vanishes, is counted twice, leaves for a reason that does not hold, or comes back from nowhere is found at the offset
+where it happens. An account costs about 150 bytes for each message in the queue.
 
-`report(check, queue, message_id, detail)` takes a finding; an account goes on as the outcome says, so that one defect
-is one finding. What an account believes is `beliefs`, so that an audit can be put down and taken up again.
+`report(check, queue, message_id, detail)` takes a finding; the account then goes on as the outcome says, so that one
+defect is one finding. `beliefs` are an account's fields, so that an audit can be stored and resumed.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT, DEAD_LETTERS = (
     "conservation", "limits", "ttl", "deliveries", "order", "settlement", "dead letters",
 )  # fmt: skip
 
-# How a message can leave: which reason is believed of which event (None: any, time may bring it with every event)
+# The events that may cause a reason of leaving (None: any event, because time passes with every event)
 _CAUSES: dict[str, tuple[type, ...] | None] = {
     ACKED: (Acked,),
     REJECTED: (Nacked,),
@@ -60,16 +60,16 @@ _FROM_READY = (EXPIRED, MAXLEN, PURGED, DELAYED)
 _FROM_WAITING = (PURGED, DELAYED)
 _FAILURES = ("reject", "session_closed", "channel_closed", "broker_started")  # S-100, profile rabbitmq-4.3
 
-# Counts stop at these numbers: a message that came back more often says no more
+# Counts stop at these numbers: a message that came back more often is not counted further
 _COUNT_MAX = (1 << 28) - 1
-_LATER_COUNT_MAX = (1 << 12) - 1  # of failures, profile rabbitmq-4.3: this one is over every limit
+_LATER_COUNT_MAX = (1 << 12) - 1  # failures, profile rabbitmq-4.3: this count is over every limit
 _ACQUIRED_MAX = (1 << 11) - 1
 
 Report = Callable[[str, str, int | None, str], None]
 
 
 class Account:
-    """One incarnation of a queue. `now_ms` is passed in: the largest timestamp of the partition so far."""
+    """One incarnation of a queue. `now_ms` arguments: the largest timestamp of the partition so far."""
 
     def __init__(self, queue: Queue, declared: QueueDeclared, report: Report, now_ms: int = 0) -> None:
         self.queue = queue
@@ -77,18 +77,18 @@ class Account:
         self.key = (declared.vhost, declared.queue)
         self.declared_ms = now_ms
         self.sizes: dict[int, int] = {}  # every message that is in the queue
-        self.out: dict[int, int] = {}  # of these, which consumer holds it
-        self.expires: dict[int, int] = {}  # of these, when it is due
+        self.out: dict[int, int] = {}  # of these, the consumer that holds it
+        self.expires: dict[int, int] = {}  # of these, the time at which it expires
         self.returned: dict[int, int] = {}  # of these, how often it came back since it came into this queue
         self.counted: dict[int, int] = {}  # of these, the delivery count, in a quorum queue
-        self.flagged: dict[int, None] = {}  # of these, which were restored as messages that had been delivered before
-        self.waiting: dict[int, int] = {}  # of these, which wait, and until when
-        self.published: dict[int, int] = {}  # of these, in a stream, when it came
+        self.flagged: dict[int, None] = {}  # of these, those restored as messages that had been delivered before
+        self.waiting: dict[int, int] = {}  # of these, those that are delayed, and until when
+        self.published: dict[int, int] = {}  # of these, in a stream, the time of the publish
         self.bytes_ready = 0
         self.bytes_out = 0
         self.bytes_waiting = 0
         self.last_first: dict[int, int] = {}  # by priority, the highest id delivered for the first time
-        self.last_cut = -1  # of a stream
+        self.last_cut = -1  # the last message that a stream cut
         self.crashed = 0  # messages below it may have been delivered before a crash, without a trace
         self.counters: dict[str, int] = {}
         self.letters: dict[tuple[str, str, int], int] = {}  # by source: the highest number that was taken in
@@ -159,8 +159,9 @@ class Account:
             self.expires[message_id] = now_ms + max(min(lives), 1 if self.quorum else 0)  # S-039
 
     def _was_before(self, message_id: int, origin: Origin) -> None:
-        """It is restored with what it had been through. Flag and count are apart: after a crash the flag is set without
-        a count, and a classic queue counts nothing."""
+        """Book the past of a restored message.
+
+        Flag and count are apart: after a crash the flag is set without a count, and a classic queue counts nothing."""
         if origin.redelivered:
             self.flagged[message_id] = None
         if self.quorum and origin.delivery_count > 0:
@@ -168,18 +169,20 @@ class Account:
 
     @property
     def _count_max(self) -> int:
-        """The largest delivery count of a quorum queue: there it stays."""
+        """The largest delivery count of a quorum queue; the count stays there."""
         return _LATER_COUNT_MAX if self.later else _COUNT_MAX
 
     def repeated(self, message_id: int, event: Published) -> None:
-        """It was dropped as one that had come before."""
+        """Check a message that was dropped as one that had come before."""
         origin = event.origin
         if origin is None or not self._is_known(origin):
             what = "a publish" if origin is None else _told(origin)
             self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")
 
     def _is_known(self, origin: Origin) -> bool:
-        """Letters of a source come in the order of their numbers; each message once under a restoration's name."""
+        """Whether the queue has taken in this letter or restored message.
+
+        Letters of a source come in the order of their numbers; each message comes once under a restoration's name."""
         if origin.restore:
             return origin.message_id in self.restored.get(_restoration(origin), ())
         return origin.sequence <= self.letters.get((origin.vhost, origin.queue, origin.queue_id), 0)
@@ -238,7 +241,7 @@ class Account:
                 self.fail(DELIVERIES, message_id, f"{reason}, but it did not wait: {self.limits}")
 
     def waits(self, message_id: int, reason: str, due_ms: int, now_ms: int) -> None:
-        """It came back, and is ready again only later."""
+        """Book a message that came back and is ready again only later."""
         if not self._given_back(message_id, reason):
             return
         retry = self._retry(reason)
@@ -252,7 +255,7 @@ class Account:
         self._waits(message_id, due_ms)
 
     def _retry(self, reason: str) -> tuple[int, int] | None:
-        """For how long a message waits that came back for this reason: least and most."""
+        """How long a message waits that came back for this reason, least and most; None: it does not wait."""
         if self.limits.retry is None:
             return None
         kind, least, most = self.limits.retry
@@ -322,7 +325,7 @@ class Account:
         self.count(reason)
 
     def _retained(self, message_id: int, reason: str, now_ms: int) -> None:
-        """A stream cuts in the order of publishing, and for its age only what is too old."""
+        """Check a stream's cut: in the order of publishing, and by age only messages that are too old."""
         if message_id < self.last_cut:
             self.fail(ORDER, message_id, f"{reason} after message {self.last_cut}, which came later")
         self.last_cut = message_id
@@ -332,7 +335,7 @@ class Account:
             self.fail(TTL, message_id, detail)
 
     def _due(self, message_id: int, shown: int | None) -> int | None:
-        """When a message is due. A stream's max-age is exact to the second that follows: `shown` has to be in it."""
+        """The time at which a message expires. A stream's max-age is exact to a second: `shown` has to lie in it."""
         if not self.stream:
             return self.expires.get(message_id)
         age = self.limits.max_age_ms
@@ -357,8 +360,9 @@ class Account:
         self.published.pop(message_id, None)
 
     def _over(self, more: int, more_bytes: int) -> bool:
-        """Whether what counts is above a limit; what waits counts too, and dead letters that a quorum queue still holds
-        (S-150)."""
+        """Whether the counted messages are above a limit.
+
+        Delayed messages count too, and dead letters that a quorum queue still holds (S-150)."""
         limits, queue = self.limits, self.queue
         held = queue.messages_dlx if self.quorum else 0
         held_bytes = queue.message_bytes_dlx if self.quorum else 0
@@ -367,10 +371,12 @@ class Account:
         too_many = limits.max_length is not None and messages > limits.max_length
         return too_many or (limits.max_length_bytes is not None and size > limits.max_length_bytes)
 
-    # -- held against the machine -----------------------------------------------------------------------------------
+    # -- compared with the machine ----------------------------------------------------------------------------------
 
     def compare(self, entered: int | None) -> None:
-        """After an event. `entered`: the size of the message, if the event was a publish that the queue took."""
+        """Compare after an event.
+
+        `entered`: the size of the message, if the event was a publish that the queue took."""
         queue, limits = self.queue, self.limits
         mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
         shown = (
@@ -389,7 +395,7 @@ class Account:
             self.fail(LIMITS, None, detail)
 
     def compare_in_full(self, now_ms: int) -> None:
-        """At the end: message by message, and the counters."""
+        """Compare at the end: message by message, and the counters."""
         views = {view.message_id: view for view in self.queue.messages()}
         for message_id in self.sizes.keys() ^ views.keys():
             where = "by the history" if message_id in self.sizes else "by the fold"

@@ -1,12 +1,13 @@
-"""What an audit believes at the snapshots of an auditor's own directory (snapshots/external.py), kept beside them.
+"""Keeps an audit's ledgers: its beliefs at the snapshots of an auditor's own directory (snapshots/external.py).
 
     OWN/queues-0/00000000000001000000.snapshot    the machine there (`cut`)
-    OWN/queues-0/00000000000001000000.ledger      what the audit's ledger holds there:  SHA-256 of the rest | pickle
+    OWN/queues-0/00000000000001000000.ledger      the audit's beliefs there:  SHA-256 of the rest | pickle
     OWN/queues-0/00000000000001000000.letters     rows of LETTERS since the ledger before, an Arrow stream
 
 Rules
-- A ledger is bound to its snapshot by the digest of the machine, and by its head (clock, what belongs to no queue).
-- A file appears whole or not at all, the ledger last: where it is, its letters are.
+- A ledger is bound to its snapshot by the digest of the machine, and by its head (clock, state that belongs to no
+  queue).
+- A file appears whole or not at all, the ledger last: where a ledger is, its letters are.
 - A ledger is a claim like any other: an audit that comes from the one before has to arrive at it (`differs`).
 """
 
@@ -32,32 +33,36 @@ LEDGER, LETTERS = ".ledger", ".letters"
 
 
 class BadLedger(LogError):
-    """It is damaged, or not of the snapshot beside it."""
+    """The ledger is damaged, or does not belong to the snapshot beside it."""
 
 
 class Ledgers:
-    """Those of one partition."""
+    """The ledgers of one partition."""
 
     def __init__(self, own: Snapshots, partition: str) -> None:
         self.folder = own.directory / partition
         self.partition = partition
 
     def offsets(self) -> list[int]:
-        """Ascending."""
+        """The offsets of the ledgers, ascending."""
         return sorted(int(path.stem) for path in self.folder.glob(f"{'[0-9]' * 20}{LEDGER}"))
 
     def has(self, offset: int) -> bool:
         return self._path(offset, LEDGER).exists()
 
     def take(self, product: AuditProduct, letters: "Sequence[pa.RecordBatch]") -> None:
-        """`letters`: since the ledger before. OSError."""
+        """Write a ledger. `letters`: the letters since the ledger before.
+
+        Raises OSError."""
         offset = product.machine.next_offset
         self._write(self._path(offset, LETTERS), _arrow(letters))
         packed = pickle.dumps({"format": FORMAT, **_claimed(product)}, protocol=5)
         self._write(self._path(offset, LEDGER), hashlib.sha256(packed).digest() + packed)
 
     def begin(self, machine: Machine, post: Post) -> AuditProduct:
-        """The audit as it was at this machine's offset. BadLedger."""
+        """The audit as it was at this machine's offset.
+
+        Raises BadLedger."""
         found = self._load(machine.next_offset)
         if (found["digest"], found["head"]) != (machine.digest(), machine.head()):
             raise BadLedger(f"{self._path(machine.next_offset, LEDGER)}: it is not of the snapshot beside it")
@@ -67,7 +72,7 @@ class Ledgers:
         return product
 
     def differs(self, product: AuditProduct) -> str | None:
-        """What of the ledger at this offset is other than what the audit came to; None when all is the same."""
+        """The fields of the ledger at this offset in which it differs from the audit; None when all are equal."""
         try:
             said = self._load(product.machine.next_offset)
         except BadLedger as error:
@@ -77,7 +82,9 @@ class Ledgers:
         return ", ".join(other) if other else None
 
     def letters(self, offset: int) -> "list[pa.RecordBatch]":
-        """Rows of LETTERS up to the ledger at `offset`. BadLedger."""
+        """The rows of LETTERS up to the ledger at `offset`.
+
+        Raises BadLedger."""
         import pyarrow as pa
 
         found: list[pa.RecordBatch] = []
@@ -125,7 +132,7 @@ def _claimed(product: AuditProduct) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """With what objects of ours hold in their place, to be compared."""
+    """The value with objects of ours replaced by their fields, so that it can be compared."""
     if isinstance(value, dict):
         return {key: _plain(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,12 +1,12 @@
-"""A queue's limits as an auditor reads them: from arguments and policy definitions, without asking the machine.
+"""Reads a queue's limits as an auditor does: from arguments and policy definitions, without asking the machine.
 
-Written apart from `rewindmq.projections.machine.rules.settings` on purpose, from docs/behaviours/ (S-003, S-029, S-160,
-S-167), so that the audit convicts a machine that merges wrongly. Numbers: the smallest of argument, policy and operator
-policy. Overflow: a classic queue's argument comes before its policy, a quorum queue's after it; an operator policy
-overrides the policy. A dead-letter exchange: the argument's before the operator policy's before the policy's. Of
-profile rabbitmq-4.3 a quorum queue has a delivery limit of 20, and delayed retry; what is negative there is no limit,
-and weighs more than one only against another negative. A stream has max-length-bytes
-and max-age alone, and its policy's come before its arguments'.
+It is written apart from `rewindmq.projections.machine.rules.settings` on purpose, from docs/behaviours/ (S-003, S-029,
+S-160, S-167), so that the audit convicts a machine that merges wrongly. Numbers: the smallest of argument, policy and
+operator policy. Overflow: a classic queue's argument comes before its policy, a quorum queue's after it; an operator
+policy overrides the policy. A dead-letter exchange: the argument's before the operator policy's before the policy's. In
+profile rabbitmq-4.3 a quorum queue has a delivery limit of 20, and delayed retry; a negative limit there is no limit,
+and if one of two values is negative, the larger holds. A stream has only max-length-bytes and max-age, and its policy's
+come before its arguments'.
 """
 
 import json
@@ -21,7 +21,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None: no such limit."""
+    """The limits of a queue. None: no such limit."""
 
     max_length: int | None
     max_length_bytes: int | None
@@ -37,7 +37,7 @@ def read_limits(
     queue_type: str, arguments: tuple[Argument, ...], policy: Policy | None, operator_policy: Policy | None,
     later: bool = False,
 ) -> Limits:  # fmt: skip
-    """`later`: a quorum queue of profile rabbitmq-4.3."""
+    """The limits of a queue. `later`: it is a quorum queue of profile rabbitmq-4.3."""
     given = {argument.name: argument.value for argument in arguments}
     below = json.loads(policy.definition) if policy else {}
     above = json.loads(operator_policy.definition) if operator_policy else {}
@@ -76,7 +76,7 @@ def read_limits(
 
 
 def _later_limit(given: Values, below: Values, above: Values) -> int | None:
-    """Of two, the smaller; where one is negative, the larger."""
+    """The delivery limit of profile rabbitmq-4.3: of two the smaller; where one is negative, the larger."""
     limit: int | None = None
     for value in (below.get("delivery-limit"), above.get("delivery-limit"), given.get("x-delivery-limit")):
         if type(value) is int:
@@ -85,7 +85,7 @@ def _later_limit(given: Values, below: Values, above: Values) -> int | None:
 
 
 def _retry(given: Values, below: Values, above: Values) -> tuple[str, int, int] | None:
-    """The policy's type, an operator's before it; the smaller times, but an operator's minimum is one."""
+    """The delayed retry: the operator's type before the policy's; the smaller times, but the larger policy minimum."""
     kind = above.get("delayed-retry-type", below.get("delayed-retry-type", given.get("x-delayed-retry-type")))
     ruled = [rules[key] for key in ("delayed-retry-min",) for rules in (below, above) if type(rules.get(key)) is int]
     least = [max(ruled)] if ruled else []
@@ -98,7 +98,7 @@ def _retry(given: Values, below: Values, above: Values) -> tuple[str, int, int] 
 
 
 def _age_ms(age: str) -> int | None:
-    """7D, 1h ... in milliseconds; None for what is no age."""
+    """7D, 1h ... in milliseconds; None for another text."""
     number, unit = age[:-1], age[-1:]
     seconds = {"s": 1, "m": 60, "h": 3600, "D": 86400, "M": 30 * 86400, "Y": 365 * 86400}.get(unit)
     if seconds is None or not (number.isascii() and number.isdigit()) or int(number) == 0:

@@ -1,8 +1,8 @@
-"""Are the bytes of an embedded log those that were written? Each segment is proven by itself, by many Spark tasks.
+"""Proves that the bytes of an embedded log are those that were written: segment by segment, in many Spark tasks.
 
     parts ->tasks-> a row a segment ->driver-> the segments joined in order, a finding a partition
 
-A segment says with which hash chain it begins, so a task proves it by itself (engine/log/embedded/verify.py). The
+A segment states the hash chain at its beginning, so a task proves it by itself (engine/log/embedded/verify.py). The
 driver compares each beginning with the end of the segment before.
 
     OWN/chain.json     {"queues-0": [a segment that an audit has proven, ...], ...}: all but the last one, which grows
@@ -10,8 +10,8 @@ driver compares each beginning with the end of the segment before.
 Rules
 - A task proves one segment, or as many small ones as make `TASK_BYTES`: a task costs 0.05 s besides.
 - With an auditor's own directory each proven segment must be the one that an earlier audit proved, by its hash chain.
-- `--since-last` does not read a segment again that an earlier audit proved and that has the size that it had then. It
-  reads the others, and joins all of them.
+- `--since-last` does not read a segment again if an earlier audit proved it and its size is still the same. It reads
+  the others, and joins all of them.
 """
 
 import json
@@ -43,7 +43,7 @@ _NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks"
 
 @dataclass(frozen=True, slots=True)
 class Part(Range):
-    """A segment's file, which begins at offset `start`; `end` says nothing. `last`: no other comes behind."""
+    """A segment's file, which begins at offset `start`; `end` is not used. `last`: no segment follows."""
 
     file: str = ""
     last: bool = False
@@ -57,7 +57,9 @@ class Share(Range):
 
 
 class Proven:
-    """What earlier audits of this directory of an auditor have proven. BadRequest when the file is damaged."""
+    """The segments that earlier audits with this directory of an auditor have proven.
+
+    Raises BadRequest when the file is damaged."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / PROVEN
@@ -73,14 +75,16 @@ class Proven:
             raise BadRequest(f"{self.path}: not as an audit writes it: remove it, and audit the whole log") from None
 
     def unchanged(self, part: Part) -> VerifiedSegment | None:
-        """The segment, if it was proven and has the size that it had then."""
+        """The segment, if it was proven and still has the same size; else None."""
         told = self._segments.get(part.partition, {}).get(Path(part.file).name)
         if told is None or part.last or told["size"] != Path(part.file).stat().st_size:
             return None
         return _unpacked(told, Path(part.file))
 
     def require_same(self, partition: str, segments: Sequence[VerifiedSegment]) -> None:
-        """All that was proven is there, and is what it was. CorruptLog."""
+        """Check that every proven segment exists and is unchanged.
+
+        Raises CorruptLog."""
         found = {segment.file.name: segment for segment in segments}
         for name, told in self._segments.get(partition, {}).items():
             before = _unpacked(told, segments[0].file.with_name(name))
@@ -92,13 +96,13 @@ class Proven:
                 raise CorruptLog(before.file, 0, before.base_offset, why)
 
     def take(self, partition: str, segments: Sequence[VerifiedSegment]) -> None:
-        """`segments`: all of the partition, proven and joined."""
+        """Note the proven segments. `segments`: all of the partition, proven and joined."""
         self._segments[partition] = {
             segment.file.name: _packed(segment) | {"size": segment.file.stat().st_size} for segment in segments[:-1]
         }
 
     def save(self) -> Path:
-        """The file, which is written."""
+        """Write the file. Returns its path."""
         content = {name: list(segments.values()) for name, segments in self._segments.items()}
         write_whole(self.path, json.dumps(content, sort_keys=True) + "\n")
         return self.path
@@ -107,7 +111,9 @@ class Proven:
 def prove(
     spark: "SparkSession", data: str, partitions: Iterable[str], proven: Proven | None, since_last: bool
 ) -> list[Finding]:
-    """A finding for each partition. LogError when one has no segment."""
+    """A finding for each partition.
+
+    Raises LogError when one has no segment."""
     parts = {name: parts_of(data, name) for name in partitions}
     known: dict[Part, VerifiedSegment] = {}
     if proven is not None and since_last:
@@ -119,7 +125,9 @@ def prove(
 
 
 def parts_of(data: str, partition: str) -> list[Part]:
-    """The segments as they are now, in the order of their offsets. LogError when there is none."""
+    """The segments as they are now, in the order of their offsets.
+
+    Raises LogError when there is none."""
     directory = partition_directory(Path(data), partition)
     files = segment_files(directory) if directory.is_dir() else []
     if not files:
@@ -142,7 +150,7 @@ def shares_of(parts: Iterable[Part]) -> Iterator[Share]:
 
 
 def share_rows(share: Share) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task."""
+    """The rows of some segments, in a Spark task."""
     for part in share.parts:
         yield from segment_rows(part)
 
@@ -162,7 +170,7 @@ def joined(
     partition: str, parts: Sequence[Part], rows: Iterable[Any], known: Mapping[Part, VerifiedSegment],
     proven: Proven | None,
 ) -> Finding:  # fmt: skip
-    """What the tasks say of one partition's segments, and whether these follow on each other."""
+    """The finding for one partition: the tasks' rows about its segments, and whether these follow on each other."""
     told = {}
     for row in rows:
         if row.partition == partition:

@@ -1,13 +1,13 @@
-"""The audit of policies: a queue's own partition says which policies held; the metadata log says who set them.
+"""Audits policies: a queue's partition says which policies held; the metadata log says where they were set.
 
     was set     each policy in force was set at the offset of the metadata log that it names, as it was used
-    is applied  the policies that a queue has at the end are those that the topology would give it (none concerns the
-                broker's own: of delayed messages, of direct replies)
+    is applied  the policies that a queue has at the end are those that the topology gives it (no policy applies to the
+                broker's own queues: for delayed messages, for direct replies)
 
-Beside a running broker a policy may be set and not yet applied. The embedded log's broker logs both in one go, so
-whatever a partition logged after the last policy was set, by its clock, stands behind the application: only then is it
-held against the queue. Among nodes that share a log, the application follows when the one whose duty it is has read
-the policy; it is given `APPLIED_WITHIN_MS`.
+Beside a running broker a policy may be set and not yet applied. The embedded log's broker logs both in one go. So an
+event that a partition logged after the last policy was set, by its clock, stands behind the application: only then are
+the policies compared with the queue. Among nodes that share a log, the application follows when the node with the duty
+has read the policy; it has `APPLIED_WITHIN_MS` for it.
 """
 
 import json
@@ -40,7 +40,7 @@ WAS_IN_FORCE, IS_IN_FORCE = "policy was in force", "policies in force"
 
 
 def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
-    """What one partition says about policies, as rows of AUDIT with JSON in `detail`."""
+    """The uses of policies in one partition, as rows of AUDIT with JSON in `detail`."""
     rows: list[tuple[Any, ...]] = []
     for (vhost, policy), offset in product.policies.items():
         told = {"vhost": vhost, "name": policy.name, "definition": policy.definition, "version": policy.version}
@@ -61,7 +61,7 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
 
 
 class PolicyBook:
-    """The metadata log so far: which policies were set where, and the topology that they make."""
+    """The metadata log so far: the policies that were set, their offsets, and the topology that they make."""
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -70,7 +70,7 @@ class PolicyBook:
         self.late_ms = APPLIED_WITHIN_MS if isinstance(place, InKafka) else 0
         self.topology = Topology()
         self.set_at: dict[int, tuple[str, str, str]] = {}
-        self.bound_ms: dict[Bound, int] = {}  # when each binding was made
+        self.bound_ms: dict[Bound, int] = {}  # the time of each binding
         self.last_change_ms = 0
         self.read_to = 0
 
@@ -79,7 +79,7 @@ class PolicyBook:
         return Range(self.partition, 0, self.read_to)
 
     def read_on(self) -> None:
-        """All there is now: what is in force in a queue was set before."""
+        """Read up to the end of the log now: policies in force in a queue were set before."""
         decode = decoder_for(self.log).decode
         for offsets, records, times in groups_in(self.log, self.read_to, self.log.next_offset, 10_000, 1 << 23):
             for index, offset in enumerate(offsets):
@@ -99,14 +99,14 @@ class PolicyBook:
                 self.topology.apply(offset, timestamp_ms, actor, event)
 
     def findings(self, rows: Sequence[Any]) -> list[Finding]:
-        """Hold the rows of all partitions against the metadata log as it is now."""
+        """Compare the rows of all partitions with the metadata log as it is now."""
         self.read_on()
         lineage.read([self.reach])
         looked_at = f"{len(rows)} uses of {len(self.set_at)} policies"
         return self.check(rows) or [Finding(POLICIES, True, self.partition, None, None, None, looked_at)]
 
     def check(self, rows: Sequence[Any]) -> list[Finding]:
-        """What does not hold of the rows of partitions."""
+        """The findings about the rows of partitions that do not hold."""
         findings = []
         for row in rows:
             told = json.loads(row.detail)
@@ -136,7 +136,7 @@ class PolicyBook:
 
 
 def queues_since(rows: Iterable[Any]) -> dict[str, int]:
-    """The queues that are there at the end, `vhost/name`, and when they were declared."""
+    """The queues that exist at the end, `vhost/name`, and the times of their declarations."""
     held = [json.loads(row.detail) for row in rows if row.check == IS_IN_FORCE]
     return {f"{each['vhost']}/{each['queue']}": each["since_ms"] for each in held}
 

@@ -1,7 +1,7 @@
-"""What consumers may hold, by plain counting: each its own prefetch, and all of a channel together the channel's.
+"""Counts the messages that consumers hold: each at most its own prefetch, all of a channel together the channel's.
 
-Of `limited` channels only: which consumers share the limit. A channel's limit binds the consumers that are attached
-under it and, when it is set later, those that were there before, except at quorum queues (S-097).
+`limited` names, of limited channels only, the consumers that share the limit. A channel's limit binds the consumers
+that are attached under it and, when it is set later, those that were there before, except at quorum queues (S-097).
 """
 
 from rewindmq.schemas.events import EPOCH_SHIFT, ConsumerAttached
@@ -11,9 +11,9 @@ Channel = tuple[int, int]  # session, number
 
 class Prefetches:
     def __init__(self) -> None:
-        self.own: dict[int, int] = {}  # of attached consumers with one of their own
+        self.own: dict[int, int] = {}  # attached consumers with a prefetch of their own
         self.holding: dict[int, int] = {}  # consumer -> how many messages it has
-        self.channels: dict[Channel, dict[int, bool]] = {}  # its consumers, gone ones too -> of a quorum queue
+        self.channels: dict[Channel, dict[int, bool]] = {}  # its consumers, gone ones too -> whether of a quorum queue
         self.limits: dict[Channel, int] = {}
         self.limited: dict[int, Channel] = {}  # consumer -> the channel whose limit it shares
 
@@ -37,11 +37,11 @@ class Prefetches:
         self.limits[channel] = prefetch
 
     def closed(self, session: int, number: int) -> None:
-        """A connection (`number` 0), or one channel."""
+        """Close a connection (`number` 0), or one channel."""
         self._gone([each for each in self.channels if each[0] == session and number in (0, each[1])])
 
     def lost(self, epoch: int) -> None:
-        """A node, with all its connections."""
+        """Lose a node, with all its connections."""
         self._gone([each for each in self.channels if each[0] >> EPOCH_SHIFT == epoch])
 
     def _gone(self, channels: list[Channel]) -> None:
@@ -52,7 +52,7 @@ class Prefetches:
             self.limits.pop(channel, None)
 
     def holds(self, consumer: int) -> str | None:
-        """The consumer got a message. What is wrong with that, if anything is."""
+        """Note that the consumer got a message. Returns what is wrong with that, or None."""
         held = self.holding[consumer] = self.holding.get(consumer, 0) + 1
         own = self.own.get(consumer, held)
         if held > own:

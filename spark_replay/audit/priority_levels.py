@@ -1,22 +1,22 @@
-"""What an account believes about priorities (S-101 to S-108): of which level each message is, and how many are ready.
+"""The audit's account of priorities (S-101 to S-108): the level of each message, and how many are ready in each.
 
 classic, x-max-priority    the highest level with a ready message is served
-quorum, rabbitmq-4.3       what came back is served first, in whatever order; then the same
+quorum, rabbitmq-4.3       returned messages are served first, in whatever order; then the same
 """
 
 from rewindmq.schemas.events import QueueDeclared
 
 
 class Levels:
-    """`highest` is None for a queue without priorities: nothing is kept then, and all messages are of level 0."""
+    """The levels of one queue. `highest` None: it has no priorities, nothing is kept, all messages are of level 0."""
 
     def __init__(self, highest: int | None, default: int, returned_first: bool) -> None:
         self.highest = highest
         self.default = default
         self.returned_first = returned_first
         self.level_of: dict[int, int] = {}  # every message that is in the queue
-        self.ready: dict[int, None] = {}  # of these, which are ready by their level
-        self.back: dict[int, None] = {}  # and which because they came back
+        self.ready: dict[int, None] = {}  # of these, those that are ready by their level
+        self.back: dict[int, None] = {}  # and those that are ready because they came back
         self.counts: dict[int, int] = {}  # level -> how many are ready by it
 
     @classmethod
@@ -45,7 +45,7 @@ class Levels:
             self._by_level(message_id)
 
     def delivered(self, message_id: int) -> str | None:
-        """It is ready no longer; what is wrong with that it was its turn."""
+        """Note that a message is no longer ready. Returns what is wrong with its turn, or None."""
         if self.highest is None:
             return None
         by_level = message_id in self.ready

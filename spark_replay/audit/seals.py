@@ -1,10 +1,9 @@
-"""The seals of a history, checked in Spark: each stretch of the log against the signed statement about it.
+"""Checks the seals of a history in Spark: each stretch of the log against its signed statement.
 
     findings = check_seals(spark, place, keys, copies)
 
-Every seal says with which hash chain its stretch ends, so stretches are examined at the same time, each by itself. What
-the seals say among themselves is checked by the driver. All of it is `rewindmq.engine.log.seals.sealer`; no broker is
-needed.
+Every seal states the hash chain at the end of its stretch, so stretches are examined at the same time, each by itself.
+The driver checks the seals among themselves. `rewindmq.engine.log.seals.sealer` does all of it; no broker is needed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,8 +33,9 @@ _TASKS_A_CORE = 4
 def check_seals(
     spark: "SparkSession", place: Place, keys: Keys | None = None, copies: Sequence[Stored] = ()
 ) -> list[Finding]:
-    """What does not hold, with its place, and a finding for each partition whose seals do. Without `keys` signatures
-    are not checked, and a history that has no seals is none to blame. LogError."""
+    """The findings about seals that do not hold, with their places, and one for each partition whose seals hold.
+
+    Without `keys` signatures are not checked, and a history without seals gives no finding. Raises LogError."""
     partitions = sealed_partitions(place)
     bad = [_finding(harm) for harm in astray(partitions, copies)]
     steps: list[tuple[Sealable, list[Step]]] = []
@@ -57,7 +57,9 @@ def check_seals(
 
 
 def sealed_partitions(place: Place) -> Sequence[Sealable]:
-    """LogError when there is no log."""
+    """The partitions of a log, with their seals.
+
+    Raises LogError when there is no log."""
     if isinstance(place, InKafka):
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
         from rewindmq.engine.log.seals.in_topic import in_topics
@@ -67,7 +69,7 @@ def sealed_partitions(place: Place) -> Sequence[Sealable]:
 
 
 def examine_rows(stretch: Range, place: Place, work: Mapping[Range, Sequence[Step]]) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: rows of AUDIT about what does not hold in some successive stretches."""
+    """Yields rows of AUDIT about harms in some successive stretches, in a Spark task."""
     [partition] = [each for each in sealed_partitions(place) if each.name == stretch.partition]
     harms = (examine(partition, step) for step in work[stretch])
     rows = [_finding(harm).row() for harm in harms if harm is not None]
@@ -76,7 +78,7 @@ def examine_rows(stretch: Range, place: Place, work: Mapping[Range, Sequence[Ste
 
 
 def _shared_out(steps: Sequence[tuple[Sealable, list[Step]]], tasks: int) -> dict[Range, list[Step]]:
-    """Successive stretches for each task, of about as many records."""
+    """Successive stretches for each task, with about equal numbers of records."""
     records = sum(_records(step) for _, planned in steps for step in planned)
     work: dict[Range, list[Step]] = {}
     for partition, planned in steps:

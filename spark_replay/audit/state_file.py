@@ -1,13 +1,14 @@
-"""An audit of a partition put down, to be taken up again where it stopped: the machine's state and what the ledger
-believes, in one file a batch.
+"""Stores an audit of a partition, to be resumed where it stopped: the machine's state and the ledger's beliefs.
+
+There is one file for each batch.
 
     DIR/queues-0/00000000000000000007.audit      after batch 7:  SHA-256 of the rest (32 bytes) | pickle
 
 Rules
-- A batch is folded on top of the newest state of an earlier batch, whether or not a state of its own is there already:
-  a batch that is done once more does not count twice.
-- A file appears whole or not at all. The one before it is kept, as the batch may have to be done again.
-- What is unpickled may be made of the classes below and of nothing else, so that a file can hold no code.
+- A batch is folded on top of the newest state of an earlier batch, even if it has a state of its own already. So a
+  batch that is done once more does not count twice.
+- A file appears whole or not at all. The file before it is kept, as the batch may have to be done again.
+- Only the classes below may be unpickled, so that a file can hold no code.
 """
 
 import hashlib
@@ -44,7 +45,9 @@ class AuditStates:
         self.partition = partition
 
     def before(self, batch: int) -> AuditProduct:
-        """The audit as the batches before left it; a new one when there was none. LogError for a damaged file."""
+        """The audit as the earlier batches left it; a new one when there was none.
+
+        Raises LogError for a damaged file."""
         earlier = [number for number in self._batches() if number < batch]
         if not earlier:
             product = AuditProduct(self.partition)
@@ -90,7 +93,9 @@ class _Plain(pickle.Unpickler):
 
 
 def unpacked(path: Path) -> Any:
-    """What a file of an audit holds, its format included. LogError for one that is damaged or of another version."""
+    """The content of a file of an audit, its format included.
+
+    Raises LogError for a file that is damaged or of another version."""
     content = path.read_bytes()
     digest, packed = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     if hashlib.sha256(packed).digest() != digest:

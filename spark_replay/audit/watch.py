@@ -1,17 +1,17 @@
-"""`watch`: the audit of a history in Kafka that goes on as the history does (Structured Streaming).
+"""`watch`: an audit of a history in Kafka that goes on as the history does (Structured Streaming).
 
     watch(spark, InKafka("localhost:9092"), Path("WATCH"), once=True).violations
 
-Each micro-batch folds the new records of each partition on top of the audit that the batch before put down
-(state_file.py), with the checks of fold.py at every offset; so a stream finds what an audit of the whole finds.
-Policies are held against the metadata log, which the driver reads on.
+Each micro-batch folds the new records of each partition on top of the audit that the batch before stored
+(state_file.py), with the checks of fold.py at every offset. So a stream finds what an audit of the whole finds.
+Policies are compared with the metadata log, which the driver reads on.
 
     WATCH/spark            Spark's own checkpoint: which offsets belong to which batch
     WATCH/queues-N         the audit of each partition after the last batches
     WATCH/reports.jsonl    one line a batch, the same as is reported
 
-A batch that was begun and not finished is done again with the same offsets, and is reported once. `lag_ms` is how long
-the oldest event that is not audited yet has been in Kafka.
+An unfinished batch is done again with the same offsets, and is reported once. `lag_ms`: how long the oldest event that
+is not audited yet has been in Kafka.
 """
 
 import json
@@ -45,17 +45,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-# A row by which a partition's task tells the driver how far it came; it is no finding
+# By such a row a partition's task tells the driver how far it came; it is no finding
 PROGRESS = "progress"
 _LOOK_SECONDS = 0.2
-# How Spark 4.1's Kafka source fails when it has done an unfinished batch again (SPARK-55271). The batch is done then,
-# and the query can be started.
+# The error with which Spark 4.1's Kafka source fails when it has done an unfinished batch again (SPARK-55271). The
+# batch is done then, and the query can be started.
 _DONE_AGAIN = '"scala.Option.get()" is null'
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """`offset`: of the next event. `quarantined`: events that made no sense, since the beginning."""
+    """The progress in one partition.
+
+    `offset`: of the next event. `quarantined`: events that made no sense, since the beginning."""
 
     offset: int
     events: int
@@ -73,7 +75,7 @@ class BatchReport:
     violations: list[Finding]
 
     def line(self) -> str:
-        """For people."""
+        """The report as one line for people."""
         parts = [f"batch {self.batch}: {self.events} events, {len(self.violations)} violations"]
         for name, at in self.partitions.items():
             behind = f"{at.lag_events} events ({at.lag_ms} ms) behind" if at.lag_events else "at the end"
@@ -83,7 +85,7 @@ class BatchReport:
 
 
 class Watch:
-    """A watch while it runs. `stop()` may be called from anywhere: the batch that is being folded is finished first."""
+    """A running watch. `stop()` may be called from anywhere: the batch that is being folded is finished first."""
 
     def __init__(self, place: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -94,8 +96,8 @@ class Watch:
         self.fail_fast = fail_fast
         self.report = report
         self.violations = 0
-        self.stretches: dict[str, Range] = {}  # what was audited by this watch
-        self.told: set[Finding] = set()  # of policies, which are looked at anew after each batch
+        self.stretches: dict[str, Range] = {}  # the stretches that this watch audited
+        self.told: set[Finding] = set()  # findings about policies, which are looked at anew after each batch
         self.stopping = threading.Event()
         self.folding = threading.Lock()
 
@@ -103,7 +105,7 @@ class Watch:
         self.stopping.set()
 
     def fold(self, frame: "DataFrame", batch: int) -> None:
-        """A micro-batch."""
+        """Audit a micro-batch."""
         with self.folding:
             if self.stopping.is_set():
                 raise Stopped
@@ -137,14 +139,16 @@ class Watch:
         return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
 
     def tell(self) -> None:
-        """To the run's lineage."""
+        """Report the run to its lineage."""
         lineage.read([*self.stretches.values(), self.book.reach])
         what = f"{self.violations} violations, listed in {self.reports.path.name}"
         lineage.found([Finding("watch", not self.violations, "all", None, None, None, what)])
 
     def run(self, query: "StreamingQuery") -> None:
-        """Until it is told to stop or the query ends; raises what ended that. A signal to stop may have gone to the JVM
-        too, and then nothing of it answers any more; a batch that was cut off is done again when the watch goes on."""
+        """Run until the watch is stopped or the query ends; raises the error that ended the query.
+
+        A signal to stop may have gone to the JVM too, which then no longer answers. A batch that was cut off is done
+        again when the watch goes on."""
         try:
             while query.isActive:
                 if self.stopping.wait(_LOOK_SECONDS):
@@ -158,7 +162,7 @@ class Watch:
 
 
 class Stopped(Exception):
-    """The watch was told to stop before this batch."""
+    """The watch was stopped before this batch."""
 
 
 def watch(
@@ -166,9 +170,11 @@ def watch(
     fail_fast: bool = False, once: bool = False, report: Callable[[BatchReport], None] = lambda report: None,
     started: Callable[[Watch], None] = lambda watch: None,
 ) -> Watch:  # fmt: skip
-    """Audit what was appended since the watch of this directory stopped (all, in a new one), look again every
-    `interval_s`, and go on until it is stopped; `once`: until all that is there now is audited. Batches have about
-    `batch_events`. `started` is given the watch before it begins. LogError when Kafka or a topic is not there."""
+    """Audit the events since the watch of this directory stopped (in a new directory all events), and go on.
+
+    It looks again every `interval_s` until it is stopped; `once`: it ends when all events that are there now are
+    audited. Batches have about `batch_events`. `started` is called with the watch before it begins. Raises LogError
+    when Kafka or a topic is not there."""
     watching = Watch(place, directory, fail_fast, report)
     started(watching)
     reader = kafka_options(spark.readStream.format("kafka"), place, range(len(watching.partitions)))
@@ -187,7 +193,7 @@ def watch(
 
 
 def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the new records of one partition, on top of what was put down before this batch."""
+    """Audit the new records of one partition, on top of the audit stored before this batch. In a Spark task."""
     name, groups = groups_of(batches)
     if name is None:
         return
@@ -211,7 +217,9 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
 
 
 def _on_top(product: AuditProduct, groups: Iterator[Group]) -> Iterator[Group]:
-    """The same groups, verified to follow what was folded before. LogError."""
+    """Yields the same groups, verified to follow the records that were folded before.
+
+    Raises LogError."""
     at = product.machine.next_offset
     for group in groups:
         first = group[0][0]
@@ -229,7 +237,7 @@ def _not(column: Any) -> Any:
 
 
 def _lag(partition: PartitionLog, offset: int) -> dict[str, int]:
-    """What is behind `offset`. At the end there may be offsets that are no records (ends of transactions)."""
+    """How much is behind `offset`. At the end there may be offsets without records (ends of transactions)."""
     for block in partition.read(offset):
         assert block.timestamps_ms is not None, "Kafka says times"
         waiting = int(time.time() * 1000) - block.timestamps_ms[0]
@@ -246,13 +254,13 @@ class Reports:
         if path.exists():
             content = path.read_bytes()
             whole = content[: content.rfind(b"\n") + 1]
-            if whole != content:  # it ended while it wrote
+            if whole != content:  # the watch ended while it wrote a line
                 path.write_bytes(whole)
             if whole:
                 self.last = json.loads(whole.splitlines()[-1])["batch"]
 
     def add(self, report: BatchReport) -> bool:
-        """Whether it was new."""
+        """Write a report, unless its batch was reported before. Returns whether it was new."""
         if report.batch <= self.last:
             return False
         with self.path.open("ab") as file:

@@ -1,4 +1,4 @@
-"""`diff`: what changed in the queues between two moments, by message and cause.
+"""`diff`: the changes in the queues between two moments, by message and cause.
 
     diff(spark, "DATA", "2026-11-21T09:00:00Z", "2026-11-21T10:00:00Z").groupBy("queue", "outcome").sum("change").show()
 
@@ -6,8 +6,9 @@ A row is a row of HISTORY by which a message came into a queue (`change` 1) or l
 
     length at the end - length at the beginning = sum(change)
 
-and each row names the event that did it. A moment means what it means for `state_at`: everything logged up to it has
-happened, and what was due by then has expired; what time alone did at the end has no event (`event` is null).
+and each row names the event that did it. A moment means the same as for `state_at`: everything logged up to it has
+happened, and everything due by then has expired. A change that passing time alone made at the end has no event (`event`
+is null).
 """
 
 from collections.abc import Iterator
@@ -28,14 +29,17 @@ if TYPE_CHECKING:
 def diff(
     spark: "SparkSession", place: Place, start: str, end: str | None = None, queue: str | None = None
 ) -> "DataFrame":
-    """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now), each an ISO 8601 time, epoch
-    milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a name in "/"): only that one.
-    BadRequest, OutsideHistory, CorruptLog."""
+    """The table DIFF (columns.py) from the moment `start` to the moment `end` (None: now).
+
+    A moment is an ISO 8601 time, epoch milliseconds, or offsets as JSON ({"queues-0": 12}). `queue` ("vhost/name", or a
+    name in "/"): only that queue. Raises BadRequest, OutsideHistory, CorruptLog."""
     return diff_frame(spark, *plan_moments(place, start, end), queue)
 
 
 def plan_moments(place: Place, start: str, end: str | None) -> tuple[StatePlan, StatePlan]:
-    """Needs no Spark. BadRequest, OutsideHistory."""
+    """The plans of the two moments. Needs no Spark.
+
+    Raises BadRequest, OutsideHistory."""
     require_order(start, end)
     moments = plan_moment(place, start, future=False), plan_moment(place, end)
     stretches_between(*moments)
@@ -43,7 +47,9 @@ def plan_moments(place: Place, start: str, end: str | None) -> tuple[StatePlan, 
 
 
 def plan_moment(place: Place, moment: str | None, future: bool = True) -> StatePlan:
-    """`future`: it may lie after now, when what is due by then has expired. Needs no Spark."""
+    """The plan of a moment. Needs no Spark.
+
+    `future`: the moment may lie after now; everything due by then has expired."""
     if moment is not None and moment.lstrip().startswith("{"):
         return plan_state(place, offsets=moment)
     plan = plan_state(place, time=moment)
@@ -65,7 +71,9 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
 
 
 def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
-    """What each partition logged in between. BadRequest. Needs no Spark."""
+    """The stretch of each partition between two moments. Needs no Spark.
+
+    Raises BadRequest."""
     begins = {at.partition: at.end for at in start.ends}
     ends = {at.partition: at.end for at in end.ends}
     if begins.keys() != ends.keys():
@@ -77,7 +85,7 @@ def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
 
 
 def fold_diff(feed: Feed, start_ms: int | None, end_ms: int | None, queue: str | None) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task."""
+    """The rows of one stretch, in a Spark task."""
     machine, stretch = feed.machine, feed.stretch
     groups = fold_quietly(machine, feed.groups, feed.decoder, stretch.start)
     if start_ms is not None:

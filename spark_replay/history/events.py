@@ -1,7 +1,7 @@
-"""Events as rows of the table EVENTS (columns.py).
+"""Makes events into rows of the table EVENTS (columns.py).
 
 A field that has a column of its name goes there; every other field goes, as JSON, into `detail`. So a new event type or
-field shows up without a change here. Password hashes stay out: the table is made to be passed around.
+field appears without a change here. Password hashes are left out: people pass the table around.
 """
 
 import base64
@@ -12,7 +12,7 @@ from typing import Any
 from rewindmq.schemas.events import EVENT_TYPES, Actor, Event, Published
 from rewindmq.spark_replay.history.properties import headers
 
-# event field -> column, where a field of that name means what the column says
+# event field -> column, where the field means the same as the column
 _COLUMN_OF = {
     name: name
     for name in (
@@ -66,7 +66,7 @@ class EventTable:
         self._append(row)
 
     def add_undecodable(self, offset: int, why: str, record: bytes) -> None:
-        """A record that nobody can decode is in the table too: as the event `Undecodable`."""
+        """Add a record that cannot be decoded: as the event `Undecodable`."""
         row = {"partition": self.partition, "offset": offset, "event": "Undecodable", "record": record}
         self._append(row | {"detail": canonical_json({"reason": why})})
 
@@ -76,7 +76,7 @@ class EventTable:
         self.rows += 1
 
     def take(self) -> Any:
-        """What was collected, as a record batch; the table is empty after it."""
+        """The collected rows as a record batch; the table is empty after it."""
         import pyarrow as pa
 
         arrays = [pa.array(self.columns[field.name], field.type) for field in self.schema]
@@ -86,7 +86,7 @@ class EventTable:
 
 
 def detail(event: Event) -> str | None:
-    """Canonical JSON of the fields without a column; None when there is nothing to say."""
+    """Canonical JSON of the fields without a column; None when all of them are empty."""
     values = {name: _plain(getattr(event, name)) for name in _DETAILS[type(event)]}
     values = {name: value for name, value in values.items() if value not in (None, [])}
     return canonical_json(values) if values else None

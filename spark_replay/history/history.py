@@ -27,15 +27,19 @@ def history(
     spark: "SparkSession", place: Place, options: Mapping[str, str] | None = None, queue: str | None = None,
     snapshots: Path | None = None,
 ) -> "DataFrame":  # fmt: skip
-    """The table HISTORY (columns.py) of the queue log at a place. `options` choose the stretch (location/ranges.py);
-    `queue` ("vhost/name", or a name in "/") only that queue; `snapshots`: a directory of an auditor's own
-    (snapshots/build.py). Raises BadRequest, OutsideHistory, CorruptLog."""
+    """The table HISTORY (columns.py) of the queue log at a place.
+
+    `options` choose the stretch (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
+    `snapshots`: an auditor's own directory of snapshots (snapshots/build.py). Raises BadRequest, OutsideHistory,
+    CorruptLog."""
     return history_frame(spark, place, plan_history(place, options or {}, snapshots), queue, snapshots)
 
 
 def plan_history(place: Place, options: Mapping[str, str], snapshots: Path | None = None) -> list[Range]:
-    """The stretches to fold, in order. One that `options` give a checkpoint (snapshots/checkpoints.py) begins there,
-    and is not cut. Needs no Spark."""
+    """The stretches to fold, in order. Needs no Spark.
+
+    A stretch that gets a checkpoint by `options` (snapshots/checkpoints.py) begins there, and is not cut. Raises
+    BadRequest."""
     log = open_log(place)
     own = own_snapshots(place, snapshots)
     partitions = selected(log, "queues", options.get("partitions"))
@@ -63,19 +67,20 @@ def history_frame(
 
 
 def history_of(records: "DataFrame") -> "DataFrame":
-    """The table HISTORY of records that are in a DataFrame already (see `fold.fold_frame`)."""
+    """The table HISTORY of records that are already in a DataFrame (see `fold.fold_frame`)."""
     return fold_frame(records, HistoryProduct, columns.HISTORY)
 
 
 def fold_history(feed: Feed, queue: str | None) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task."""
+    """The rows of one stretch, in a Spark task."""
     return fold_feed(HistoryProduct(feed.stretch.partition, queue), feed)
 
 
 def biography(spark: "SparkSession", place: Place, message: str, queue: str | None = None) -> "DataFrame":
-    """Every row about one message, in order: from its publish to its end, and on through the queues that its dead
-    letters went to. `message` is "queues-0:123" (partition and offset of its publish), or the number alone when
-    `queue` or a single partition makes clear which is meant. BadRequest when there is no such message."""
+    """Every row about one message, in order: from its publish to its end, and through the queues of its dead letters.
+
+    `message` is "queues-0:123" (partition and offset of its publish), or the number alone when `queue` or a single
+    partition identifies the message. Raises BadRequest when there is no such message."""
     require_message(place, message)
     partition, message_id = parse_message(message)
     rows = history(spark, place).where(f"message_id = {message_id} or origin is not null").collect()
@@ -102,7 +107,7 @@ _Key = tuple[str, str, str, int]  # partition, vhost, queue, message id
 
 
 def _with_dead_letters(found: set[_Key], letters: list[Any]) -> set[_Key]:
-    """These messages and all that came of them by dead-lettering, hop by hop."""
+    """These messages and all messages that dead-lettering made of them, hop by hop."""
     reached = set(found)
     while True:
         dead = {(vhost, queue, message_id) for _, vhost, queue, message_id in reached}
@@ -117,7 +122,7 @@ def _key(row: Any) -> _Key:
 
 
 def require_message(place: Place, message: str) -> None:
-    """BadRequest when no partition reaches so far: the whole history need not be folded to say so. Needs no Spark."""
+    """Raise BadRequest when no partition reaches so far, without a fold of the whole history. Needs no Spark."""
     partition, message_id = parse_message(message)
     log = open_log(place)
     named = [each for each in log.queues if partition in (None, each.name)]

@@ -1,13 +1,15 @@
-"""The table HISTORY kept in files that grow, as Parquet or as a Delta table: each run adds what is new since the last.
+"""Keeps the table HISTORY in files that grow, as Parquet or as a Delta table.
+
+Each run adds the rows since the last one.
 
     OUT/run=000000/part-*.parquet    the rows of a stretch of each partition
     OUT/run=000001/...               spark.read.format(FORMAT).load("OUT") reads all of them, with a column `run`
-    OUT/_delta_log/                  (delta) which files count
+    OUT/_delta_log/                  (delta) the files that count
     OUT/_progress.json               {"runs": 2, "offsets": {"queues-0": 1200, "queues-1": 318}, ...}
 
-A run's rows are written whole before the progress is (by a rename), so a run that was cut short is done again under the
-same number, in place of what it left: no row is missing and none is there twice. A Delta table shows a run as a whole
-or not at all, also to those who read meanwhile.
+A run's rows are written whole before the progress is (by a rename). So a run that was cut short is done again under the
+same number, in place of its incomplete rows: no row is missing and none is there twice. A Delta table shows a run as a
+whole or not at all, also to programs that read meanwhile.
 """
 
 import json
@@ -29,7 +31,7 @@ _PROGRESS = "_progress.json"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What a run added: `stretches` of the log, and so many `rows`."""
+    """The result of a run: it added `stretches` of the log, and so many `rows`."""
 
     run: int
     stretches: tuple[Range, ...]
@@ -39,8 +41,10 @@ class Kept:
 def keep_history(
     spark: "SparkSession", place: Place, out: Path, queue: str | None = None, form: str = "parquet"
 ) -> Kept:
-    """Add what is new. BadRequest when `out` is no directory of ours, or was kept of another queue, in another format
-    or of a longer log; NoSpark when Spark has no such format."""
+    """Add the rows since the last run.
+
+    Raises BadRequest when `out` is no directory of ours, or was kept of another queue, in another format or of a longer
+    log; NoSpark when Spark has no such format."""
     runs, offsets = read_progress(out, queue, form)
     ends = {each.partition: each.end for each in plan_history(place, {})}
     for partition, offset in offsets.items():
@@ -58,7 +62,7 @@ def keep_history(
 
 
 def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:
-    """In place of what there may be of this run. How many rows it has."""
+    """Write the rows of a run, in place of any rows of this run. Returns how many it has."""
     from pyspark.sql import functions as f
 
     spark = frame.sparkSession
@@ -73,7 +77,9 @@ def save_run(frame: "DataFrame", out: Path, form: str, run: int) -> int:
 
 
 def read_progress(out: Path, queue: str | None, form: str = "parquet") -> tuple[int, dict[str, int]]:
-    """How many runs there were, and up to which offsets. BadRequest."""
+    """How many runs there were, and up to which offsets.
+
+    Raises BadRequest."""
     try:
         found: Any = json.loads((out / _PROGRESS).read_text())
     except FileNotFoundError:

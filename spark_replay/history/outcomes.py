@@ -1,12 +1,12 @@
-"""Effects of the machine as rows of the table HISTORY (columns.py): what came of each event.
+"""Makes the machine's effects into rows of the table HISTORY (columns.py): the outcomes of each event.
 
 The machine derives outcomes and never logs them; here each becomes a row that names its cause. A message that is
 published to a queue and stays there, or passes straight through it, has one row `published` for that queue, which comes
-before everything else about it. One effect may concern millions of messages (a purge): every `BATCH_ROWS` rows are
+before all other rows about it. One effect may concern millions of messages (a purge): every `BATCH_ROWS` rows are
 packed, however large an effect is.
 
-Nearly all rows say one of a few things: user, queue, outcome, rule and so on repeat. Each such combination is kept once
-a batch, and a row has its number and what is the row's own; Arrow spreads it over the columns:
+Nearly all rows repeat a few combinations of user, queue, outcome, rule and so on. Each such combination is kept once a
+batch; a row has the combination's number and its own values. Arrow spreads the combination over the columns:
 
     said    0: Published service / hot published ...    1: Published service / hot delivered, consumer 1 ...
     rows    numbers 0 1 0 1 1 ...    and as long lists of offset, ordinal, timestamp, message_id, size
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 PUBLISHED = "published"
-REFUSED = "refused"  # by reject-publish: it never was in the queue
+REFUSED = "refused"  # by reject-publish: the message never was in the queue
 DUPLICATE = "duplicate"  # a dead letter that the target had seen
 DELIVERED = "delivered"  # `final` when without acknowledgement
 REQUEUED = "requeued"
@@ -51,14 +51,14 @@ POSTPONED = "postponed"  # as requeued, but ready only when its delay is over (d
 DEAD_LETTERED = "dead_lettered"
 CONSUMER_CANCELLED = "consumer_cancelled"
 QUEUE_GONE = "queue_gone"
-QUARANTINED = "quarantined"  # the event made no sense; no queue or message is named
+QUARANTINED = "quarantined"  # the event was senseless; no queue or message is named
 UNDECODABLE = "Undecodable"
 # ... and the reasons of rewindmq.projections.machine.data.effects: acked, expired, rejected, maxlen, delivery_limit,
 # purged, deleted, transient
 
 BATCH_ROWS = 10_000
 
-# What rows say, and what is each one's own
+# The columns that rows share, and the columns that each row has for itself
 _SAID = columns.some_of(
     columns.HISTORY, "event", "user", "session", "vhost", "queue", "queue_id", "outcome", "final", "consumer",
     "delivery_count", "redelivered", "reason", "rule", "policy", "policy_version", "exchange", "routing_key", "origin",
@@ -66,7 +66,7 @@ _SAID = columns.some_of(
 _OWN = columns.some_of(columns.HISTORY, "offset", "ordinal", "timestamp", "message_id", "size")
 
 _Row = tuple[Any, ...]
-# What it gathers, column by column: the number of what a row says, then _OWN
+# The gathered rows, column by column: the number of the shared values, then _OWN
 _Rows = tuple[list[Any], ...]
 _Said = tuple[Any, ...]  # the values of _SAID in their order, with the queue instead of its vhost, name and id
 # What the rows of one event share: offset, timestamp in microseconds, event, user, session
@@ -113,7 +113,7 @@ class HistoryProduct:
         self.add(None, QUARANTINED, (None,), reason=why)
 
     def time_passes(self, offset: int, until_ms: int) -> None:
-        """With no event: what is due until then happens. `offset`: of the event that would come next."""
+        """Let time pass without an event: everything due until then happens. `offset`: of the next event."""
         effects: list[Effect] = []
         self.machine.advance(until_ms, effects)
         self.ordinal = 0
@@ -147,12 +147,13 @@ class HistoryProduct:
                      route.exchange, route.routing_key, came_from)  # fmt: skip
 
     def _takers(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
-        """The queues that took the message: those of its route that exist and neither refused nor had seen it. None did
-        when it came from a node that was lost."""
+        """The queues that took the message: queues of its route that exist and neither refused it nor had seen it.
+
+        No queue took a message from a node that was lost."""
         for effect in effects:
             if type(effect) in _KEPT_OUT:
                 break
-        else:  # nothing is amiss: all to which the machine has just resolved the route
+        else:  # no queue objected: the machine has just resolved the route to these
             return self.machine.routes[event.route]
         if isinstance(effects[-1], Quarantine) and effects[-1].reason.startswith(NODE_LOST):
             return []
@@ -256,7 +257,7 @@ def _quarantined(product: HistoryProduct, effect: Quarantine) -> None:
     product.add(None, QUARANTINED, (None,), reason=effect.reason)
 
 
-# None: said already. What is kept was published, what is released was dead-lettered.
+# None: another row says it already. A kept message was published, a released one was dead-lettered.
 _ROWS: dict[type, Callable[[HistoryProduct, Any], None] | None] = {
     Deliver: _delivered,
     FetchReply: _fetched,
@@ -273,12 +274,14 @@ _ROWS: dict[type, Callable[[HistoryProduct, Any], None] | None] = {
     Release: None,
 }
 
-# -- what an event and its effects mean -----------------------------------------------------------------------------
+# -- meaning of an event and its effects ----------------------------------------------------------------------------
 
 
 def targets(actor: Actor, event: Published) -> list[tuple[str, str]]:
-    """The queues that a publish names, each once; none when it cannot have happened. What a service appends by itself
-    (no session, and no dead letter) comes through no door, and may have properties that are none."""
+    """The queues that a publish names, each once; none when it cannot have happened.
+
+    A publish that a service appended by itself (no session, and no dead letter) was checked by no broker, and may have
+    invalid properties."""
     if not 0 <= event.body_size <= SIZE_MASK or (event.expiration_ms is not None and event.expiration_ms < 0):
         return []
     if actor.session == 0 and event.origin is None and problem(event.properties):
@@ -300,7 +303,7 @@ def is_queue(wanted: str, vhost: str | None, name: str | None) -> bool:
 
 
 def called(wanted: str) -> set[tuple[str | None, str | None]]:
-    """Every vhost and name for which `is_queue` says so. Either may have slashes in it, so it may be cut at each."""
+    """Every vhost and name for which `is_queue` is true. Both may contain slashes, so each slash may separate them."""
     cuts = [at for at, letter in enumerate(wanted) if letter == "/"]
     return {("/", wanted), *((wanted[:at], wanted[at + 1 :]) for at in cuts)}
 
@@ -313,7 +316,7 @@ def batch_of(rows: Sequence[_Row], schema: "pa.Schema") -> "pa.RecordBatch":
 
 
 def _packed(partition: str, rows: _Rows, said: Iterable[_Said]) -> "pa.RecordBatch":
-    """A batch of HISTORY."""
+    """The gathered rows as a batch of HISTORY."""
     import pyarrow as pa
 
     things = []

@@ -1,5 +1,7 @@
-"""AMQP properties and headers of a message, which the log keeps as they came (flags and values of a content header),
-decoded for people and for tables."""
+"""Decodes AMQP properties and headers of a message, for people and for tables.
+
+The log keeps them as they came (flags and values of a content header).
+"""
 
 import base64
 import json
@@ -13,7 +15,7 @@ YEAR_2106 = 0xFFFF_FFFF  # in seconds; some clients send milliseconds, and a lat
 
 
 def decoded(raw: bytes) -> dict[str, Any] | None:
-    """By name, times as datetimes; None when the bytes cannot be decoded."""
+    """The properties by name, times as datetimes; None when the bytes cannot be decoded."""
     try:
         return {name: _property(name, value) for name, value in properties.values(raw).items()}
     except (ValueError, OverflowError, OSError):  # damaged, a short string that is no text, or a time that is none
@@ -37,7 +39,7 @@ def _typed(kind: str, value: Any) -> Any:
 
 
 def properties_object(raw: bytes) -> Any:
-    """Properties by name; absent ones are left out. What cannot be decoded is base64."""
+    """The properties by name, without absent ones; base64 if they cannot be decoded."""
     if not raw:
         return {}
     values = decoded(raw)
@@ -47,8 +49,9 @@ def properties_object(raw: bytes) -> Any:
 
 
 def headers(raw: bytes) -> list[dict[str, Any]] | None:
-    """As rows of HEADERS (columns.py), in their order: text and bytes as they are, another value as JSON. None when
-    there are none, or they cannot be decoded."""
+    """The headers as rows of HEADERS (columns.py), in their order; None when there are none, or they cannot be decoded.
+
+    Text and bytes are given as they are, other values as JSON."""
     found = (decoded(raw) or {}).get("headers")
     return [{"key": key, "value": _value(value)} for key, value in found.items()] if found else None
 
@@ -61,7 +64,7 @@ def _value(value: Any) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """A value in a form that JSON has."""
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     if isinstance(value, bytes | bytearray):

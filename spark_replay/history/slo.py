@@ -2,9 +2,9 @@
 
     slo(spark, "DATA", "2026-11-21T09:00:00Z", "2026-11-21T10:00:00Z", every="5 minutes").show()
 
-Each figure counts in the moment in which it is known: a wait at the first delivery, a stay at the end (acked, expired,
-dropped ...), so that a stretch says what its consumers lived through, also with messages published long before. Times
-are of the log, in whole milliseconds; percentiles are exact (interpolated between neighbours, as numpy does).
+Each figure counts at the moment at which it is known: a wait at the first delivery, a stay at the end (acked, expired,
+dropped ...). So a stretch shows what its consumers experienced, also with messages published long before. Times are of
+the log, in whole milliseconds; percentiles are exact (interpolated between neighbours, as numpy does).
 """
 
 import re
@@ -32,24 +32,27 @@ def slo(
     spark: "SparkSession", place: Place, start: str | None = None, end: str | None = None, queue: str | None = None,
     by: str = "queue", every: str | None = None,
 ) -> "DataFrame":  # fmt: skip
-    """The table SLO (columns.py), a row a queue, or (`by` consumer) a queue and consumer, and each stretch of `every`
-    ("5 minutes", aligned to UTC; None: one row for all). Times as in `history`, the end inclusive. BadRequest,
-    OutsideHistory, CorruptLog."""
+    """The table SLO (columns.py), with a row for each queue, or (`by` consumer) for each queue and consumer.
+
+    `every` ("5 minutes", aligned to UTC): a row for each such stretch of time; None: one row for all. Times as in
+    `history`, the end inclusive. Raises BadRequest, OutsideHistory, CorruptLog."""
     check(by, every)
     stretches, start_ms = plan_slo(place, start, end)
     return slo_of(history_frame(spark, place, stretches, queue), start_ms, by, every)
 
 
 def plan_slo(place: Place, start: str | None, end: str | None) -> tuple[list[Range], int | None]:
-    """What to fold, which is all up to the end, since messages may be older than the start; and the start. Needs no
-    Spark. BadRequest, OutsideHistory."""
+    """The stretches to fold, and the start. Needs no Spark.
+
+    All events up to the end are folded, since messages may be older than the start. Raises BadRequest,
+    OutsideHistory."""
     plan_stretches(place, start, end)
     stretches = plan_history(place, {} if end is None else {"endingTimestamp": end})
     return stretches, None if start is None else parse_time(time_of(open_log(place), start))
 
 
 def check(by: str, every: str | None) -> None:
-    """BadRequest when they make no sense. Needs no Spark."""
+    """Raise BadRequest when the arguments are senseless. Needs no Spark."""
     if by not in BY:
         raise BadRequest(f"by {by!r}: it is one of {', '.join(BY)}")
     if every is None:
@@ -61,8 +64,9 @@ def check(by: str, every: str | None) -> None:
 
 
 def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | None) -> "DataFrame":
-    """The table SLO of rows of HISTORY, which have to begin where the messages do; of what was before `start_ms` only
-    the publishing matters."""
+    """The table SLO of rows of HISTORY.
+
+    The rows have to begin where the messages do. Of rows before `start_ms` only the publishing matters."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 

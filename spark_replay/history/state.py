@@ -1,12 +1,12 @@
-"""`state_at`: every queue, and every message in it, as it stood at a moment of the history.
+"""`state_at`: every queue, and every message in it, at a moment of the history.
 
     state = state_at(spark, "DATA", time="2026-11-21T03:04:05.678+00:00")
     state.queues.show();  state.messages.where("queue = 'orders'").show()
 
-State at T means: everything logged up to and including T has happened, and the clock stands at T: what was due by then
-has expired, also if nothing else happened any more. State at offsets means: the events below them have happened (as
-Kafka's ending offsets, exclusive), and the clock stands where the last of them left it; partitions that are not named
-are left out. With neither: all that is in the log now.
+State at T means: everything logged up to and including T has happened, and the clock stands at T: everything due by
+then has expired, also if no event followed. State at offsets means: the events below them have happened (exclusive, as
+Kafka's ending offsets), and the clock stands where the last of them left it; partitions that are not named are left
+out. With neither: the whole log now.
 
 One fold makes both tables: a queue's row, then its messages, come out of the same pass.
 """
@@ -42,13 +42,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-_PAGE = 1_000  # messages read and handed over at a time
+_PAGE = 1_000  # messages read and passed on at a time
 _PAGE_BYTES = 16 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tables QUEUES and MESSAGES (columns.py). `rows` holds both, ordered within a partition; cache it to use both."""
+    """The tables QUEUES and MESSAGES (columns.py).
+
+    `rows` holds both, ordered within a partition; cache it to use both."""
 
     rows: "DataFrame"
 
@@ -70,16 +72,19 @@ def state_at(
     messages: bool = True,
     snapshots: Path | None = None,
 ) -> State:
-    """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets). `queue`: only that
-    one ("vhost/name", or a name in "/"). `snapshots`: a directory of an auditor's own (snapshots/build.py). Raises
-    BadRequest, CorruptLog."""
+    """The state at `time` (ISO 8601, or epoch milliseconds) or at `offsets` (JSON as endingOffsets).
+
+    `queue`: only that queue ("vhost/name", or a name in "/"). `snapshots`: an auditor's own directory of snapshots
+    (snapshots/build.py). Raises BadRequest, CorruptLog."""
     return state_frame(spark, plan_state(place, time, offsets, snapshots), queue, messages)
 
 
 @dataclass(frozen=True, slots=True)
 class StatePlan:
-    """Partitions with the offsets (exclusive) to fold up to; `clock_ms`: let time pass up to here then, or None;
-    `snapshots`: others than those beside the log; `checkpoints`: where the fold of a partition has to begin."""
+    """How a state is folded: partitions with the offsets (exclusive) up to which to fold.
+
+    `clock_ms`: let time pass up to here afterwards, or None. `snapshots`: others than those beside the log.
+    `checkpoints`: the offsets at which the folds of some partitions have to begin."""
 
     place: Place
     ends: tuple[Range, ...]
@@ -88,7 +93,7 @@ class StatePlan:
     checkpoints: tuple[tuple[str, int], ...] = ()
 
     def stretches(self) -> list[Range]:
-        """Nothing is shown, all is folded."""
+        """Stretches of no events: all events before are folded, none is shown."""
         forced = dict(self.checkpoints)
         return [
             FromCheckpoint(name, end, end, forced[name]) if name in forced else Range(name, end, end)
@@ -100,7 +105,9 @@ def plan_state(
     place: Place, time: str | None = None, offsets: str | None = None, snapshots: Path | None = None,
     checkpoint: str | None = None,
 ) -> StatePlan:  # fmt: skip
-    """How far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark."""
+    """How far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark.
+
+    Raises BadRequest."""
     own = own_snapshots(place, snapshots)
     if time is not None and offsets is not None:
         raise BadRequest("state at a time or at offsets, not both")
@@ -130,7 +137,7 @@ def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None
 
 
 def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task."""
+    """The rows of one partition, in a Spark task."""
     machine, end = feed.machine, feed.stretch
     fold_quietly(machine, feed.groups, feed.decoder)
     if plan.clock_ms is not None:
@@ -144,7 +151,7 @@ def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -
 
 
 def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
-    """A row of QUEUES."""
+    """The row of QUEUES for a queue."""
     policy, operator_policy = queue.policy, queue.operator_policy
     return {
         "partition": end.partition,
@@ -179,13 +186,14 @@ def queue_row(queue: Queue, end: Range, clock_ms: int) -> dict[str, Any]:
 
 
 def arguments_json(arguments: tuple[Argument, ...]) -> str:
-    """Arguments as rabbitmqctl shows them: {"x-max-length":10}."""
+    """The arguments as rabbitmqctl shows them: {"x-max-length":10}."""
     return canonical_json({a.name: a.value.hex() if isinstance(a.value, bytes) else a.value for a in arguments})
 
 
 def _message_batches(place: Place, partition: str, queue: Queue, ahead_ms: int) -> "Iterator[pa.RecordBatch]":
-    """The messages of a queue in order, with properties and bodies read back from the log, a page at a time.
-    `ahead_ms`: of the clock of expiries before timestamps."""
+    """Yields the messages of a queue in order, with properties and bodies read back from the log, a page at a time.
+
+    `ahead_ms`: how far the clock of expiries is ahead of the timestamps."""
     page: list[MessageView] = []
     weight = 0
     for view in queue.messages():

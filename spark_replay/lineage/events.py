@@ -1,10 +1,10 @@
-"""What a job tells of itself, as OpenLineage's run events (docs/behaviours/interfaces.md#lineage).
+"""Makes OpenLineage's run events of a job (docs/behaviours/interfaces.md#lineage).
 
-Names of datasets are those that OpenLineage fixes: what is read is a directory (`file`, its path) or topics of a Kafka
-(`kafka://host:port`, the topic), and what is written a directory or a file. A queue has a name of our own, with which a
-job names the queues of a running broker: `rewindmq://host:port`, `vhost/queue`.
+Datasets have the names that OpenLineage fixes. An input is a directory (`file`, its path) or topics of a Kafka
+(`kafka://host:port`, the topic); an output is a directory or a file. A queue has a name of our own, with which a job
+names the queues of a running broker: `rewindmq://host:port`, `vhost/queue`.
 
-The facet `rewindmq_offsets` of an input says how far it was read, and with which hash chain that ends; its schema is
+The facet `rewindmq_offsets` of an input says how far it was read, and gives the hash chain there; its schema is
 docs/spark/lineage.schema.json. Findings are OpenLineage's own `dataQualityAssertions`.
 """
 
@@ -35,7 +35,7 @@ from rewindmq.spark_replay.location.log import InKafka, Place
 
 PRODUCER = "urn:rewindmq:spark_replay"
 SCHEMA = "urn:rewindmq:lineage:1"
-# Findings beyond are counted, and not sent one by one
+# Findings beyond this number are counted, and not sent one by one
 MOST_ASSERTIONS = 1_000
 _KAFKA_PORT = "9092"
 
@@ -44,9 +44,10 @@ Name = tuple[str, str]  # namespace, name
 
 @attr.define
 class OffsetsFacet(InputDatasetFacet):
-    """What was read of each partition: `start` (inclusive), `end` (exclusive), and where the log has one the hash
-    chain behind offset `chain_offset`, the last end of a block not beyond `end`. `queue`: only this one was asked
-    for."""
+    """The stretch that was read of each partition: `start` (inclusive), `end` (exclusive).
+
+    Where the log has a hash chain, `chain` is the one behind offset `chain_offset`: the last end of a block not beyond
+    `end`. `queue`: only this queue was asked for."""
 
     partitions: list[dict[str, Any]]
     queue: str | None = attr.field(default=None)
@@ -58,7 +59,7 @@ class OffsetsFacet(InputDatasetFacet):
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What is known of a run. `partitions`: by name, as in the facet; `error`: one line, if it failed."""
+    """The facts about a run. `partitions`: by name, as in the facet; `error`: one line, if it failed."""
 
     run_id: str
     command: str
@@ -81,8 +82,10 @@ def run_event(settings: Settings, state: RunState, told: Told) -> RunEvent:
 
 
 def dataset_of(place: Place, partition: str) -> Name:
-    """`partition`: or its topic, as some findings have it. Of several Kafka brokers the first stands for all, as with
-    OpenLineage's own integrations."""
+    """The dataset of a partition.
+
+    `partition`: its name or its topic, as some findings have it. Of several Kafka brokers the first stands for all, as
+    in OpenLineage's own integrations."""
     if not isinstance(place, InKafka):
         return "file", place
     host = place.bootstrap.split(",")[0].strip()
@@ -92,7 +95,7 @@ def dataset_of(place: Place, partition: str) -> Name:
 
 
 def queue_at(url: str, vhost: str, queue: str) -> Name:
-    """A queue as it is now in the broker whose management API is at `url`."""
+    """The dataset of a queue, as it is now in the broker whose management API is at `url`."""
     return f"rewindmq://{urlsplit(url).netloc.rpartition('@')[2]}", f"{vhost}/{queue}"
 
 
@@ -125,7 +128,7 @@ def _job_facets(settings: Settings, told: Told) -> dict[str, JobFacet]:
 
 
 def _inputs(told: Told) -> list[InputDataset]:
-    """The log is named from the start; how far it was read is known at the end."""
+    """The input datasets. The log is named from the start; its stretches are known at the end."""
     parts: dict[Name, list[dict[str, Any]]] = {dataset_of(told.place, "queues"): []}
     for partition, stretch in sorted(told.partitions.items()):
         parts.setdefault(dataset_of(told.place, partition), []).append({"partition": partition, **stretch})
@@ -143,7 +146,7 @@ def _inputs(told: Told) -> list[InputDataset]:
 def _assertions(
     findings: Sequence[Finding],
 ) -> data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet:
-    """One each; what failed comes first."""
+    """An assertion for each finding; failed ones come first."""
     ranked = sorted(findings, key=lambda finding: finding.ok)
     some, rest = ranked[:MOST_ASSERTIONS], ranked[MOST_ASSERTIONS:]
     made = [

@@ -1,13 +1,14 @@
-"""Lineage: a job says by itself what it reads and writes, since plan-based lineage cannot look into Python
-(docs/behaviours/interfaces.md#lineage).
+"""Lineage: a job reports by itself what it reads and writes (docs/behaviours/interfaces.md#lineage).
+
+Plan-based lineage cannot look into Python.
 
     with lineage.run("audit", "DATA", spark):        START here; COMPLETE, FAIL or (interrupted) ABORT at the end
         audit(spark, "DATA")
 
-Each command is such a run, which begins when Spark is there; what was refused before has not run. Where a history is
-folded the run of the caller, if there is one, is told: `read`, `found`, `wrote`. At the end it knows what was really
-read, and adds the hash chain there. Off unless OpenLineage is configured (settings.py). Events that cannot be
-sent fail no job: the first such error is a line on stderr.
+Each command is such a run, which begins when Spark is there; a command that was refused before has not run. Code that
+folds a history reports to the caller's run, if there is one: `read`, `found`, `wrote_queue`. At its end the run knows
+the stretches that were read, and adds the hash chain there. Lineage is off unless OpenLineage is configured
+(settings.py). Events that cannot be sent fail no job: the first such error is a line on stderr.
 """
 
 import os
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from openlineage.client.event_v2 import RunState
     from pyspark.sql import SparkSession
 
-CLOSE_SECONDS = 30.0  # for transports that send behind a job's back
+CLOSE_SECONDS = 30.0  # for transports that send in the background
 
 _current: ContextVar["LineageRun | None"] = ContextVar("lineage", default=None)
 
@@ -41,8 +42,9 @@ def run(
     command: str, place: Place, spark: "SparkSession | None" = None, queue: str | None = None,
     files: Iterable[Path | None] = (),
 ) -> Iterator["LineageRun"]:  # fmt: skip
-    """A run of `command` around what is done inside; without `spark` it begins at `begin`. `files`: directories and
-    files that it writes. BadRequest when what configures it makes no sense."""
+    """A run of `command` around the code inside; without `spark` it begins at `begin`.
+
+    `files`: directories and files that it writes. Raises BadRequest when its configuration is senseless."""
     outputs = [("file", str(path.resolve())) for path in files if path is not None]
     this = LineageRun(command, place, queue, outputs, read_settings({}))
     before = _current.set(this)
@@ -60,13 +62,15 @@ def run(
 
 
 def begin(spark: "SparkSession") -> None:
-    """The caller's run, if there is one, begins: Spark is there. BadRequest."""
+    """Begin the caller's run, if there is one: Spark is there.
+
+    Raises BadRequest."""
     if (this := _current.get()) is not None:
         this.begin(spark)
 
 
 def read(stretches: Iterable[Range]) -> None:
-    """These are read; looked at only if somebody wants to know."""
+    """Report stretches that are read; they are looked at only if there is a run."""
     if (this := _begun()) is not None:
         this.read(stretches)
 
@@ -77,7 +81,7 @@ def found(findings: Sequence[Finding]) -> None:
 
 
 def wrote_queue(url: str, vhost: str, queue: str) -> None:
-    """Of the broker whose management API is at `url`."""
+    """Report a queue that was written, of the broker whose management API is at `url`."""
     if (this := _begun()) is not None:
         from rewindmq.spark_replay.lineage.events import queue_at
 
@@ -90,8 +94,10 @@ def _begun() -> "LineageRun | None":
 
 
 class LineageRun:
-    """`id` is None, and nothing is kept or sent, as long as it has not begun or where there is no lineage. `settings`:
-    as the environment has them."""
+    """The lineage of one run.
+
+    `id` is None, and nothing is kept or sent, until it has begun, and where there is no lineage. `settings`: those of
+    the environment, until Spark's are known."""
 
     def __init__(
         self, command: str, place: Place, queue: str | None, outputs: list[tuple[str, str]], settings: Settings | None
@@ -109,7 +115,9 @@ class LineageRun:
         self._warned = False
 
     def begin(self, spark: "SparkSession") -> None:
-        """START. BadRequest."""
+        """Send START.
+
+        Raises BadRequest."""
         conf = dict(spark.sparkContext.getConf().getAll())
         if any(name.startswith(PREFIX) for name in conf):
             self._close()
@@ -124,7 +132,7 @@ class LineageRun:
             self._emit(RunState.START, None)
 
     def read(self, stretches: Iterable[Range]) -> None:
-        """Stretches of one partition are joined into one."""
+        """Note stretches that are read; those of one partition are joined into one."""
         self.stretches = joined([*self.stretches.values(), *stretches])
 
     def end(self, error: BaseException | None) -> None:
@@ -168,14 +176,14 @@ class LineageRun:
                 self._warn(str(unsent))
 
     def _warn(self, said: str) -> None:
-        """Once: what fails at the start will mostly fail at the end."""
+        """Print a warning once: an error at the start mostly comes again at the end."""
         if not self._warned:
             self._warned = True
             line = " ".join(said.split())
             self._say(f"spark_replay: lineage is not sent: {line}")
 
     def _partitions(self) -> dict[str, dict[str, Any]]:
-        """As the facet `rewindmq_offsets` has them."""
+        """The stretches in the form of the facet `rewindmq_offsets`."""
         return {
             name: {"start": stretch.start, "end": stretch.end, **chain_at(self.place, name, stretch.end)}
             for name, stretch in self.stretches.items()
@@ -183,12 +191,12 @@ class LineageRun:
 
 
 def _on_stderr(line: str) -> None:
-    """Events of the console transport, too: stdout is for results."""
+    """Print a line on stderr, events of the console transport too: stdout is for results."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _on_stderr_of_jvm(spark: "SparkSession", line: str) -> None:
-    """Under spark-submit, which lets a program's stderr run into stdout."""
+    """Print a line under spark-submit, which lets a program's stderr run into stdout."""
     try:
         spark._jvm.System.err.println(line)  # type: ignore[union-attr]
     except Exception:  # the JVM is gone
@@ -196,8 +204,9 @@ def _on_stderr_of_jvm(spark: "SparkSession", line: str) -> None:
 
 
 def chain_at(place: Place, partition: str, end: int) -> dict[str, Any]:
-    """The partition's hash chain behind the last block that ends at or before offset `end`. Empty where there is none:
-    in Kafka, before the end of the first block, and where damage hides it."""
+    """The partition's hash chain behind the last block that ends at or before offset `end`.
+
+    Empty where there is none: in Kafka, before the end of the first block, and where damage hides it."""
     if not isinstance(place, str):
         return {}
     try:
@@ -208,7 +217,7 @@ def chain_at(place: Place, partition: str, end: int) -> dict[str, Any]:
 
 
 def _chain_behind(log: PartitionReader, end: int) -> dict[str, Any]:
-    """A block that goes on beyond `end` is not meant, but the one before it."""
+    """The chain at `end`; if a block goes on beyond `end`, the chain before that block."""
     while end > 0:
         block = next(iter(log.read(end - 1, end)), None)
         if block is None:

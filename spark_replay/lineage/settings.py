@@ -1,12 +1,11 @@
-"""How a job of ours is told where its lineage goes: as users of OpenLineage are used to
-(docs/behaviours/interfaces.md#lineage).
+"""Reads where a job's lineage goes, from the usual settings of OpenLineage (docs/behaviours/interfaces.md#lineage).
 
     OPENLINEAGE_URL, OPENLINEAGE_CONFIG, OPENLINEAGE__TRANSPORT__TYPE ..    as the Python client reads them
     OPENLINEAGE_NAMESPACE, OPENLINEAGE_PARENT_ID, OPENLINEAGE_DISABLED      (the parent: namespace/job/run id)
     spark.openlineage.transport.*, .namespace, .appName, .parentJobName ..  of Spark's configuration, which go first
 
-With none of them there is no lineage, and the client is not even imported. What makes no sense is BadRequest: from the
-environment before Spark is started, from Spark's configuration as soon as it can be read.
+With none of them there is no lineage, and the client is not even imported. Senseless settings raise BadRequest: those
+of the environment before Spark is started, those of Spark's configuration as soon as it can be read.
 """
 
 import logging
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 PREFIX = "spark.openlineage."
 NAMESPACE = APP_NAME = "rewindmq"
 _CONSOLE = "openlineage.client.transport.console"
-# The Java client's names of what the Python client calls otherwise, by the type of transport
+# The Java client's names of settings that have another name in the Python client, by the type of transport
 _JAVA_NAMES = {
     "http": {"headers": "custom_headers"},
     "file": {"location": "log_file_path"},
@@ -36,7 +35,7 @@ _JAVA_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Parent:
-    """The run that started this one: of an Airflow task, say."""
+    """The run that started this one, for example the run of an Airflow task."""
 
     namespace: str
     job: str
@@ -45,7 +44,7 @@ class Parent:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where events go and what they say besides. Tags: key, value, source."""
+    """The destination of events, and what they state besides. Tags: key, value, source."""
 
     client: "OpenLineageClient"
     namespace: str
@@ -56,7 +55,9 @@ class Settings:
 
 
 def read_settings(conf: Mapping[str, str]) -> Settings | None:
-    """`conf`: Spark's configuration, as far as it is known. None: there is to be no lineage. BadRequest."""
+    """The settings of a run's lineage; None: there is to be no lineage.
+
+    `conf`: Spark's configuration, as far as it is known. Raises BadRequest."""
     ours = {name.removeprefix(PREFIX): value for name, value in conf.items() if name.startswith(PREFIX)}
     if _disabled(ours) or not (ours or _in_environment()):
         return None
@@ -73,7 +74,7 @@ def read_settings(conf: Mapping[str, str]) -> Settings | None:
 
 @contextmanager
 def heard(warn: Callable[[str], None], show: Callable[[str], None], least: int = logging.WARNING) -> Iterator[None]:
-    """What the client logs from the level `least` on goes to `warn`, events of its console transport to `show`."""
+    """Pass log lines of the client from level `least` on to `warn`, events of its console transport to `show`."""
 
     class Heard(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -98,13 +99,15 @@ def _disabled(ours: Mapping[str, str]) -> bool:
 
 
 def _in_environment() -> bool:
-    """Whether there is anything for the client to read."""
+    """Whether the environment or a file configures the client."""
     files = (Path("openlineage.yml"), Path("~/.openlineage/openlineage.yml").expanduser())
     return any(name.startswith("OPENLINEAGE_") for name in os.environ) or any(path.is_file() for path in files)
 
 
 def _client(ours: Mapping[str, str]) -> "OpenLineageClient | None":
-    """None: nothing says where events go."""
+    """The client; None: no setting says where events go.
+
+    Raises BadRequest."""
     from openlineage.client import OpenLineageClient
     from openlineage.client.transport.noop import NoopConfig, NoopTransport
 
@@ -126,7 +129,7 @@ def _client(ours: Mapping[str, str]) -> "OpenLineageClient | None":
             client = OpenLineageClient(config={"transport": transport})
         except BadRequest:
             raise
-        except Exception as error:  # whatever a transport has to say about its settings
+        except Exception as error:  # a transport may raise any error about its settings
             raise BadRequest(f"OpenLineage: {_line(transport, error)}") from None
     if complaints:
         raise BadRequest(f"OpenLineage: {complaints[0].splitlines()[0]}")
@@ -140,7 +143,9 @@ def _line(transport: Mapping[str, Any], error: Exception) -> str:
 
 
 def _transport(ours: Mapping[str, str]) -> dict[str, Any]:
-    """transport.a.b=c as {"a": {"b": "c"}}, in the Python client's words."""
+    """transport.a.b=c as {"a": {"b": "c"}}, with the Python client's names.
+
+    Raises BadRequest."""
     made: dict[str, Any] = {}
     for name, value in sorted(ours.items()):
         keys = name.split(".")
@@ -194,7 +199,7 @@ def _run_id(name: str, text: str) -> str:
 
 
 def _tags(text: str) -> tuple[tuple[str, str, str], ...]:
-    """`key;key:value;key:value:source`, with the Java client's defaults."""
+    """The tags in `key;key:value;key:value:source`, with the Java client's defaults."""
     tags = []
     for item in filter(None, (each.strip() for each in text.split(";"))):
         key, value, source = [*item.split(":"), "", ""][:3]

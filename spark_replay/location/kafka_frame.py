@@ -1,8 +1,8 @@
-"""The queue topic of a Kafka as a DataFrame that can be folded, by Spark's own Kafka source.
+"""Reads the queue topic of a Kafka as a DataFrame that can be folded, by Spark's own Kafka source.
 
 A Kafka partition is one Spark partition, in the order of its offsets, because `minPartitions` is not set and nothing
-shuffles: the fold checks it. Read is what the brokers read: everything that was appended (read_uncommitted, the
-default). Offsets are given, always: Spark's own way from times to offsets takes a time without a match for the end.
+shuffles: the fold checks it. It reads what the brokers read: every appended record (read_uncommitted, the default). It
+always gives offsets: Spark's own way from times to offsets takes a time without a match for the end.
 """
 
 import json
@@ -17,11 +17,13 @@ from rewindmq.spark_replay.location.ranges import Range
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_POLL_RECORDS = "5000"  # ten times the default: half as much again is read in a second
+_POLL_RECORDS = "5000"  # ten times the default: so it reads half as much again in a second
 
 
 def records_frame(spark: "SparkSession", topics: InKafka, stretches: Sequence[Range]) -> "DataFrame":
-    """The records of these stretches, none of which is empty. NoSpark when Spark has no Kafka source."""
+    """The records of these stretches, none of which is empty.
+
+    Raises NoSpark when Spark has no Kafka source."""
     numbers = {_number(stretch.partition): stretch for stretch in stretches}
     reader = kafka_options(spark.read.format("kafka"), topics, sorted(numbers))
     reader.option("startingOffsets", _offsets(topics, {n: stretch.start for n, stretch in numbers.items()}))
@@ -30,7 +32,7 @@ def records_frame(spark: "SparkSession", topics: InKafka, stretches: Sequence[Ra
 
 
 def kafka_options(reader: Any, topics: InKafka, numbers: Sequence[int]) -> Any:
-    """What a batch and a stream have in common. Losing records in silence is no option."""
+    """Set the options that a batch and a stream have in common. Losing records in silence is no option."""
     for name, value in for_java(dict(topics.settings)).items():
         reader = reader.option(f"kafka.{name}", value)
     return (
@@ -42,7 +44,9 @@ def kafka_options(reader: Any, topics: InKafka, numbers: Sequence[int]) -> Any:
 
 
 def load(reader: Any) -> "DataFrame":
-    """`reader.load()` of a batch or a stream."""
+    """`reader.load()` of a batch or a stream.
+
+    Raises NoSpark when Spark has no Kafka source."""
     from pyspark import __version__
     from pyspark.errors import AnalysisException
 
@@ -57,8 +61,10 @@ def load(reader: Any) -> "DataFrame":
 
 
 def to_records(frame: "DataFrame") -> "DataFrame":
-    """The columns RECORDS, and Kafka's times; the partition by its number, because a name a row would cost a quarter of
-    the reading. A record without a value is one that cannot be decoded."""
+    """The columns RECORDS, and Kafka's times.
+
+    A partition is given by its number, because a name in each row would cost a quarter of the reading. A record without
+    a value cannot be decoded."""
     return frame.selectExpr(
         "partition",
         "offset",

@@ -1,8 +1,9 @@
-"""Settings of Kafka's clients, said once, under librdkafka's names as for the broker (`--kafka-setting`).
+"""Translates settings of Kafka's clients: they are given once, under librdkafka's names (`--kafka-setting`).
 
 The functions and commands read the history by two clients: ours (librdkafka) for offsets, bodies and the metadata log,
-and Spark's source, which is Java's. What Java calls otherwise is translated. What has no counterpart there is refused,
-and not left out: half of a job would do without it. `format("rewindmq")` reads by ours alone (`for_librdkafka`).
+and Spark's source, which is Java's. Settings that have another name in Java are translated. A setting without a
+counterpart there is refused and not left out: half of a job would run without it. `format("rewindmq")` reads by our
+client alone (`for_librdkafka`).
 
     security.protocol, sasl.mechanism                     the same
     sasl.username, sasl.password                          sasl.jaas.config (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512)
@@ -32,8 +33,9 @@ _SASL = ("sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password")
 
 
 def read_settings(given: Iterable[str], file: Path | None = None) -> tuple[tuple[str, str], ...]:
-    """KEY=VALUE of the command line over those of a file, a line each (# begins a comment). BadRequest also when
-    Spark's client cannot be told the same."""
+    """KEY=VALUE pairs of the command line, over those of a file with one pair a line (# begins a comment).
+
+    Raises BadRequest, also when Spark's client cannot be given the same setting."""
     lines: list[str] = []
     if file is not None:
         try:
@@ -54,10 +56,12 @@ def _pair(text: str, option: str) -> tuple[str, str]:
 
 
 def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Options of the data source, `kafka.` and librdkafka's name, without that prefix. Unlike on the command line, what
-    Java has nothing like may be said: the data source reads by our client alone, in the planning and in the tasks.
-    BadRequest, which never shows a value, of what the reader decides itself: it would change nothing. What librdkafka
-    does not know is a LogError when its client is set up."""
+    """Options of the data source, `kafka.` and librdkafka's name, without that prefix.
+
+    Here, unlike on the command line, settings that Java lacks are allowed: the data source reads by our client alone,
+    in the planning and in the tasks. Raises BadRequest, which never shows a value, for settings that the reader itself
+    decides: they would change nothing. A setting that librdkafka does not know is a LogError when its client is set
+    up."""
     from rewindmq.engine.log.kafka.clients import CONSUMERS_OWN
 
     settings = {option.removeprefix("kafka."): value for option, value in options.items()}
@@ -68,7 +72,9 @@ def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def for_java(settings: Mapping[str, str]) -> dict[str, str]:
-    """The same for Java's client. BadRequest, which never shows a value: it may be a secret."""
+    """The same settings for Java's client.
+
+    Raises BadRequest, which never shows a value: it may be a secret."""
     found: dict[str, str] = {}
     for key, value in settings.items():
         name, _, kind = key.rpartition(".")

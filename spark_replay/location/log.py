@@ -1,12 +1,12 @@
-"""What Spark jobs need of a history's log: its partitions, where it begins, records in groups.
+"""Opens a history's log for Spark jobs: its partitions, its beginning, records in groups.
 
 A history is named by its place: the path of a broker's data directory, or topics of a Kafka.
 
     history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
 
-Everything here opens the log read-only, beside a running broker or without one. Only the driver decides how far to
-read; workers are given offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro
-single objects, and Kafka says their time (`rewindmq.engine.log.shared_contract`).
+All functions open the log read-only, beside a running broker or without one. Only the driver decides how far to read;
+workers get offsets. Records of the embedded log are bare and carry their time; those in Kafka are Avro single objects,
+and Kafka gives their time (`rewindmq.engine.log.shared_contract`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -23,17 +23,19 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 if TYPE_CHECKING:
     from rewindmq.schemas.codec import Decoder
 
-# Offsets and records, in order; and their times, where the log says them
+# Offsets and records, in order; and their times, where the log gives them
 Group = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
 
-# A gap of more records than this is jumped over, a smaller one read through
+# A gap of more records than this is skipped, a smaller one is read through
 _JUMP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
 class InKafka:
-    """The topics `<prefix>.metadata` and `<prefix>.queues`. `bootstrap`: host:port, more than one comma separated.
-    `settings`: more of librdkafka's, for security (kafka_settings.py); they may be secret, so nothing prints them."""
+    """The topics `<prefix>.metadata` and `<prefix>.queues` of a Kafka.
+
+    `bootstrap`: host:port; several are separated by commas. `settings`: more of librdkafka's, for security
+    (kafka_settings.py); they may be secret, so nothing prints them."""
 
     bootstrap: str
     prefix: str = "rewindmq"
@@ -56,7 +58,9 @@ Place = str | InKafka
 
 
 class HistoryLog(Protocol):
-    """Of either log, what is needed here. LogError where it cannot be read."""
+    """The part of either log that Spark jobs need.
+
+    Raises LogError where it cannot be read."""
 
     @property
     def metadata(self) -> HistoryPartition: ...
@@ -66,18 +70,22 @@ class HistoryLog(Protocol):
 
 
 def open_log(place: Place) -> HistoryLog:
-    """LogError when there is no log; KafkaNotInstalled."""
+    """The log at a place, opened for reading.
+
+    Raises LogError when there is no log, KafkaNotInstalled when no Kafka client is installed."""
     if isinstance(place, InKafka):
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
         log = KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings))
-        log.queues  # noqa: B018  which asks for the topics
+        log.queues  # noqa: B018  asks Kafka for the topics
         return log
     return EmbeddedLogReader(Path(place))
 
 
 def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:
-    """The partitions of `queues`, `metadata` or `all`; of these only `names` (comma separated), in the order given."""
+    """The partitions of `queues`, `metadata` or `all`; with `names` (comma separated) only these, in their order.
+
+    Raises BadRequest."""
     logs = {"queues": [*log.queues], "metadata": [log.metadata], "all": [log.metadata, *log.queues]}
     if which not in logs:
         raise BadRequest(f"log: {which!r} is neither queues, metadata nor all")
@@ -92,7 +100,7 @@ def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPart
 
 
 def first_event_ms(log: HistoryLog) -> int | None:
-    """When the history begins: the earliest timestamp of all partitions; None when there is no event."""
+    """The time at which the history begins: the earliest timestamp of all partitions; None when there is no event."""
     begins = [begin for partition in (log.metadata, *log.queues) if (begin := begin_ms(partition)) is not None]
     return min(begins, default=None)
 
@@ -108,8 +116,9 @@ def begin_ms(partition: PartitionLog) -> int | None:
 
 
 def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
-    """The time of the newest record of a stretch; None when there is none in it. In Kafka the last offsets may be gaps,
-    so it looks further and further back."""
+    """The time of the newest record of a stretch; None when the stretch has no record.
+
+    In Kafka the last offsets may be gaps, so it looks further and further back."""
     reach = 1
     while start < end:
         begin = max(start, end - reach)
@@ -126,7 +135,9 @@ def partition_of(place: Place, name: str) -> HistoryPartition:
 
 
 def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[Group]:
-    """The records of a stretch in order, about `rows` records or `size` bytes at a time. CorruptLog, LogError."""
+    """Yields the records of a stretch in order, about `rows` records or `size` bytes at a time.
+
+    Raises CorruptLog, LogError."""
     offsets: list[int] = []
     records: list[bytes] = []
     times: list[int] | None = [] if partition.framed else None
@@ -149,8 +160,9 @@ def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: in
 
 
 def read_messages(place: Place, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
-    """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id. Each block is read once when the
-    ids ascend, as a queue's mostly do."""
+    """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id.
+
+    Each block is read once when the ids ascend, as a queue's mostly do."""
     log = partition_of(place, partition)
     decoder = decoder_for(log)
     found: dict[int, tuple[int, Actor, Published]] = {}

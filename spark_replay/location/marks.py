@@ -1,5 +1,6 @@
-"""Moments that have a name (`mark:NAME`, projections/marks.py), where a job is given a time: the offsets that the mark
-says. And the stretch between two moments.
+"""Resolves marks: a named moment (`mark:NAME`, projections/marks.py) in place of a time stands for the mark's offsets.
+
+It also plans the stretch between two moments.
 """
 
 from collections.abc import Mapping
@@ -11,13 +12,17 @@ from rewindmq.spark_replay.location.ranges import Range, resolve
 
 
 def offsets_of(log: HistoryLog, moment: str | None) -> str | None:
-    """As options have them ({"queues-0": 12}); None of what is no mark. NoSuchMark."""
+    """The offsets of a mark in the form of options ({"queues-0": 12}); None for a moment that is no mark.
+
+    Raises NoSuchMark."""
     name = name_in(moment)
     return None if name is None else canonical_json(positions(topology_of(log.metadata).marks, name))
 
 
 def time_of(log: HistoryLog, moment: str) -> str:
-    """When a mark was set, in milliseconds; what is no mark, as it is. NoSuchMark."""
+    """The time at which a mark was set, in milliseconds; another moment is returned as it is.
+
+    Raises NoSuchMark."""
     name = name_in(moment)
     if name is None:
         return moment
@@ -27,7 +32,7 @@ def time_of(log: HistoryLog, moment: str) -> str:
 
 
 def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
-    """Options of ranges.py, with offsets in the place of marks."""
+    """The options of ranges.py, with offsets in the place of marks."""
     found = dict(options)
     for which in ("starting", "ending"):
         offsets = offsets_of(log, found.get(f"{which}Timestamp"))
@@ -38,8 +43,9 @@ def by_offsets(log: HistoryLog, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def plan_stretches(place: Place, start: str | None, end: str | None) -> list[Range]:
-    """What was logged from one time or mark to another, in whole partitions. Needs no Spark. BadRequest,
-    OutsideHistory."""
+    """The stretches from one time or mark to another, in whole partitions. Needs no Spark.
+
+    Raises BadRequest, OutsideHistory."""
     log = open_log(place)
     wanted = {"startingTimestamp": start, "endingTimestamp": end}
     options = {name: value for name, value in wanted.items() if value is not None}

@@ -1,18 +1,18 @@
-"""Which stretch of the log a job reads: Spark's Kafka options, resolved to offsets once, by the driver.
+"""Resolves the stretch of the log that a job reads: Spark's Kafka options become offsets, once, in the driver.
 
     startingOffsets, endingOffsets       JSON per partition, {"queues-0": 12}; -2 is the earliest, -1 the end. For all
-                                         of them: earliest, latest
+                                         partitions: earliest, latest
     startingTimestamp, endingTimestamp   ISO 8601 or epoch milliseconds; the end is inclusive
     startingOffsetsByTimestamp, endingOffsetsByTimestamp
                                          JSON of epoch milliseconds per partition, {"queues-0": 1763694000000}
     startingOffsetsByTimestampStrategy   error (default) or latest: what to do when nothing is at or after the start
-    failOnDataLoss                       true (default): an offset that is not in the log is an error; false: what of
-                                         the stretch is there will do
+    failOnDataLoss                       true (default): an offset that is not in the log is an error; false: the part
+                                         of the stretch that is there is read
 
-Ending offsets are exclusive, as Kafka's. Unlike Spark's Kafka source, a time that matches nothing is an error instead
-of quietly the end of the log: before the history there is no state, and after now there is no history yet. So is an
-end before the start; a stretch in which nothing happened is just empty.
-A range is resolved once and handed on as offsets, so that everything in a job sees the same stretch beside a running
+Ending offsets are exclusive, as Kafka's. A time that matches nothing is an error here (Spark's Kafka source quietly
+takes the end of the log): before the history there is no state, and after now there is no history yet. An end before
+the start is an error, too; a stretch without events is just empty.
+A range is resolved once and passed on as offsets, so that all parts of a job see the same stretch beside a running
 broker.
 """
 
@@ -33,17 +33,17 @@ STRETCH = (
 )  # fmt: skip
 EARLIEST = -2
 LATEST = -1
-MOST_PIECES = 100_000  # of a table; a Spark job of more tasks is none
+MOST_PIECES = 100_000  # pieces of a table; a Spark job cannot have more tasks
 BACKWARDS = "the second moment lies before the first"
 _WORDS = {"earliest": EARLIEST, "latest": LATEST}
 
 
 class BadRequest(RewindError):
-    """An option or argument that makes no sense; the text is one line for people."""
+    """An option or argument is senseless; the text is one line for people."""
 
 
 class ReadablePartition(Protocol):
-    """What is needed of a log partition here."""
+    """The part of a log partition that this file needs."""
 
     @property
     def name(self) -> str: ...
@@ -74,7 +74,7 @@ class FromCheckpoint(Range):
 
 
 def joined(stretches: Iterable[Range]) -> dict[str, Range]:
-    """One for each partition, from the first offset to the last end."""
+    """One range for each partition, from its first start to its last end."""
     whole: dict[str, Range] = {}
     for each in stretches:
         known = whole.get(each.partition, each)
@@ -83,7 +83,9 @@ def joined(stretches: Iterable[Range]) -> dict[str, Range]:
 
 
 def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str, int]:
-    """{"queues-0": 12} as a dictionary; a bare number stands for the only partition."""
+    """{"queues-0": 12} as a dictionary; a bare number stands for the only partition.
+
+    Raises BadRequest."""
     names = list(partitions)
     try:
         value = json.loads(text)
@@ -104,7 +106,9 @@ def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str
 
 
 def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str], first_ms: int | None) -> list[Range]:
-    """The range of each partition. `first_ms`: the time of the first event of the whole history (None: no event)."""
+    """The range of each partition.
+
+    `first_ms`: the time of the first event of the whole history (None: no event). Raises BadRequest, OutsideHistory."""
     known = list(partitions)
     names = [partition.name for partition in known]
     starts, ends = (_offsets(options, option, names) for option in ("startingOffsets", "endingOffsets"))
@@ -130,8 +134,9 @@ def resolve(partitions: Iterable[ReadablePartition], options: Mapping[str, str],
 
 
 def require_order(start: str | None, end: str | None) -> None:
-    """BadRequest when both are times, and the end is before the start. What else a moment may be (mark:NAME, offsets)
-    is looked at by whoever knows where it lies."""
+    """Raise BadRequest when both moments are times, and the end is before the start.
+
+    Other moments (mark:NAME, offsets) are not checked here: code that resolves them to offsets checks them."""
     if start is None or end is None or any(name_in(text) or text.lstrip().startswith("{") for text in (start, end)):
         return
     if parse_time(start) > parse_time(end):
@@ -139,7 +144,9 @@ def require_order(start: str | None, end: str | None) -> None:
 
 
 def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
-    """An option that is one or the other, in any case of letters."""
+    """An option that is true or false, in any case of letters.
+
+    Raises BadRequest."""
     value = options.get(name, str(default)).lower()
     if value not in ("true", "false"):
         raise BadRequest(f"{name}: {value!r} is neither true nor false")
@@ -147,7 +154,9 @@ def true_or_false(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def parse_count(options: Mapping[str, str], name: str, default: int) -> int:
-    """An option that is a number from 1."""
+    """An option that is a number from 1.
+
+    Raises BadRequest."""
     text = options.get(name, str(default))
     if not (text.isascii() and text.isdigit() and len(text) < 10 and 1 <= int(text) <= MOST_PIECES):
         raise BadRequest(f"{name}: {text!r} is not a number from 1 to {MOST_PIECES}")
@@ -162,7 +171,7 @@ def _offsets(options: Mapping[str, str], option: str, names: list[str]) -> dict[
 
 
 def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str, str]:
-    """The time of each partition, where one is given; that of a partition counts more than that of all."""
+    """The time of each partition that has one. A time for one partition overrides the time for all."""
     option = f"{which}OffsetsByTimestamp"
     text = options.get(f"{which}Timestamp")
     of_all = {} if text is None else dict.fromkeys(names, absolute(text))
@@ -170,7 +179,9 @@ def _times(options: Mapping[str, str], which: str, names: list[str]) -> dict[str
 
 
 def ending_time_ms(text: str, first_ms: int | None, future: bool = False) -> int:
-    """The time up to which to read. OutsideHistory before the first event and, unless `future`, after now."""
+    """The time up to which to read.
+
+    Raises OutsideHistory before the first event and, unless `future`, after now."""
     timestamp_ms = parse_time(text)
     if first_ms is None:
         raise OutsideHistory(f"the history is empty: there is no state at {format_time(timestamp_ms)}")
@@ -194,7 +205,7 @@ def _offset(partition: ReadablePartition, asked: int, option: str, strict: bool)
 
 
 def _require_start(known: list[ReadablePartition], ranges: list[Range], options: Mapping[str, str]) -> None:
-    """A starting time after the last event is an error, unless the strategy says otherwise."""
+    """Raise OutsideHistory for a starting time after the last event, unless the strategy says otherwise."""
     strategy = options.get("startingOffsetsByTimestampStrategy", "error")
     if strategy not in ("error", "latest"):
         raise BadRequest(f"startingOffsetsByTimestampStrategy: {strategy!r} is neither error nor latest")
@@ -206,8 +217,9 @@ def _require_start(known: list[ReadablePartition], ranges: list[Range], options:
 
 
 def divide(stretches: Iterable[Range], least: int) -> list[Range]:
-    """The same stretches, in order, in `least` pieces or more (fewer when there are not so many events): each time the
-    stretch with the largest pieces gets one more, so that pieces are of about one size."""
+    """The same stretches, in order, in `least` pieces or more (fewer when there are not so many events).
+
+    Each time the stretch with the largest pieces gets one more, so that pieces are of about one size."""
     whole = list(stretches)
     pieces = [1] * len(whole)
     largest: list[tuple[float, int]] = [(each.start - each.end, number) for number, each in enumerate(whole)]
@@ -215,7 +227,7 @@ def divide(stretches: Iterable[Range], least: int) -> list[Range]:
     for _ in range(least - len(whole)):
         negative, number = largest[0]
         if negative >= -1:
-            break  # an event each
+            break  # one event a piece
         pieces[number] += 1
         size = whole[number].end - whole[number].start
         heapreplace(largest, (-size / pieces[number], number))

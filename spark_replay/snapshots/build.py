@@ -1,10 +1,10 @@
-"""`cut`: snapshots at regular offsets, made of a history that has few or none, into a directory of an auditor's own.
+"""`cut`: makes snapshots at regular offsets of a history that has few or none, in an auditor's own directory.
 
     cut(spark, "DATA", every=1_000_000, out=Path("OWN"))          # or InKafka("localhost:9092")
 
-One pass over each partition, by a task each, which trusts nothing but the log and what was cut into the directory
-before: run again, it goes on there. Afterwards `verify`, `state_at` and `history` start and work in parallel from these
-snapshots (`--snapshots OWN`). What the directory holds: external.py.
+It makes one pass over each partition, in a task each. The pass trusts nothing but the log and the snapshots that were
+cut into the directory before: a second run goes on there. Afterwards `verify`, `state_at` and `history` start and work
+in parallel from these snapshots (`--snapshots OWN`). external.py describes the directory.
 """
 
 from collections.abc import Iterator
@@ -38,8 +38,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What a run did: `snapshots` that it made, those that are there now, up to which offsets, and the SHA-256 of
-    SHA256SUMS."""
+    """The result of a run.
+
+    `snapshots`: how many it made. `in_all`: how many exist now. `up_to`: the end of the log, by partition. `sha256`:
+    the SHA-256 of SHA256SUMS."""
 
     snapshots: int
     in_all: int
@@ -48,8 +50,10 @@ class Cut:
 
 
 def prepare(place: Place, every: int, out: Path) -> list[Range]:
-    """What there is to fold: each partition as it is now. BadRequest when `out` is no such directory, or of another
-    log; LogError when the log lost what was cut before. Needs no Spark."""
+    """The stretches to fold: each partition as it is now. Needs no Spark.
+
+    Raises BadRequest when `out` is no such directory, or of another log; LogError when the log lost events that were
+    cut before."""
     about = read_about(out)
     if about is None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -68,8 +72,9 @@ def prepare(place: Place, every: int, out: Path) -> list[Range]:
 
 
 def cut(spark: "SparkSession", place: Place, every: int, out: Path) -> Cut:
-    """A snapshot at every `every`-th offset of each partition, or at the record before a gap there. BadRequest,
-    CorruptLog, LogError, OSError."""
+    """Make a snapshot at every `every`-th offset of each partition, or at the record before a gap there.
+
+    Raises BadRequest, CorruptLog, LogError, OSError."""
     stretches = prepare(place, every, out)
     own = Snapshots(out.resolve())
     lineage.read(begun_at(own, (Range(each.partition, each.end, each.end) for each in stretches)))
@@ -81,7 +86,7 @@ def cut(spark: "SparkSession", place: Place, every: int, out: Path) -> Cut:
 
 
 def cut_partition(stretch: Range, place: Place, own: Snapshots, every: int) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task; a row of RECORDS (without a record) for each snapshot."""
+    """Cut one partition, in a Spark task. Yields a row of RECORDS (without a record) for each snapshot."""
     log = partition_of(place, stretch.partition)
     machine = from_snapshot(own, log, stretch.end)
     decoder = decoder_for(log)

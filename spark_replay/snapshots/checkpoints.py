@@ -1,9 +1,9 @@
-"""`fromCheckpoint`: a fold that begins at exactly the snapshot that is named, and goes on from there.
+"""`fromCheckpoint`: lets a fold begin at exactly the named snapshot, and go on from there.
 
-    {"queues-0": 400}      the snapshot of queues-0 at offset 400; of partitions that are not named, the nearest
+    {"queues-0": 400}      the snapshot of queues-0 at offset 400; for partitions that are not named, the nearest
 
-It is `snapshotStartBatchId` of Spark's state source: to see what one snapshot leads to, whatever others say. Elsewhere
-a snapshot only saves time, and one that is damaged is passed over; here it is an error.
+It is like `snapshotStartBatchId` of Spark's state source: it shows the state to which one snapshot leads, whatever
+others say. Elsewhere a snapshot only saves time, and a damaged one is skipped; here it is an error.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,8 +15,9 @@ _LISTED = 20
 
 
 def parse_checkpoints(text: str | None, stretches: Iterable[Range], snapshots: Snapshots | None) -> dict[str, int]:
-    """The checkpoint of each partition that `text` names. BadRequest when there is no such snapshot, or when it lies
-    beyond the end of the partition's stretch."""
+    """The checkpoint of each partition that `text` names.
+
+    Raises BadRequest when there is no such snapshot, or when it lies beyond the end of the partition's stretch."""
     ends = {stretch.partition: stretch.end for stretch in stretches}
     named = {} if text is None else parse_offsets(text, ends, "fromCheckpoint")
     for name, at in named.items():
@@ -29,7 +30,7 @@ def parse_checkpoints(text: str | None, stretches: Iterable[Range], snapshots: S
 
 
 def _listed(there: Sequence[int], at: int) -> str:
-    """The nearest ones, when there are many."""
+    """A text that lists the snapshots; the nearest ones when there are many."""
     if not there:
         return "it has none"
     nearest = sorted(sorted(there, key=lambda offset: abs(offset - at))[:_LISTED])

@@ -1,13 +1,13 @@
-"""A directory of an auditor's own snapshots: of which log they are, and how it is told later that they are those.
+"""An auditor's own directory of snapshots: it names the log that they belong to, and proves later that it is unchanged.
 
     OWN/cut.json         {"every": 1000000, "begins": {"queues-0": SHA-256 of its first record, ...}}
-    OWN/queues-0/...     snapshots, as projections/store/snapshots.py has them
-    OWN/queues-0/...     ledgers that audits kept beside them, as audit/ledger_files.py has them
-    OWN/chain.json       segments of the log that audits have proven, as audit/log_bytes.py has them
+    OWN/queues-0/...     snapshots, in the format of projections/store/snapshots.py
+    OWN/queues-0/...     ledgers that audits kept beside them, in the format of audit/ledger_files.py
+    OWN/chain.json       segments of the log that audits have proven, in the format of audit/log_bytes.py
     OWN/SHA256SUMS       a line for each of the files above: `sha256sum --check SHA256SUMS` compares them
 
-The SHA-256 of SHA256SUMS stands for all of it: kept elsewhere, it shows that nobody changed the directory since.
-A directory without `cut.json` is taken as it is: that of a broker or a node.
+The SHA-256 of SHA256SUMS stands for all of it: a copy kept elsewhere shows that nobody changed the directory since. A
+directory without `cut.json` is taken as it is: as that of a broker or a node.
 """
 
 import hashlib
@@ -27,8 +27,9 @@ KEPT = (".snapshot", ".ledger", ".letters")
 
 
 def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
-    """The snapshots in `directory`; None for none. BadRequest when it is not there, is none of snapshots, or of another
-    log."""
+    """The snapshots in `directory`; None for no directory.
+
+    Raises BadRequest when it does not exist, has no snapshots, or has those of another log."""
     if directory is None:
         return None
     if not directory.is_dir():
@@ -43,12 +44,16 @@ def own_snapshots(place: Place, directory: Path | None) -> Snapshots | None:
 
 
 def offsets_of(snapshots: Snapshots | None) -> dict[str, list[int]]:
-    """By partition. Whoever compares them with the end of the log asks this first: a broker may take some meanwhile."""
+    """The offsets of the snapshots, by partition.
+
+    A caller that compares them with the end of the log calls this first: a broker may take snapshots meanwhile."""
     return {} if snapshots is None else {name: snapshots.offsets(name) for name in snapshots.partitions()}
 
 
 def beyond_the_end(taken: Mapping[str, Sequence[int]], ends: Mapping[str, int]) -> Iterator[tuple[str, int, str]]:
-    """Partition, offset, and what it says. Snapshots are taken of what is durable, so there was more of the log."""
+    """Yields partition, offset and reason of each snapshot beyond the end of the log.
+
+    Snapshots are taken of durable events, so the log was longer."""
     for name, offsets in taken.items():
         end = ends.get(name)
         where = "there is no such partition" if end is None else f"the log ends at {end}"
@@ -56,7 +61,9 @@ def beyond_the_end(taken: Mapping[str, Sequence[int]], ends: Mapping[str, int]) 
 
 
 def read_about(directory: Path) -> dict[str, Any] | None:
-    """What `cut.json` says; None when there is none. BadRequest when it is not ours."""
+    """The content of `cut.json`; None when there is none.
+
+    Raises BadRequest when `cut` did not write it."""
     try:
         found: Any = json.loads((directory / CUT).read_text())
         return {"every": int(found["every"]), "begins": dict(found["begins"])}
@@ -73,7 +80,7 @@ def require_same_log(place: Place, directory: Path, about: dict[str, Any]) -> No
 
 
 def begins_of(place: Place) -> dict[str, str]:
-    """SHA-256 of the first record of each partition that has one: of two logs it is hardly the same."""
+    """SHA-256 of the first record of each partition that has one: two logs hardly have the same."""
     found = {}
     for partition in open_log(place).queues:
         record = _first_record(partition)
@@ -93,7 +100,7 @@ def write_about(directory: Path, about: dict[str, Any]) -> None:
 
 
 def write_sums(directory: Path, written: set[Path]) -> str:
-    """Bring SHA256SUMS up to date, `written` being files that are new; its own SHA-256."""
+    """Bring SHA256SUMS up to date; `written` are the new files. Returns its own SHA-256."""
     known: dict[str, str] = {}
     if (directory / SUMS).exists():
         for line in (directory / SUMS).read_text().splitlines():
@@ -113,7 +120,7 @@ def write_sums(directory: Path, written: set[Path]) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write a file whole or not at all."""
     new = path.with_name(f"{path.name}.new")
     with new.open("w") as file:
         file.write(text)

@@ -1,4 +1,4 @@
-"""`verify`: is every snapshot what the events lead to from the one before, and the live state what they lead to now?
+"""`verify`: checks that the events lead from each snapshot to the next one, and to the live state.
 
     findings = verify(spark, "DATA");  all(finding.ok for finding in findings)
 
@@ -6,14 +6,14 @@ Snapshots cut a partition's history into chunks, which are folded all at once, a
 
     nothing ->events-> snapshot 1     snapshot 1 ->events-> snapshot 2     ...     snapshot n ->events-> the end
 
-Each fold has to give the next snapshot (of every queue and of what belongs to none), so that together they prove what
-one long fold would. Inside of a chunk the claims of brokers are compared; RocksDB is compared with a fold from the
-snapshot before. A snapshot is believed while it is used, and convicted by the chunk that ends at it: a damaged one, one
-that was forged (whatever its own checksums say), and one of another history. A chunk that begins at a convicted
-snapshot is folded once more from the last one that held, so that one forged snapshot is one finding, with the offsets
-of the chunk whose events do not lead to it.
+Each fold has to arrive at the next snapshot (at every queue and the state that belongs to none). So together they prove
+as much as one long fold. Inside a chunk the claims of brokers are compared; RocksDB is compared with a fold from the
+snapshot before. A snapshot is believed while it is used, and convicted by the chunk that ends at it, if it is damaged,
+forged (whatever its own checksums say) or of another history. A chunk that begins at a convicted snapshot is folded
+once more from the last one that held. So one forged snapshot is one finding, with the offsets of the chunk whose events
+do not lead to it.
 
-Whether the events themselves are those that were written, and obey the rules, is `audit`'s; so are bodies.
+`audit` checks that the events themselves are those that were written, and obey the rules; it checks bodies, too.
 """
 
 import json
@@ -48,24 +48,27 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SNAPSHOTS, STATE = "snapshots", "state"
-# A row by which a task tells the driver how much it looked at; it is no finding
+# By such a row a task tells the driver how much it looked at; it is no finding
 CHUNK = "chunk"
 _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk(Range):
-    """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing). `meets`: offsets, ascending, at
-    which the fold has to give the snapshot there. `store`: instead, the partition's RocksDB is compared with a fold
-    that begins at a snapshot not behind `start`."""
+    """Events `start` to `end`, folded from the snapshot at `start` (0: from nothing).
+
+    `meets`: ascending offsets at which the fold has to arrive at the snapshot there. `store`: instead, the partition's
+    RocksDB is compared with a fold that begins at a snapshot not behind `start`."""
 
     meets: tuple[int, ...] = ()
     store: bool = False
 
 
 def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -> list[Finding]:
-    """Everything that was compared, in the order of partitions. `directory`: the snapshots there, and not those beside
-    the log. LogError when there is no log or its beginning is gone; BadRequest, CorruptLog."""
+    """The findings of all comparisons, in the order of partitions.
+
+    `directory`: compare the snapshots there, and not those beside the log. Raises LogError when there is no log or its
+    beginning is gone; BadRequest, CorruptLog."""
     _require_metadata(place)
     snapshots = own_snapshots(place, directory) or beside(place)
     chunks, beyond = plan_chunks(place, snapshots)
@@ -80,7 +83,7 @@ def verify(spark: "SparkSession", place: Place, directory: Path | None = None) -
 def verify_snapshots(
     spark: "SparkSession", place: Place, broken: Set[str], directory: Path | None = None
 ) -> list[Finding]:
-    """Only the snapshots, of all partitions but the `broken` ones; nothing when there are none."""
+    """Verify only the snapshots, of all partitions but the `broken` ones; no findings when there are none."""
     snapshots = own_snapshots(place, directory) or beside(place)
     chunks, beyond = plan_chunks(place, snapshots, broken)
     cut = [chunk for chunk in chunks if chunk.meets]
@@ -90,8 +93,9 @@ def verify_snapshots(
 def plan_chunks(
     place: Place, snapshots: Snapshots | None, broken: Set[str] = frozenset()
 ) -> tuple[list[Chunk], list[Finding]]:
-    """Of all partitions but the `broken` ones, up to where the log ends now; and what is wrong with snapshots behind
-    that."""
+    """The chunks of all partitions but the `broken` ones, up to the end of the log now.
+
+    The findings are about snapshots behind that end."""
     taken = {name: offsets for name, offsets in offsets_of(snapshots).items() if name not in broken}
     ends = {each.name: each.next_offset for each in open_log(place).queues if each.name not in broken}
     chunks = []
@@ -106,7 +110,7 @@ def plan_chunks(
 
 
 def _require_metadata(place: Place) -> None:
-    """LogError when the metadata log cannot be read. There are no snapshots of it, so nothing else here looks at it."""
+    """Raise LogError when the metadata log cannot be read. It has no snapshots, so no other code here reads it."""
     for _ in open_log(place).metadata.read():
         pass  # to its end
 
@@ -131,12 +135,14 @@ def _fold(spark: "SparkSession", place: Place, snapshots: Snapshots | None, chun
     return for_each(spark, chunks, fold_chunk, columns.AUDIT, place=place, snapshots=snapshots).collect()
 
 
-# -- what the driver makes of it -------------------------------------------------------------------------------------
+# -- in the driver -----------------------------------------------------------------------------------------------------
 
 
 def doubtful(chunks: Sequence[Chunk], rows: Sequence[Any]) -> list[Chunk]:
-    """What began at a convicted snapshot and found something: runs of such chunks with the one before, each as one
-    chunk, and RocksDB, to be folded from the last snapshot that held."""
+    """The chunks to be folded again, from the last snapshot that held.
+
+    A chunk that began at a convicted snapshot and has findings is joined with the chunk before it. RocksDB of such a
+    partition is compared again, too."""
     bad = [row for row in rows if not row.ok]
     convicted = {(row.partition, row.offset) for row in bad if row.check == SNAPSHOTS}
     again: list[Chunk] = []
@@ -162,15 +168,16 @@ def _joined(run: Sequence[Chunk]) -> list[Chunk]:
 
 
 def _is_of(row: Any, chunk: Chunk) -> bool:
-    """Whether this chunk found it. A snapshot is of the chunk that ends at it, a claim of the one that it is an event
-    of."""
+    """Whether this chunk made the row.
+
+    A snapshot belongs to the chunk that ends at it, a claim to the chunk of its event."""
     if row.partition != chunk.partition or (row.check == STATE) != chunk.store:
         return False
     return chunk.store or chunk.start < row.offset + (row.check == CLAIMS) <= chunk.end
 
 
 def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]) -> list[Finding]:
-    """What was looked at, for each partition and check in which nothing was found."""
+    """A finding for each partition and check without findings, with how much was looked at."""
     sums = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
         told = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
@@ -192,7 +199,7 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
 
 
 def fold_chunk(chunk: Chunk, place: Place, snapshots: Snapshots | None) -> "Iterator[pa.RecordBatch]":
-    """What a chunk shows, as rows of AUDIT."""
+    """The rows of AUDIT of one chunk."""
     log = partition_of(place, chunk.partition)
     if chunk.store:
         assert isinstance(place, str), "a store lies beside the log of a data directory"
@@ -220,7 +227,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
         fold_quietly(machine, groups_up_to(log, machine.next_offset, end), decoder, watched=watched)
         told = Told.of(machine)
         if end == chunk.end:
-            machine = Machine(log.name)  # one state at a time is in memory
+            machine = Machine(log.name)  # only one state at a time is in memory
         if chunk.meets:
             assert snapshots is not None, "an offset to meet is that of a snapshot"
             yield from compare(told, snapshots.path(log.name, end), begun)
@@ -232,7 +239,9 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What of a state is compared: what belongs to no queue, and of each queue (by its id) name, digest and epoch."""
+    """The compared part of a state: the head, and of each queue (by its id) name, digest and epoch.
+
+    `head`: the state that belongs to no queue."""
 
     head: bytes
     queues: dict[int, tuple[str, str, int]]
@@ -247,7 +256,7 @@ class Told:
 
 
 def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
-    """The snapshot at `path` with what the fold from offset `begun` tells of the state there."""
+    """Yields how the snapshot at `path` differs from the state that the fold from offset `begun` has there."""
     partition, offset = path.parent.name, int(path.stem)
     try:
         said = Told.of(load(path))
@@ -258,7 +267,7 @@ def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
         return
     differ = sorted(
         {*told.queues.items()} ^ {*said.queues.items()}, key=lambda item: item[1][0]
-    )  # by name; a queue that is other in both is there twice
+    )  # by name; a queue that differs in both is there twice
     names = list(dict.fromkeys(name for _, (name, _, _) in differ))
     what = ", ".join(names[:5]) + (f" and {len(names) - 5} more queues" if len(names) > 5 else "")
     since = f"the snapshot at offset {begun}" if begun else "nothing"
@@ -270,7 +279,7 @@ def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
 
 
 def _compare_store(log: PartitionLog, chunk: Chunk, path: Path, snapshots: Snapshots | None) -> Iterator[_Row]:
-    """RocksDB, read-only, at the offset where it stands."""
+    """Compare RocksDB, read-only, at its own offset."""
     try:
         store = StateStore.open(path, read_only=True)
     except StoreError as error:

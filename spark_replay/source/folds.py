@@ -1,15 +1,15 @@
-"""The views of `format("rewindmq")` that are folds: what came of the events, and what was in the queues.
+"""The views of `format("rewindmq")` that are folds: the outcomes of events, and the content of queues.
 
-    view=history             the table HISTORY. readChangeFeed=true says the same in the words of Spark's state source,
+    view=history             the table HISTORY. readChangeFeed=true means the same in the words of Spark's state source,
                              with changeStartOffset and changeEndOffset for startingOffsets and endingOffsets
     view=queues, messages    the tables QUEUES and MESSAGES at asOfOffset or asOfTimestamp, else now
-    queue                    only this one
+    queue                    only this queue
     snapshots                a directory of snapshots (snapshots/build.py), instead of those beside the log
     fromCheckpoint           begin at exactly this snapshot (snapshots/checkpoints.py)
 
-They are the functions `history` and `state_at`, for SQL and for those who know Spark's own options. The driver plans,
-and a task folds a stretch, from the nearest snapshot on. A fold needs its state, so a stretch is cut only where there
-is a snapshot, and there always; `minPartitions` cuts no further.
+They are the functions `history` and `state_at`, for SQL and for users of Spark's own options. The driver plans, and a
+task folds a stretch, from the nearest snapshot on. A fold needs its state, so a stretch is cut only at snapshots, and
+there always; `minPartitions` cuts no further.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class FoldStretch(InputPartition):
-    """One Spark partition: a range of one log partition, and up to when time passes then."""
+    """One Spark partition: a range of one log partition, and the time up to which the clock then goes on."""
 
     def __init__(self, stretch: Range, clock_ms: int | None) -> None:
         super().__init__((stretch, clock_ms))
@@ -51,7 +51,7 @@ class FoldReader(DataSourceReader):
         from rewindmq.spark_replay.history.history import fold_history
         from rewindmq.spark_replay.history.state import StatePlan, fold_state
 
-        if partition is None:  # so Spark says that there are no partitions
+        if partition is None:  # Spark says so when there are no partitions
             return iter(())
         stretch, clock_ms = partition.value
         place, view, queue = self.asked.place, self.asked.view, self.asked.options.get("queue")

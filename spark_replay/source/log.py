@@ -1,4 +1,4 @@
-"""The views of `format("rewindmq")` that show the log as it is: events, records, and what of each partition there is.
+"""The views of `format("rewindmq")` that show the log as it is: its events, records and partitions.
 
     view=events        the table EVENTS: decoded. includeBodies=false leaves `body` out; includeHeaders=true adds
                        `headers`, decoded from `properties`
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rewindmq.projections.replay import PartitionLog
     from rewindmq.spark_replay.location.log import Group, HistoryLog
 
-# Rows and bytes after which a batch is handed over, whichever is first
+# Rows and bytes after which a batch is passed on: at the limit that is reached first
 BATCH_ROWS = 10_000
 BATCH_BYTES = 8 * 1024 * 1024
 
@@ -41,7 +41,7 @@ class LogStretch(InputPartition):
 
 
 class LogReader(DataSourceReader):
-    """The views events and records."""
+    """Reads the views events and records."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -55,21 +55,25 @@ class LogReader(DataSourceReader):
         return [LogStretch(stretch) for stretch in divide(stretches, self.asked.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
-        if partition is None:  # so Spark says that there are no partitions
+        if partition is None:  # Spark says so when there are no partitions
             return iter(())
         return read_stretch(partition.value, self.asked)
 
 
 def wanted(log: "HistoryLog", asked: Asked) -> "list[HistoryPartition]":
-    """The partitions that the options `log` and `partitions` name. BadRequest, LogError."""
+    """The partitions that the options `log` and `partitions` name.
+
+    Raises BadRequest, LogError."""
     from rewindmq.spark_replay.location.log import selected
 
     return selected(log, asked.options.get("log", "queues"), asked.options.get("partitions"))
 
 
 def read_stretch(stretch: Range, asked: Asked) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: the rows of a stretch, as events or as records. OutsideHistory when some of it was lost since
-    the stretch was planned, and that matters; CorruptLog, LogError."""
+    """Yields the rows of a stretch, as events or as records, in a Spark task.
+
+    Raises OutsideHistory when some records were lost since the stretch was planned, and failOnDataLoss holds;
+    CorruptLog, LogError."""
     from rewindmq.spark_replay.location.log import groups_in, partition_of
 
     if stretch.start == stretch.end:
@@ -129,7 +133,7 @@ def _strip_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
 
 
 class PartitionsReader(DataSourceReader):
-    """The view partitions: one row each, of what is there when the query begins."""
+    """Reads the view partitions: one row for each partition, as it is when the query begins."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
@@ -147,7 +151,7 @@ class PartitionsReader(DataSourceReader):
         from rewindmq.spark_replay.history.outcomes import batch_of
         from rewindmq.spark_replay.location.log import begin_ms, newest_ms, partition_of
 
-        if partition is None:  # so Spark says that there are no partitions
+        if partition is None:  # Spark says so when there are no partitions
             return
         stretch: Range = partition.value
         log, used = partition_of(self.asked.place, stretch.partition), self.asked.snapshots_used()

@@ -1,8 +1,8 @@
-"""What `format("rewindmq")` can be asked: its views, and the options of each.
+"""Checks the options of `format("rewindmq")`: its views, and the options of each.
 
-All options are strings, and Spark hands their names over in lower case. An option that nobody knows, or that says
-nothing about the view, would quietly be another question: it is refused, when the table is asked for, in one line.
-What begins with `kafka.` is a setting of Kafka's client and may be a secret: no line shows its value.
+All options are strings, and Spark passes their names in lower case. An unknown option, or one that does not belong to
+the view, would quietly give another result: it is refused when the table is asked for, in one line. An option that
+begins with `kafka.` is a setting of Kafka's client and may be a secret: no line shows its value.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOf
 _FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
 _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
 
-# view -> its options, besides those that say where the log is
+# view -> its options, besides those that give the place of the log
 VIEWS: dict[str, tuple[str, ...]] = {
     "events": ("log", "partitions", *STRETCH, "minPartitions", "includeBodies", "includeHeaders"),
     "records": ("log", "partitions", *STRETCH, "minPartitions"),
@@ -46,7 +46,9 @@ _SPELLED = {
 
 
 class Asked:
-    """The options of one table, checked. BadRequest."""
+    """The options of one table, checked.
+
+    Raises BadRequest."""
 
     def __init__(self, given: Mapping[str, str | None]) -> None:
         texts = {name.lower(): str(value) for name, value in given.items() if value is not None}
@@ -70,7 +72,7 @@ class Asked:
         return None if directory is None else Path(directory).resolve()
 
     def snapshots_used(self) -> Snapshots | None:
-        """Those, or the ones beside the log; beside a Kafka there are none."""
+        """The snapshots that the option names, or those beside the log; a Kafka has none beside it."""
         from rewindmq.spark_replay.fold import beside
 
         return beside(self.place) if self.snapshots is None else Snapshots(self.snapshots)
@@ -83,7 +85,10 @@ class Asked:
 
 
 def _place(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Place":
-    """`of_kafka`: those that begin with `kafka.`. BadRequest when it is not exactly one place."""
+    """The place of the history.
+
+    `of_kafka`: the options that begin with `kafka.`. Raises BadRequest when the options do not name exactly one
+    place."""
     from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
     from rewindmq.spark_replay.location.log import InKafka
 

@@ -1,4 +1,4 @@
-"""`spark.read.format("rewindmq")` and `spark.readStream`: the log, and what is folded of it, as Spark tables.
+"""`spark.read.format("rewindmq")` and `spark.readStream`: the log and its folds as Spark tables.
 
     spark.read.format("rewindmq").option("path", "DATA").load()
 
@@ -6,20 +6,21 @@ Where RewindMQ is installed, Spark finds it by itself (pyspark_rewindmq.py); els
 
     path                 the broker's data directory; or else a history in Kafka:
     kafka.bootstrap.servers, kafkaPrefix (rewindmq)
-                         host:port, comma separated, and what the names of its topics begin with
+                         host:port, comma separated, and the beginning of its topics' names
     kafka.*              any setting of librdkafka's, as for the broker; Spark needs no connector
     view                 events (default), records, partitions: the log (log.py, stream.py)
                          history, queues, messages: folds (folds.py)
     log                  of the log: queues (default), metadata or all
     partitions           only these, comma separated
-    minPartitions        of Spark, as a wish
+    minPartitions        so many Spark partitions are wished for
     startingOffsets, endingOffsets, startingTimestamp, endingTimestamp, startingOffsetsByTimestamp,
     endingOffsetsByTimestamp, startingOffsetsByTimestampStrategy, failOnDataLoss
-                         which stretch (location/ranges.py)
+                         the stretch (location/ranges.py)
 
 A log partition is one Spark partition or more, in offset order. Rows are never packed or split by size, as Spark's file
-sources do: a fold needs them in order. A Python data source is told of no column selection, hence `view` and
-`includeBodies`. The class travels to workers by pickle; what it needs is imported where it is used.
+sources do: a fold needs them in order. Spark does not tell a Python data source which columns are selected, hence
+`view` and `includeBodies`. The class travels to workers by pickle; modules that it needs are imported where they are
+used.
 """
 
 from typing import TYPE_CHECKING

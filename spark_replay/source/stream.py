@@ -2,19 +2,19 @@
 
     events = spark.readStream.format("rewindmq").option("path", "DATA").load()         # or kafka.bootstrap.servers
 
-    batch N      from where batch N - 1 ended to where the log was durable when it was triggered
+    batch N      from the end of batch N - 1 to the end that was durable when it was triggered
     its offset   {"queues-0": 8134, "queues-1": 7020}, exclusive: in Spark's checkpoint, and good as startingOffsets
 
-- Offsets name records for ever, so a batch that is done again after a crash has the same rows: what Spark's checkpoint
-  counts, it counts exactly once, and with an idempotent sink nothing is lost or comes twice.
-- Only what is durable is given out, since a record that a crash of the machine takes back would leave its offset to
-  another. What a broker has written and not synced yet is synced here (`PartitionReader.durable_offset`); Kafka gives
-  out nothing before its replicas have it.
+- Offsets name records for ever, so a batch that is done again after a crash has the same rows. Spark's checkpoint
+  counts each row exactly once, and with an idempotent sink no row is lost or comes twice.
+- Only durable records are given out, since a record that a crash of the machine takes back would leave its offset to
+  another. Records that a broker has written and not synced yet are synced here (`PartitionReader.durable_offset`);
+  Kafka gives out no record before its replicas have it.
 - In Kafka some offsets are no record (where transactions end): a batch may have fewer rows than offsets, also none.
-- A start below the log's beginning, and an end below the start (a log that was put back from a backup, or is another
-  one), are errors, unless failOnDataLoss is false: then what is not there is left out.
-- The views are those of rows that stand for themselves, events and records. A fold keeps its state from batch to batch,
-  which this source cannot: `watch` does.
+- A start below the log's beginning, and an end below the start (a log that was restored from a backup, or is another
+  one), are errors, unless failOnDataLoss is false: then missing records are left out.
+- The views are those whose rows stand for themselves, events and records. A fold keeps its state from batch to batch,
+  which this source cannot do: `watch` does.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What of a partition is durable, as location/ranges.py sees it."""
+    """The durable part of a partition, in the form that location/ranges.py needs."""
 
     log: "HistoryPartition"
     name: str
@@ -53,16 +53,16 @@ class Durable:
 
 
 class LogStream(DataSourceStreamReader):
-    """`commit` has nothing to do: the log keeps what was read.
+    """The stream of the log. `commit` does nothing: the log keeps the records that were read.
 
-    What a stream cannot be asked is refused when it is first asked something: of what `streamReader` raises PySpark
-    says nothing but UnboundLocalError (python_streaming_source_runner.py stops a reader that it does not have)."""
+    Options that a stream cannot have are refused at its first call: if `streamReader` raises an error, PySpark reports
+    only UnboundLocalError (python_streaming_source_runner.py stops a reader that it does not have)."""
 
     def __init__(self, asked: Asked) -> None:
         self.asked = asked
 
     def initialOffset(self) -> dict[str, int]:
-        """Of a query without a checkpoint."""
+        """The start of a query without a checkpoint."""
         from rewindmq.spark_replay.location.log import first_event_ms
         from rewindmq.spark_replay.location.marks import by_offsets
 
@@ -100,7 +100,9 @@ class LogStream(DataSourceStreamReader):
         return {each.name: Durable.of(each) for each in wanted(log, self.asked)}
 
     def _stretch(self, there: Durable, start: int, end: int) -> Range:
-        """OutsideHistory when some of it is not there, and that matters."""
+        """The stretch from start to end, as far as it exists.
+
+        Raises OutsideHistory when some of it is missing, and failOnDataLoss holds."""
         name, first, last = there.name, there.start_offset, there.next_offset
         if self.asked.strict and not first <= start <= end <= last:
             asked = f"the query stands at {start}" + (f" and asks up to {end}" if end > last else "")

@@ -1,17 +1,19 @@
-"""Worlds in which another policy holds: the queue machine fed with the recorded events, some of them changed.
+"""Worlds in which another policy holds: the queue machine gets the recorded events, some of them changed.
 
-    declarations and policies     of queues that the candidate's pattern names: the candidate takes their place
-    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here; of one
-                                  that is not delivered yet, as soon as it is (a late reaction). One that settled
-                                  nothing (late, from a lost node) settles nothing here
-    a message that here is delivered, and that no consumer ever met (dropped, refused, expired before its delivery)
-                                  is acked as soon as the recorded world has done with it: a guess, counted as such
-    what is left out              (exclusion.py) does not happen; acks of messages that are left out neither. What was
-                                  settled by what is left out is acked as soon as somebody else gets it: a guess, too
-    everything else               happens as recorded: publishes, dead letters that came, consumers that came and went
+    declarations and policies     of queues whose names the candidate's pattern finds: the candidate replaces them
+    acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here. If it is
+                                  not delivered here yet, they settle it as soon as it is (a late reaction). One that
+                                  settled nothing (late, from a lost node) settles nothing here
+    a message that is delivered   here, and that no consumer ever met in the recorded world (dropped, refused, expired
+                                  before its delivery), is acked as soon as the recorded world has ended it: a guess,
+                                  counted as such
+    left-out events               (exclusion.py) do not happen, nor do acks of messages that are left out. If a
+                                  left-out event settled a message, the message is acked as soon as another consumer
+                                  gets it: a guess, too
+    all other events              happen as recorded: publishes, dead letters that came, consumers that came and went
 
-So a world answers what the limits would have done to the same traffic. What other deliveries would have made the
-consumers do, nobody knows.
+So a world shows what the limits would have done to the same traffic. What consumers would have done with other
+deliveries is unknown.
 """
 
 from collections import deque
@@ -54,18 +56,19 @@ from rewindmq.spark_replay.history.outcomes import REFUSED, is_queue
 from rewindmq.spark_replay.what_if.exclusion import Without
 
 SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
-UNACKED, READY = "unacked", "ready"  # fates of what is there at the end
-LEFT_OUT = "left_out"  # it never was
+UNACKED, READY = "unacked", "ready"  # fates of messages that are there at the end
+LEFT_OUT = "left_out"  # the message never existed
 
 _Key = tuple[str, str, int]  # vhost, queue, message id: the same in every world
-_Fate = tuple[str, int, str]  # what became of it, when, by which rule
+_Fate = tuple[str, int, str]  # the message's fate, its time, and the rule that decided
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """For the queues whose name `pattern` finds: `definition` in the place of their policy (None: as recorded; the
-    operator policy stays), `arguments` over those they were declared with (None takes one away), another profile.
-    `without`: what did not happen."""
+    """A change to try out, for the queues whose name `pattern` finds.
+
+    `definition`: takes the place of their policy (None: as recorded; the operator policy stays). `arguments`: replace
+    those of their declarations (None removes one). `semantics`: another profile. `without`: what did not happen."""
 
     name: str
     pattern: str
@@ -79,7 +82,7 @@ class Candidate:
 
     @property
     def policy(self) -> Policy | None:
-        """It has no version: nobody ever set it."""
+        """The candidate's policy. It has no version: it was never set."""
         return None if self.definition is None else Policy(self.name, canonical_json(self.definition), -1)
 
     def changed(self, event: QueueDeclared | PolicyApplied) -> QueueDeclared | PolicyApplied:
@@ -100,7 +103,7 @@ def argument(name: str, value: ArgumentValue) -> Argument:
 
 
 class World:
-    """A copy of `machine` as it stands, with the candidate in force from here on."""
+    """A copy of `machine` at its offset, with the candidate in force from here on."""
 
     def __init__(self, candidate: Candidate, machine: Machine) -> None:
         self.candidate = candidate
@@ -108,11 +111,11 @@ class World:
         self.machine = Machine.load(machine.partition, machine.head(), pieces)
         self.assumed = {"late_reactions": 0, "lost_reactions": 0, "guessed_acks": 0}
         self._effects: list[Effect] = []
-        self._seen = 0  # of them
+        self._seen = 0  # how many of them were looked at
         self._reacting = False
-        self._late: dict[_Key, deque[Acked | Nacked]] = {}  # reactions to what is not delivered here yet
-        self._unmet: set[_Key] = set()  # not ended here, and no consumer ever met it
-        self.left_out: set[int] = set()  # messages that never were here
+        self._late: dict[_Key, deque[Acked | Nacked]] = {}  # reactions to messages that are not delivered here yet
+        self._unmet: set[_Key] = set()  # not ended here, and never met by a consumer
+        self.left_out: set[int] = set()  # messages that never existed here
         for queue in list(self.machine.queues()):
             if candidate.concerns(queue.name):
                 event = PolicyApplied(queue.vhost, queue.name, queue.policy, queue.operator_policy)
@@ -120,7 +123,7 @@ class World:
                 self.machine.apply(at, self.machine.log_ms, BROKER, candidate.changed(event), self._effects)
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, settled: Sequence[int] = ()) -> None:
-        """`settled`: what it settled in the recorded world."""
+        """Apply an event. `settled`: the messages that it settled in the recorded world."""
         without = self.candidate.without
         if without is not None and without.leaves_out(self.machine.partition, offset, timestamp_ms, actor):
             self._leave_out(offset, timestamp_ms, event, settled)
@@ -135,7 +138,7 @@ class World:
             self._do(offset, timestamp_ms, actor, event)
 
     def _nothing(self, offset: int, timestamp_ms: int) -> None:
-        """Time passes, as it does before any event."""
+        """Let time pass, as it does before any event."""
         self.machine.advance(timestamp_ms, self._effects)
         self.machine.skip(offset)
 
@@ -147,7 +150,7 @@ class World:
             self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in settled])
 
     def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
-        """The recorded world has done with these messages, and no consumer settled them."""
+        """Note messages that the recorded world has ended, and that no consumer settled."""
         for key in keys:
             vhost, name, message_id = key
             queue = self.machine.queue(vhost, name)
@@ -160,7 +163,7 @@ class World:
                 self._unmet.add(key)
 
     def take(self) -> list[Effect]:
-        """What happened since the last call."""
+        """The effects since the last call."""
         effects, self._effects, self._seen = self._effects, [], 0
         for effect in effects:
             if isinstance(effect, Forget):
@@ -174,9 +177,9 @@ class World:
         return effects
 
     def _do(self, offset: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
-        """The event, and what consumers do about the deliveries that come of it."""
+        """Apply the event, and let consumers react to its deliveries."""
         self.machine.apply(offset, timestamp_ms, actor, event, self._effects)
-        if self._reacting:  # it is itself what a consumer does: the loop below goes on with what comes of it
+        if self._reacting:  # it is itself a reaction: the loop below goes on with its effects
             return
         self._reacting = True
         while self._seen < len(self._effects):
@@ -218,13 +221,14 @@ class World:
         self._do(offset, timestamp_ms, BROKER, event)
 
     def left_over(self) -> None:
-        """At the end: what was never delivered here got no reaction."""
+        """Count, at the end, the reactions to messages that were never delivered here."""
         self.assumed["lost_reactions"] += sum(map(len, self._late.values()))
 
 
 def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
-    """The messages that an ack or nack settled, by what came of it. It may name others, which its consumer does not
-    hold (late, from a lost node), and more than can be counted."""
+    """The messages that an ack or nack settled, by its effects.
+
+    It may name others, which its consumer does not hold (late, from a lost node), and more than can be counted."""
     found: list[int] = []
     if isinstance(event, Acked | Nacked):
         for effect in effects:
@@ -236,7 +240,7 @@ def settled_by(event: Event, effects: Sequence[Effect]) -> list[int]:
 
 
 def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
-    """Who holds the message; `first` is asked first."""
+    """The consumer that holds the message; `first` is looked at first. None: no consumer holds it."""
     holder = queue.holders.get(first)
     if holder is not None and message_id in holder.held:
         return first
@@ -244,8 +248,9 @@ def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
 
 
 class Fates:
-    """What became of each message in a world and in the recorded one. Only those that ended in one of both, or have
-    ended differently, are remembered."""
+    """Compares the fates of each message in a world and in the recorded one.
+
+    It remembers only messages that ended in one of the two, or that ended differently."""
 
     def __init__(self, world: World, machine: Machine) -> None:
         self.world = world
@@ -254,7 +259,7 @@ class Fates:
         self._after: dict[_Key, _Fate] = {}
 
     def recorded(self, timestamp_ms: int, effects: list[Effect]) -> list[_Key]:
-        """Take in what happened: those that ended without having been settled, and are still in the world."""
+        """Take in recorded effects. Returns messages that ended unsettled, and that have not ended in the world."""
         unmet = []
         for key, fate in _endings(timestamp_ms, effects):
             self._before[key] = fate
@@ -263,7 +268,7 @@ class Fates:
         return unmet
 
     def told(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
-        """What happened in the world; rows of messages that have ended in both, and differently."""
+        """Take in the world's effects. Yields rows of messages that have ended in both, and differently."""
         for key, fate in _endings(timestamp_ms, effects):
             self._after[key] = fate
         both = [key for key in self._after if key in self._before]
@@ -273,7 +278,7 @@ class Fates:
                 yield self._row(key, before, after)
 
     def at_end(self) -> Iterator[dict[str, Any]]:
-        """Messages that ended in one world only."""
+        """Yields rows of messages that ended in one world only."""
         self.world.left_over()
         left_out = self.world.left_out
         never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
@@ -296,7 +301,7 @@ class Fates:
 
 
 def _endings(timestamp_ms: int, effects: list[Effect]) -> Iterator[tuple[_Key, _Fate]]:
-    """Also of those that never came in."""
+    """Yields the messages that ended, with their fates; messages that were refused are among them."""
     for queue, message_id, reason, rule in endings(effects):
         yield (queue.vhost, queue.name, message_id), (reason, timestamp_ms, rule)
     for effect in effects:
@@ -315,7 +320,7 @@ def _standing(machine: Machine, key: _Key) -> _Fate:
 
 
 def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
-    """The messages that are in the queue, in order."""
+    """Yields the messages that are in the queue at the end, in order."""
     for queue in list(world.machine.queues()):
         if is_queue(wanted, queue.vhost, queue.name):
             for view in queue.messages():
@@ -326,7 +331,7 @@ def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
 
 
 class Depths:
-    """How long the queues were that a candidate concerns, in the recorded world and in its own."""
+    """The lengths of the queues that a candidate concerns, in the recorded world and in its own."""
 
     def __init__(self, worlds: list[World], machine: Machine, every_ms: int) -> None:
         self._worlds = worlds
@@ -335,7 +340,7 @@ class Depths:
         self._next_ms: int | None = None
 
     def before(self, timestamp_ms: int) -> Iterator[dict[str, Any]]:
-        """An event of this time is about to happen: how it was at the mark that lies before it."""
+        """Yields the lengths at the mark before this time. Call it before an event of this time is applied."""
         if self._next_ms is None or timestamp_ms >= self._next_ms:
             if self._next_ms is not None:
                 yield from self._rows(self._next_ms)

@@ -1,9 +1,11 @@
-"""Candidates of `what-if`: read from text, and checked by the rules by which the broker takes a policy or a declaration
-(projections/rules/policy_rules.py, projections/rules/queue_arguments.py), so that a slip of the pen is no answer as if
-there were no limit.
+"""Reads candidates of `what-if` from text, and checks them.
 
-What the broker takes and no queue knows (an `x-` key of somebody's own, S-072) changes nothing, and is refused here.
-Which profile a queue has only its history says: unless the candidate names one, what some profile takes is taken.
+The rules are those by which the broker takes a policy or a declaration (projections/rules/policy_rules.py,
+projections/rules/queue_arguments.py). So a typing error does not give an answer as if there were no limit.
+
+Arguments that the broker takes and no queue knows (an `x-` key of a user's own, S-072) change nothing, and are refused
+here. Only the history says which profile a queue has: unless the candidate names one, a value is taken if any profile
+takes it.
 """
 
 import json
@@ -21,13 +23,17 @@ _ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
 
 
 def candidate_without(texts: Sequence[str]) -> Candidate:
-    """All that `--without` says together. BadRequest."""
+    """The candidate that leaves out everything that the `--without` texts name.
+
+    Raises BadRequest."""
     return Candidate(f"without {', '.join(texts)}", ".", without=Without(tuple(parse_rule(text) for text in texts)))
 
 
 def parse_candidate(text: str) -> Candidate:
-    """{"name": "longer", "pattern": "^orders$", "definition": {"max-length": 10000}, "arguments": {"x-...": null},
-    "semantics": "rabbitmq-4.3"}: a pattern, and at least one of what follows it. BadRequest."""
+    """The candidate in a JSON text, with a pattern and at least one of the keys that follow it.
+
+    {"name": "longer", "pattern": "^orders$", "definition": {"max-length": 10000}, "arguments": {"x-...": null},
+    "semantics": "rabbitmq-4.3"}. Raises BadRequest."""
     try:
         given = json.loads(text)
     except ValueError:
@@ -46,7 +52,7 @@ def parse_candidate(text: str) -> Candidate:
 
 
 def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> None:
-    """BadRequest when they make no sense."""
+    """Raise BadRequest when the candidates are senseless."""
     if not candidates or every_ms < 1:
         raise BadRequest("what if what? At least one candidate, and a time between depths")
     if len({candidate.name for candidate in candidates}) < len(candidates):
@@ -77,7 +83,7 @@ def _semantics_problem(candidate: Candidate) -> str | None:
 
 
 def _definition_problem(candidate: Candidate) -> str | None:
-    """An empty definition is no policy at all, which a candidate may be."""
+    """What is wrong with the definition. An empty one means no policy at all, which a candidate may set."""
     if not candidate.definition:
         return None
     found = [definition_problem(candidate.name, candidate.definition, False, each) for each in _profiles(candidate)]
@@ -94,15 +100,15 @@ def _arguments_problem(candidate: Candidate) -> str | None:
 
 
 def _value_problem(name: str, value: object, profiles: Sequence[str]) -> str | None:
-    """None takes the argument away."""
+    """What is wrong with an argument's value; None removes the argument."""
     if value is None:
         return None
     if not isinstance(value, str | int | float):
         return f"{json.dumps(value)} is no text, number or boolean"
     given = argument(name, value)
-    if name == "x-delivery-limit" and given.type not in INTEGER_TYPES:  # which 4.3 takes, as if it were not there
+    if name == "x-delivery-limit" and given.type not in INTEGER_TYPES:  # 4.3 takes it, as if it were not there
         return f"expected integer, got {given.type}"
-    others = dict.fromkeys(ALL_ARGUMENTS, given)  # that it needs may be in the queue's own declaration
+    others = dict.fromkeys(ALL_ARGUMENTS, given)  # arguments that it needs may be in the queue's declaration
     found = [value_problem(given, others, each) for each in profiles]
     return None if None in found else found[0]
 

@@ -1,18 +1,18 @@
-"""History as if something had not been: a message, a user, a session, a stretch of time (B-11).
+"""Folds a history as if something had not happened: a message, a user, a session, a stretch of time (B-11).
 
     --without message=queues-0:123
     --without user=eve
-    --without user=deploy,from=2026-11-21T09:00:00Z,to=2026-11-21T09:10:00Z      all of what one of them says
+    --without user=deploy,from=2026-11-21T09:00:00Z,to=2026-11-21T09:10:00Z      events to which all of these apply
     --without session=33554439
     --without from=mark:before-deploy,to=mark:after-deploy
 
-What a rule is about is left out, whatever kind of event it is: publishes, acks, purges, policies, consumers. So is
-what came of its messages in other queues, also in other partitions: their dead letters, what was delayed or restored of
-them, and what came of that in turn (`closed`). Rules by user, session and time are about what clients asked for, never
-about the broker's own events (time that passed, starts, forwards).
+Every event that a rule fits is left out, of whatever kind: publishes, acks, purges, policies, consumers. So are the
+messages that came of its messages in other queues, also in other partitions: their dead letters, delayed and restored
+copies, and messages that came of these in turn (`closed`). Rules by user, session and time apply to requests of
+clients, never to the broker's own events (time that passed, starts, forwards).
 
-What everybody else did stays as recorded: the acks of messages that are left out are left out with them, and what was
-settled by somebody who is left out counts as acked by whoever gets it instead (alternative.py).
+Events of other users stay as recorded. Acks of messages that are left out are left out with them. A message that a
+left-out event settled counts as acked by the consumer that gets it instead (alternative.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -38,14 +38,15 @@ if TYPE_CHECKING:
 LEFT, CAME, DECLARED, USER = range(4)  # kinds of rows of LEFT_OUT
 _KEYS = ("message", "user", "session", "from", "to")
 
-# Milliseconds; the name of a mark; the offsets by partition that it says (`resolved`)
+# Milliseconds; the name of a mark; the mark's offsets by partition (`resolved`)
 Bound = int | str | Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What holds all that is given. `message`: (partition, id). Both times are inclusive; what is below the offsets of
-    a mark was before it."""
+    """Fits the events to which everything that is given applies.
+
+    `message`: (partition, id). Both times are inclusive; an event below the offsets of a mark was before it."""
 
     message: tuple[str, int] | None = None
     user: str | None = None
@@ -74,7 +75,7 @@ def _is_below(bound: Bound, partition: str, offset: int, timestamp_ms: int) -> b
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """What is left out: whatever one of `rules` fits, and `also`, by partition: what came of such messages."""
+    """The events to leave out: those that one of `rules` fits, and `also`, by partition: what came of such messages."""
 
     rules: tuple[Rule, ...]
     also: dict[str, frozenset[int]] = field(default_factory=dict)
@@ -86,7 +87,9 @@ class Without:
 
 
 def parse_rule(text: str) -> Rule:
-    """BadRequest."""
+    """The rule in a text of `--without`.
+
+    Raises BadRequest."""
     given: dict[str, str] = {}
     for part in text.split(","):
         key, equals, value = part.partition("=")
@@ -113,8 +116,9 @@ def _bound(text: str) -> int | str:
 
 
 def resolved(place: Place, rules: Sequence[Rule]) -> tuple[Rule, ...]:
-    """With offsets in the place of marks. BadRequest when a message is none of the history's, or a rule's end lies
-    before its start; NoSuchMark. Needs no Spark."""
+    """The rules with offsets in the place of marks. Needs no Spark.
+
+    Raises BadRequest when a message is not in the history, or a rule's end lies before its start; NoSuchMark."""
     log = open_log(place)
     marks: Marks = {}
     if any(isinstance(bound, str) for rule in rules for bound in (rule.start, rule.end)):
@@ -152,8 +156,10 @@ def _is_published(log: HistoryLog, partition: str, offset: int) -> bool:
 
 
 def closed(spark: "SparkSession", place: Place, without: Without, stretches: Sequence[Range]) -> Without:
-    """With what came of the messages that are left out. The driver holds the letters of the whole history, some 100
-    bytes each. BadRequest when the history does not know the message or the user."""
+    """The exclusion, with the messages that came of left-out messages.
+
+    The driver holds the letters of the whole history, some 100 bytes each. Raises BadRequest when the history does not
+    know the message or the user."""
     without = replace(without, rules=resolved(place, without.rules))
     whole = [Range(stretch.partition, 0, stretch.end) for stretch in stretches]
     frame = fold_log(spark, place, whole, find_letters, columns.LEFT_OUT, without=without).persist()
@@ -162,7 +168,7 @@ def closed(spark: "SparkSession", place: Place, without: Without, stretches: Seq
     homes = homes_of(frame.where(frame.kind == DECLARED).collect())
     of_letters = frame.where(frame.kind == CAME)
     left = frame.where(frame.kind == LEFT).select("partition", "offset")
-    # of some source a message of that id is left out; whether it is that source shows below
+    # a message with this id is left out of some source; the loop below shows whether it is the same source
     maybe = {(row.partition, row.offset) for row in left.join(
         of_letters.selectExpr("message_id as offset").distinct(), "offset", "left_semi"
     ).collect()}  # fmt: skip
@@ -176,8 +182,9 @@ def closed(spark: "SparkSession", place: Place, without: Without, stretches: Seq
 
 
 def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
-    """In which partitions a queue (with its id) lay, by rows of its declarations. The number of partitions does not
-    say: a topic may have grown since."""
+    """A function that names the partitions in which a queue (with its id) lay, by rows of its declarations.
+
+    The number of partitions does not tell it: a topic may have grown since."""
     of_id: dict[tuple[str, int], str] = {}
     of_name: dict[str, dict[str, None]] = {}
     for row in declared:
@@ -192,7 +199,10 @@ def homes_of(declared: Iterable[Any]) -> Callable[[str, int], Sequence[str]]:
 
 
 def _require_users(place: Place, without: Without, seen: set[str]) -> None:
-    """`seen`: who of them did something to queues. Whoever did something else, or never did anything, is known too."""
+    """Raise BadRequest when the history does not know a rule's user.
+
+    `seen`: the users that acted on queues. Users with other actions, or with none, are looked up in the metadata
+    log."""
     missing = {rule.user for rule in without.rules if rule.user is not None} - seen
     if missing:
         log = open_log(place).metadata
@@ -203,7 +213,9 @@ def _require_users(place: Place, without: Without, seen: set[str]) -> None:
 
 
 def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:
-    """Of letters (where, their id, where from, of which message, whether that is left out): all that must go."""
+    """The ids of the letters that must go, by partition.
+
+    `letters`: (partition, id, source's partition, id of the source's message, whether that message is left out)."""
     of_message: dict[tuple[str, int], list[tuple[str, int]]] = {}
     for partition, offset, source, message_id, _ in letters:
         of_message.setdefault((source, message_id), []).append((partition, offset))
@@ -217,8 +229,10 @@ def closure(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, fro
 
 
 def find_letters(feed: Feed, without: Without) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task: a row of LEFT_OUT for each message that a rule leaves out, each that came of another, each
-    declaration, and each user of a rule who did something."""
+    """Yields rows of LEFT_OUT, in a Spark task.
+
+    There is a row for each message that a rule leaves out, each message that came of another, each declaration, and
+    each user of a rule that acted."""
     partition, decode = feed.stretch.partition, feed.decoder.decode
     unseen = {rule.user for rule in without.rules if rule.user is not None}
     rows: list[tuple[Any, ...]] = []

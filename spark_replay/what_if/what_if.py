@@ -1,12 +1,12 @@
-"""`what_if`: the recorded history under other policies, arguments or rules: whose fate would have been another (B-04).
+"""`what_if`: folds the recorded history under other policies, arguments or rules, and shows changed fates (B-04).
 
     tried = what_if(spark, "DATA", [Candidate("longer", "^orders$", {"max-length": 10000})])
     tried.fates.groupBy("candidate", "queue", "before", "after").count().show();  tried.depth.show()
 
-Each partition is read once. Beside the queues as they were stands, for each candidate, a world of its own, which folds
-the same events with the candidate in the place of what the queues had (`alternative.py`). A row of `fates` is a message
-that ended otherwise there. What consumers did is held as recorded, and `assumptions` counts where that had to be
-stretched.
+Each partition is read once. Beside the recorded queues each candidate has a world of its own, which folds the same
+events with the candidate in the place of the queues' own settings (`alternative.py`). A row of `fates` is a message
+that ended differently there. The actions of consumers stay as recorded, and `assumptions` counts where that was not
+possible.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ _BATCH_ROWS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """Tables FATES, DEPTHS and ASSUMPTIONS (columns.py). `rows` holds all three; cache it to use several."""
+    """The tables FATES, DEPTHS and ASSUMPTIONS (columns.py). `rows` holds all three; cache it to use several."""
 
     rows: "DataFrame"
 
@@ -42,7 +42,7 @@ class WhatIf:
 
     @property
     def summary(self) -> "DataFrame":
-        """How many of each queue's messages would have ended otherwise, and how."""
+        """How many of each queue's messages would have ended differently, and how."""
         keys = ("candidate", "vhost", "queue", "before", "after")
         return self.fates.groupBy(*keys).count().withColumnRenamed("count", "messages").orderBy(*keys)
 
@@ -52,12 +52,12 @@ class WhatIf:
 
     @property
     def standing(self) -> "DataFrame":
-        """Of the queue that was asked for, its messages at the end."""
+        """The messages at the end in the queue that was asked for."""
         return self.rows.where("standing is not null").select("standing.*").orderBy("candidate", "position")
 
     @property
     def assumptions(self) -> "DataFrame":
-        """Summed over partitions."""
+        """The assumptions, summed over partitions."""
         from pyspark.sql import functions as f
 
         told = self.rows.where("assumed is not null").select("assumed.*")
@@ -69,9 +69,11 @@ def what_if(
     spark: "SparkSession", place: Place, candidates: Sequence[Candidate], start: str | None = None,
     end: str | None = None, every_ms: int = 60_000, queue: str | None = None,
 ) -> WhatIf:  # fmt: skip
-    """The history up to `end` (None: all of it) under each candidate, in force from `start` on (None: from the
-    beginning; arguments and semantics can only be). Depths are taken every `every_ms` of the log's time in which
-    something happened; `queue`: whose messages at the end are `standing`. BadRequest, OutsideHistory, CorruptLog."""
+    """The history up to `end` (None: all of it) under each candidate.
+
+    A candidate is in force from `start` on (None: from the beginning; arguments and semantics always are). Depths are
+    taken every `every_ms` of the log's time in which an event happened. `queue`: the queue whose messages at the end
+    are `standing`. Raises BadRequest, OutsideHistory, CorruptLog."""
     check(candidates, start, every_ms)
     stretches = plan_stretches(place, start, end)
     tried = [
@@ -86,7 +88,7 @@ def what_if(
 def fold_worlds(
     feed: Feed, candidates: list[Candidate], every_ms: int, queue: str | None = None
 ) -> "Iterator[pa.RecordBatch]":
-    """In a Spark task."""
+    """The rows of one stretch, in a Spark task."""
     machine, decode = feed.machine, feed.decoder.decode
     groups = fold_quietly(machine, feed.groups, feed.decoder, feed.stretch.start)
     worlds = [World(candidate, machine) for candidate in candidates]

@@ -38,7 +38,7 @@ REFUSED = {
 }  # fmt: skip
 
 # Commands that people try and that are elsewhere, with the place.
-SPARK = "Spark derives it from the log: python -m rewindmq.spark_replay {} --data DIR (--help says more)"
+SPARK = "Spark derives it from the log: rewindmq spark {} --data DIR (--help says more)"
 CLIENT = (
     "messages go in and out by AMQP, with any client of RabbitMQ's; by hand: POST /api/exchanges/VHOST/EXCHANGE/publish"
     " and /api/queues/VHOST/QUEUE/get of the management API, or its web page"

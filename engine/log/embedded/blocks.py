@@ -1,10 +1,10 @@
-"""A block of a segment: one group commit as bytes, which say where they belong and carry a checksum.
+"""A block of a segment: one group commit as bytes, which state their place and carry a checksum.
 
     raw = encode_block(records, size, sync, first_offset, chain_before)
-    block = parse_block(raw, position, header)           BadBlock: not whole
+    parse_block(raw, position, header)                   BadBlock: not whole
     require_place(block, position, offset, chain)        Misplaced: whole, and it belongs elsewhere
 
-The format is drawn in segments.py. How a check of 15 bytes can stand in a file that every Avro tool reads:
+The format is drawn in segments.py. A check of 15 bytes stands in a file that every Avro tool reads, in this way:
 
 - Format 2 names Avro's codec `deflate`, which every implementation has. Nothing is compressed: the records stand in
   stored blocks of deflate (RFC 1951, 3.2.4), as they are, after 5 bytes for each 65,535 of them.
@@ -33,19 +33,19 @@ from rewindmq.schemas.walk import MalformedRecord, record_lengths
 
 CHECK_BYTES = 120
 STORED_BYTES = 65_535  # the most that a stored block of deflate holds
-CHAIN_BYTES = 5  # of the hash chain before a block, as its check has it
+CHAIN_BYTES = 5  # so many bytes of the hash chain before a block are in its check
 _FRAME_BYTES = 20  # two longs at their longest
 _CHECK = struct.Struct(">6s5sI")
 _EMPTY = [bytes((bits << 3, 0, 0, 255, 255)) for bits in range(32)]
 _TWO = [_EMPTY[bits >> 5] + _EMPTY[bits & 31] for bits in range(1_024)]
 _SHIFTS = range(110, -1, -10)
-# The first byte of an empty stored block as a digit to base 32; what can't be one becomes no digit.
+# The first byte of an empty stored block as a digit to base 32; any other byte becomes no digit.
 _DIGITS = bytes(b"0123456789abcdefghijklmnopqrstuv"[byte >> 3] if byte & 7 == 0 else 33 for byte in range(256))
 _ZEROS, _ONES = bytes(24), b"\xff" * 24
 
 
 class BadBlock(Exception):
-    """What stands at `position` is not a whole block."""
+    """The bytes at `position` are not a whole block."""
 
     def __init__(self, position: int, why: str) -> None:
         super().__init__(why)
@@ -54,12 +54,14 @@ class BadBlock(Exception):
 
 
 class Misplaced(BadBlock):
-    """What stands at `position` is a whole block, and another one belongs there."""
+    """The bytes at `position` are a whole block, and another one belongs there."""
 
 
 class Parsed(NamedTuple):
-    """A whole block of so many `records`: the bytes of `data` from `start` to `end`. `first_offset` and the
-    beginning of the hash chain before it are its own words; -1 and none in a block of format 1."""
+    """A whole block of so many `records`: the bytes of `data` from `start` to `end`.
+
+    `first_offset` and the beginning of the hash chain before it (`chain_before`) are stated by the block itself; -1 and
+    empty in a block of format 1."""
 
     records: int
     data: bytes
@@ -70,7 +72,7 @@ class Parsed(NamedTuple):
 
 
 def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset: int, chain_before: bytes) -> bytes:
-    """One block of format 2; `size` is the records' length together."""
+    """The bytes of one block of format 2; `size` is the length of all records together."""
     if size <= STORED_BYTES:
         parts: Sequence[bytes | memoryview] = (b"".join((_stored_header(size, True), *records, sync)),)
     else:
@@ -84,7 +86,9 @@ def encode_block(records: Sequence[bytes], size: int, sync: bytes, first_offset:
 
 
 def read_block(descriptor: int, position: int, file_size: int, header: Header) -> tuple[bytes, Parsed]:
-    """The bytes of the block at `position`, and what `parse_block` says of them. Raises BadBlock."""
+    """The bytes of the block at `position`, and the block that `parse_block` finds in them.
+
+    Raises BadBlock."""
     left = file_size - position
     try:
         raw = read_at(descriptor, min(_FRAME_BYTES, left), position)
@@ -102,9 +106,10 @@ def read_block(descriptor: int, position: int, file_size: int, header: Header) -
 
 
 def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
-    """Check that a block is whole: count, size and sync marker; in format 2 its checksum, over every byte. The records
-    are not looked at. Raises BadBlock, and Misplaced for a whole block of another segment."""
-    if len(raw) > 17 and raw[0] < 128 and raw[1] < 128:  # small numbers, as many blocks have
+    """Check that a block is whole: count, size and sync marker; in format 2 its checksum, over every byte.
+
+    The records are not looked at. Raises BadBlock, and Misplaced for a whole block of another segment."""
+    if len(raw) > 17 and raw[0] < 128 and raw[1] < 128:  # small numbers, as in many blocks
         count, size, start = raw[0] >> 1 ^ -(raw[0] & 1), raw[1] >> 1 ^ -(raw[1] & 1), 2
     else:
         try:
@@ -134,7 +139,9 @@ def parse_block(raw: bytes, position: int, header: Header) -> Parsed:
 
 
 def require_place(block: Parsed, position: int, offset: int, chain: bytes) -> None:
-    """A block of format 2 says that it begins with record `offset`, behind `chain`. Raises Misplaced."""
+    """Check that a block of format 2 states that it begins with record `offset`, behind `chain`.
+
+    Raises Misplaced."""
     if block.first_offset != offset:
         raise Misplaced(position, f"a whole block of offset {block.first_offset}: that of offset {offset} belongs here")
     if block.chain_before != chain[:CHAIN_BYTES]:
@@ -143,7 +150,9 @@ def require_place(block: Parsed, position: int, offset: int, chain: bytes) -> No
 
 
 def block_lengths(block: Parsed, position: int, header: Header) -> "array[int]":
-    """The lengths of a block's records, by walking over them. Raises BadBlock."""
+    """The lengths of a block's records, found by walking over them.
+
+    Raises BadBlock."""
     try:
         return array("I", record_lengths(header.program, block.data[block.start : block.end], block.records))
     except MalformedRecord as error:
@@ -151,11 +160,11 @@ def block_lengths(block: Parsed, position: int, header: Header) -> "array[int]":
 
 
 def whole_block_behind(descriptor: int, header: Header, position: int, file_size: int, offset: int) -> int | None:
-    """The position of a whole block behind the bad one at `position`, which begins with record `offset`; None if there
-    is none (a torn tail).
+    """The position of a whole block behind the bad one at `position`; None if there is none (a torn tail).
 
-    Looked for where the bad block says that it ends, and behind each sync marker. A block of format 2 with a smaller
-    offset is no block behind: the sectors of a torn one may hold what stood there before.
+    `offset`: the record with which the bad block should begin. The search looks at the end that the bad block states,
+    and behind each sync marker. A block of format 2 with this offset or a smaller one does not count: the sectors of a
+    torn block may hold older bytes.
     """
     rest = read_at(descriptor, file_size - position, position)
     candidates = []
@@ -188,7 +197,9 @@ def _stored_header(length: int, last: bool) -> bytes:
 
 
 def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryview]:
-    """Records of more bytes than a stored block holds, with the headers between. Large ones are not copied."""
+    """The parts of a block that is larger than a stored block: records with headers between.
+
+    Large records are not copied."""
     parts: list[bytes | memoryview] = []
     room = 0
     for piece in records if size > len(records) * 4_096 else (b"".join(records),):
@@ -206,8 +217,10 @@ def _stored_blocks(records: Sequence[bytes], size: int) -> list[bytes | memoryvi
 
 
 def _stored(raw: bytes, at: int, end: int, position: int) -> tuple[bytes, int, int]:
-    """The records in the stored blocks from byte `at` to `end`: bytes, where in these they begin, and end. One stored
-    block is not copied."""
+    """The records in the stored blocks from byte `at` to `end`.
+
+    Returns the bytes, the index at which the records begin in them, and their end. One stored block is not copied.
+    Raises BadBlock."""
     view = memoryview(raw)
     parts: list[memoryview] = []
     while at + 5 <= end:
@@ -231,7 +244,9 @@ def _encode_check(check: bytes) -> bytes:
 
 
 def _decode_check(raw: bytes, position: int) -> tuple[bytes, bytes, int]:
-    """First offset, chain before, CRC. Raises BadBlock."""
+    """First offset, chain before, CRC.
+
+    Raises BadBlock."""
     if raw[1::5] == _ZEROS and raw[2::5] == _ZEROS and raw[3::5] == _ONES and raw[4::5] == _ONES:
         try:
             bits = int(raw[::5].translate(_DIGITS), 32)

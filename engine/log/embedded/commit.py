@@ -1,14 +1,14 @@
-"""Group commit: everything that was appended up to a moment becomes durable together, in a thread beside the loop.
+"""Group commit: records appended up to a moment become durable together, in a thread beside the loop.
 
     loop    commit() ---- seal the groups ----+                      landed: durable offsets move, on_durable()
                                               v                        ^
     thread                        write + fdatasync + index, per partition
 
-While a commit is under way the next group gathers; it is written as soon as the first has landed (under load, not
-before a millisecond has passed since that began), so the group grows with the load, and one write and one fsync serve
-all who wait. When a commit fails (disk full, I/O error), on_failure is
-called in the loop, and the same groups are written again after a second, and so on until it works: what was appended is
-kept in order, so nothing is lost, and it is for the broker to stop taking more.
+While a commit is under way the next group gathers. It is written as soon as the first has landed (under load, not
+before a millisecond has passed since that began). So the group grows with the load, and one write and one fsync serve
+all who wait. When a commit fails (disk full, I/O error), on_failure is called in the loop, and the same groups are
+written again after a second, and so on until it works. Appended records are kept in order, so nothing is lost; the
+broker has to stop taking more.
 """
 
 import asyncio
@@ -20,22 +20,24 @@ from typing import Protocol
 RETRY_SECONDS = 1.0
 # After a commit of this many records the next one begins a millisecond after it did, or later. A commit costs 0.1 to
 # 0.15 ms of CPU however small it is, and an fsync may take no longer, so that a busy broker would spend a third of its
-# time on them. After a smaller one nobody waits.
+# time on them. After a smaller commit there is no such wait.
 BUSY_RECORDS = 20
 INTERVAL_SECONDS = 0.001
 
 
 class Gathering(Protocol):
-    """What the committer needs of a partition."""
+    """The methods of a partition that the committer needs."""
 
     def seal(self) -> int:
-        """In the loop: close the group that gathers. How many records wait to be written?"""
+        """In the loop: close the group that gathers. Returns how many records wait to be written."""
 
     def write_sealed(self) -> None:
-        """In the thread: write and sync the sealed groups. LogError: what could not be written waits on."""
+        """In the thread: write and sync the sealed groups.
+
+        Raises LogError; the groups that could not be written stay."""
 
     def land(self) -> bool:
-        """In the loop: let the durable offset move to what is written. Did it?"""
+        """In the loop: move the durable offset to the end of the written records. Returns whether it moved."""
 
 
 class Committer:
@@ -47,8 +49,8 @@ class Committer:
         self._on_failure = on_failure
         self._under_way = False
         self._closed = False
-        self._began = 0.0  # when the last commit began, by the loop's clock
-        self._records = 0  # how many it had
+        self._began = 0.0  # the time at which the last commit began, by the loop's clock
+        self._records = 0  # how many records the last commit had
         self._waits = False  # a commit is to begin as soon as it may
         self._writing = threading.Lock()
         self._jobs: SimpleQueue[asyncio.AbstractEventLoop | None] = SimpleQueue()
@@ -79,7 +81,9 @@ class Committer:
         self.commit()
 
     def commit_and_wait(self) -> None:
-        """Everything appended is durable, or LogError."""
+        """Make everything appended durable, in this thread.
+
+        Raises LogError."""
         self._seal()
         error = self._write()
         if self._land():
@@ -88,7 +92,7 @@ class Committer:
             raise error
 
     def close(self) -> None:
-        """Stop the thread; what is not written stays unwritten."""
+        """Stop the thread; records that are not written stay unwritten."""
         self._closed = True
         if self._thread is not None:
             self._jobs.put(None)
@@ -101,11 +105,13 @@ class Committer:
             try:
                 loop.call_soon_threadsafe(self._landed, loop, error)
             except RuntimeError:
-                if not loop.is_closed():  # nobody is left to be told
+                if not loop.is_closed():  # the loop is closed: no receiver is left
                     raise
 
     def _write(self) -> Exception | None:
-        """Write what every partition has sealed; one that fails doesn't hold up the others. The first error."""
+        """Write the sealed groups of every partition. Returns the first error, or None.
+
+        A partition that fails doesn't hold up the others."""
         first = None
         with self._writing:
             for partition in self._partitions:

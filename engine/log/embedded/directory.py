@@ -1,4 +1,4 @@
-"""The directory of an embedded log: its layout, which never changes.
+"""Makes and reads the directory of an embedded log: its layout, which never changes.
 
     DIR/log/_reserve             room for a full disk (reserve.py)
     DIR/log/layout.json          {"format": 1, "queue_partitions": N}, written once, when all of these are made:
@@ -30,8 +30,9 @@ def queue_partition(number: int) -> str:
 
 
 def read_layout(data_dir: Path) -> int:
-    """The number of queue partitions, whose directories are there, and no more. LogError if there is no log, or one
-    that this version doesn't know."""
+    """The number of queue partitions. The directory of each exists, and no others.
+
+    Raises LogError if there is no log, or one that this version doesn't know."""
     file = _layout_file(data_dir)
     try:
         layout = json.loads(file.read_text())
@@ -54,8 +55,10 @@ def read_layout(data_dir: Path) -> int:
 
 
 def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
-    """Make the log's directories, unless there is a log. How many queue partitions it has, and whether it is new.
-    `partitions` None: as many as there are, in a new log `NEW_PARTITIONS`. LogError if there is another number."""
+    """Make the log's directories, unless there is a log.
+
+    Returns how many queue partitions it has, and whether it is new. `partitions` None: the existing number, in a new
+    log `NEW_PARTITIONS`. Raises LogError if there is another number."""
     if partitions is not None and not 1 <= partitions <= MAX_PARTITIONS:
         raise LogError(f"a log has 1 to {MAX_PARTITIONS} queue partitions, not {partitions}")
     if _layout_file(data_dir).exists():
@@ -72,7 +75,7 @@ def prepare(data_dir: Path, partitions: int | None) -> tuple[int, bool]:
 
 
 def _require_no_more(data_dir: Path, partitions: int) -> None:
-    """A partition that the layout does not tell of would be hidden from everybody who reads."""
+    """Raise LogError if a directory has a partition that the layout does not count: readers would not see it."""
     for directory in sorted((data_dir / "log").glob("queues-*")):
         number = directory.name.removeprefix("queues-")
         if number.isdecimal() and int(number) >= partitions:
@@ -80,7 +83,7 @@ def _require_no_more(data_dir: Path, partitions: int) -> None:
 
 
 def write_layout(data_dir: Path, partitions: int) -> None:
-    """The log is made: every partition has its first segment. Durably."""
+    """Write the layout, durably: the log is made, every partition has its first segment."""
     file = _layout_file(data_dir)
     new = file.with_name(file.name + ".new")
     new.write_text(json.dumps({"format": _FORMAT, "queue_partitions": partitions}) + "\n")

@@ -1,4 +1,4 @@
-"""The sidecars of a segment: what lets a reader find a block by offset or time, split it at once, and prove it.
+"""The sidecars of a segment: a reader finds a block by offset or time with them, splits it at once, and proves it.
 
     _<base>.index                                            _<base>.lengths
     +-------------------------------------------------+      +--------------------------------------+
@@ -10,20 +10,21 @@
     | CRC of the entry                                |
     +-------------------------------------------------+
 
-- Both are derived from the segment and can be lost: whoever finds an entry missing or damaged (its CRC tells) goes on
-  from the last good one by walking the segment. They are written after their block is durable and are not synced.
+- Both are derived from the segment and can be lost: a reader that finds an entry missing or damaged (its CRC tells)
+  goes on from the last good one by walking the segment. They are written after their block is durable and are not
+  synced.
 - An entry is therefore proof that its block was durable: a block of format 1 that disagrees with its entry is
-  corruption. In format 2 the block's own check decides: an entry that disagrees with a block that holds is left out.
+  corruption. In format 2 the block's own check decides: an entry that disagrees with a sound block is ignored.
 - chain = SHA-256(chain before || block as stored). A segment's header counts as its first block, a new segment goes on
   with the chain of the one before, and a partition begins with SHA-256(its name).
-- Opening a log looks at the end of each index only. Damage in the middle costs time whenever it is read, until the
-  broker is started without the file.
+- Opening a log looks at the end of each index only. Damage in the middle costs time at every read, until the broker is
+  started without the file.
 - A chain computed anew from a segment of format 1 proves nothing about the time before: such entries carry the flag
   REBUILT. A block of format 2 proves itself (blocks.py).
 - `max timestamp` is the largest of the partition so far (milliseconds), so that it never runs backwards; but a segment
   whose header says that time begins anew with it (the clock was set) begins at 0.
-- Their names begin with an underscore, so that Spark and its kin leave them out when they are given the directory.
-- Why lengths are kept: walking over 150-byte records takes 1.9 µs each in pure Python, cutting by lengths 0.13 µs.
+- Their names begin with an underscore, so that Spark and similar tools ignore them when they read the directory.
+- Lengths are kept because walking over 150-byte records takes 1.9 µs each in pure Python, cutting by lengths 0.13 µs.
 """
 
 import hashlib
@@ -47,12 +48,12 @@ _ENTRIES_AT_ONCE = 256
 
 
 class BadIndex(Exception):
-    """The index can't be relied on from here on."""
+    """The index cannot be trusted from here on."""
 
 
-@dataclass(slots=True)  # not frozen, as there may be one a record
+@dataclass(slots=True)  # not frozen, as there may be one for each record
 class Entry:
-    """One block: `length` is that of the whole block in bytes, at byte `position` of the segment."""
+    """One block. `length`: the bytes of the whole block; `position`: its first byte in the segment."""
 
     first_offset: int
     count: int
@@ -95,7 +96,7 @@ def encode_lengths(lengths: "array[int]") -> bytes:
 
 
 def split(raw: bytes, start: int, lengths: bytes) -> list[bytes]:
-    """The records of a block, which begin at byte `start`, by their stored lengths."""
+    """The records of a block, cut by their stored lengths; the first begins at byte `start`."""
     if len(lengths) == 4:
         return [raw[start : start + int.from_bytes(lengths, "little")]]
     cut = array("I")
@@ -117,14 +118,16 @@ def encode_entry(entry: Entry) -> bytes:
 
 
 def decode_entry(data: bytes) -> Entry:
-    """Raises BadIndex."""
+    """The entry in these bytes.
+
+    Raises BadIndex."""
     if len(data) != ENTRY.size or crc32(data[:-4]) != int.from_bytes(data[-4:], "big"):
         raise BadIndex
     return Entry(*ENTRY.unpack(data)[:-1])
 
 
 class Index:
-    """The index of one segment, opened for reading. An index that is missing or begins badly has no entries."""
+    """The index of one segment, opened for reading. A missing index, and one with a bad header, has no entries."""
 
     def __init__(self, segment: Path, base_offset: int, header_bytes: int) -> None:
         """`header_bytes`: the size of the segment's header, where the first block begins."""
@@ -144,7 +147,7 @@ class Index:
                 self.count = (os.fstat(self._index).st_size - HEADER.size) // ENTRY.size
 
     def forget(self) -> None:
-        """It is not the index of this segment."""
+        """Ignore the whole index: it belongs to another segment."""
         self.chain_before = None
         self.count = 0
 
@@ -155,12 +158,15 @@ class Index:
         self._index = self._lengths = -1
 
     def entry(self, number: int) -> Entry:
-        """Raises BadIndex."""
+        """The entry with this number.
+
+        Raises BadIndex."""
         return decode_entry(os.pread(self._index, ENTRY.size, HEADER.size + number * ENTRY.size))
 
     def entries(self, number: int) -> Iterator[list[Entry]]:
-        """The entries from `number` on, some at a time, each following on the one before, up to the first that is not
-        good."""
+        """Yields the entries from `number` on, some at a time, up to the first bad one.
+
+        Each follows on the one before. Raises BadIndex when the entry before `number` is bad."""
         offset, position = self._base_offset, self._header_bytes
         if number:
             before = self.entry(number - 1)
@@ -185,7 +191,7 @@ class Index:
             number += wanted
 
     def find_offset(self, offset: int) -> int:
-        """The number of the block that holds `offset`; that of the first good one behind, or `count`."""
+        """The number of the block that holds `offset`; else of the first good block behind it, or `count`."""
         return self._bisect(lambda entry: entry.next_offset > offset)
 
     def find_position(self, position: int) -> int:
@@ -197,11 +203,11 @@ class Index:
         return self._bisect(lambda entry: entry.max_timestamp_ms > timestamp_ms)
 
     def has_lengths(self, next_offset: int) -> bool:
-        """Is the file of lengths long enough for all records before `next_offset`?"""
+        """Whether the file of lengths is long enough for all records before `next_offset`."""
         return self._lengths >= 0 and os.fstat(self._lengths).st_size >= 4 * (next_offset - self._base_offset)
 
     def lengths(self, entries: Sequence[Entry]) -> list[bytes | None]:
-        """The stored lengths of successive blocks' records; None for a block where they are not as written."""
+        """The stored lengths of the records of successive blocks; None for a block whose lengths are damaged."""
         first = entries[0].first_offset
         data = b""
         if self._lengths >= 0:
@@ -215,8 +221,9 @@ class Index:
         return found
 
     def keep_good_entries(self) -> tuple[int, int]:
-        """Read all entries and leave out those from the first bad one on. How many remain, and how many of these from
-        the first on have their lengths."""
+        """Read all entries and ignore those from the first bad one on.
+
+        Returns how many remain, and how many of these, from the first on, have their lengths."""
         good = whole = 0
         for entries in self.entries(0):
             if whole == good:
@@ -226,8 +233,9 @@ class Index:
         return good, whole
 
     def keep_what_ends_well(self) -> tuple[int, int]:
-        """As `keep_good_entries`, but when the last two entries are good those before them are taken to be: quick, and
-        enough to check the last block and write on behind it."""
+        """Check the last two entries only: if they are good, the others are taken to be. Else `keep_good_entries`.
+
+        It is quick, and enough to check the last block and write on behind it."""
         try:
             last_two = [self.entry(number) for number in range(max(0, self.count - 2), self.count)]
         except BadIndex:
@@ -237,7 +245,9 @@ class Index:
         return self.keep_good_entries()
 
     def _bisect(self, behind: Callable[[Entry], bool]) -> int:
-        """The first entry for which `behind` holds (it never turns back), or `count`, which shrinks to what is good."""
+        """The first entry for which `behind` holds (once true, it stays true), or `count`.
+
+        A bad entry on the way lets `count` shrink to the good ones."""
         try:
             low, high = 0, self.count
             while low < high:

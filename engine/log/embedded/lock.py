@@ -2,9 +2,9 @@
 
     DIR/lock                     held (flock) by the broker that writes; holds its process id
 
-It stands beside `DIR/log` and not in it: that directory is what a backup copies, and what other tools are given to
-read. A broker of a version before this one holds `DIR/log/lock`: the one that starts asks for that, too, and takes it
-away. An older one that starts later meets segments of format 2, and refuses.
+It stands beside `DIR/log` and not in it: a backup copies that directory, and other tools read it. An older broker
+version holds `DIR/log/lock`: the starting broker takes that lock, too, and removes the file. An older broker that
+starts later meets segments of format 2, and refuses.
 """
 
 import contextlib
@@ -17,7 +17,9 @@ from rewindmq.engine.log.embedded.segments import write_at
 
 
 def lock(data_dir: Path) -> int:
-    """Become the only writer of this log; a descriptor to close at the end. LogError names who holds it."""
+    """Become the only writer of this log. Returns a descriptor to close at the end.
+
+    Raises LogError, which names the process that holds the lock."""
     (data_dir / "log").mkdir(parents=True, exist_ok=True)
     descriptor = _held(data_dir, data_dir / "lock")
     former = data_dir / "log" / "lock"

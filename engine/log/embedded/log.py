@@ -18,7 +18,7 @@ from rewindmq.engine.log.embedded.reader import PartitionReader, Segment
 from rewindmq.engine.log.embedded.reserve import RESERVE_BYTES, START_BYTES, Reserve
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 
-# May wait for the disk before publishers do. All of it fits into the reserve, and the acks behind it.
+# So many bytes may wait for the disk before publishers wait. They all fit into the reserve, and the acks behind them.
 WAITING_BYTES = RESERVE_BYTES // 2
 BLOCK_BYTES = 4 << 20  # a group that reaches this becomes a block, and the next one begins
 
@@ -30,7 +30,7 @@ class Group:
         self.records: list[bytes] = []
         self.size = 0
         self.max_timestamp_ms = 0
-        self.begins_anew = False  # in time: it goes into a segment of its own
+        self.begins_anew = False  # in time: the group goes into a segment of its own
 
 
 class EmbeddedPartition:
@@ -48,8 +48,8 @@ class EmbeddedPartition:
         self.durable_offset = self.next_offset
         self._group = Group()
         self._sealed: deque[Group] = deque()
-        self._sealed_bytes = 0  # ever; counted in the loop
-        self._written_bytes = 0  # ever; counted in the thread
+        self._sealed_bytes = 0  # all bytes ever sealed; counted in the loop
+        self._written_bytes = 0  # all bytes ever written; counted in the thread
 
     @property
     def waiting_bytes(self) -> int:
@@ -73,7 +73,7 @@ class EmbeddedPartition:
         self._group.begins_anew = True
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """As the contract says; what is durable when the reading begins is its end."""
+        """Yields blocks as the contract says; the durable offset at the call is the last possible end."""
         end = self.durable_offset if end is None else min(end, self.durable_offset)
         return self._reader.read(offset, end)
 
@@ -117,7 +117,7 @@ class EmbeddedLog:
     def __init__(
         self, data_dir: Path, lock_descriptor: int, reserve: Reserve, partitions: Sequence[EmbeddedPartition]
     ) -> None:
-        """Use `open`. `partitions`: the metadata log, then those of queues."""
+        """Use `open` instead. `partitions`: the metadata log, then those of queues."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Exception], None] = lambda error: None
         self.data_dir = data_dir
@@ -129,8 +129,10 @@ class EmbeddedLog:
 
     @classmethod
     def open(cls, data_dir: Path, partitions: int | None, segment_bytes: int = 268_435_456) -> "EmbeddedLog":
-        """Open or make the log in `data_dir`. LogError: another broker has it open, it was made for another number of
-        queue partitions, or the disk refuses. CorruptLog: it is damaged."""
+        """Open or make the log in `data_dir`.
+
+        Raises LogError: another broker has it open, it was made for another number of queue partitions, or the disk
+        refuses. Raises CorruptLog: it is damaged."""
         opened: list[EmbeddedPartition] = []
         descriptor = -1
         reserve: Reserve | None = None
@@ -160,8 +162,9 @@ class EmbeddedLog:
         self._committer.commit()
 
     def commit_and_wait(self) -> None:
-        """LogError: the disk would not take it; what was appended is kept. For a start and a stop: it may use the last
-        of the reserve."""
+        """Make everything appended durable, in this thread. For a start and a stop: it may use the last of the reserve.
+
+        Raises LogError: the disk does not take it; the records are kept."""
         self._reserve.keep_bytes = 0
         try:
             self._committer.commit_and_wait()
@@ -169,17 +172,19 @@ class EmbeddedLog:
             self._reserve.keep_bytes = START_BYTES
 
     def full(self) -> bool:
-        """The disk is so full that the log has taken from its reserve, or could not make one."""
+        """Whether the disk is so full that the log has taken from its reserve, or could not make one."""
         return not self._reserve.refill()
 
     @property
     def crowded(self) -> bool:
-        """What waits takes half of the reserve, or the log has begun to live on it."""
+        """Whether the waiting records take half of the reserve, or the log has begun to use it up."""
         waiting = sum([partition.waiting_bytes for partition in (self.metadata, *self.queues)])
         return waiting >= WAITING_BYTES or not self._reserve.whole
 
     def close(self) -> None:
-        """Everything appended is durable, then the directory is free. LogError: not everything could be written."""
+        """Make everything appended durable, then free the directory.
+
+        Raises LogError: not everything could be written."""
         try:
             self.commit_and_wait()
         finally:

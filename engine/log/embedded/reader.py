@@ -1,15 +1,16 @@
-"""Reading a partition's files, with or without a broker that writes them: by offset, by time, or all of it.
+"""Reads a partition's files, with or without a broker that writes them: by offset, by time, or all of it.
 
     log = EmbeddedLogReader(data_dir)                  # never writes; cheap to open; can be sent to another process
     for block in log.queues[0].read(1_000, 2_000): ...
 
 A block of format 2 is given out when its own check holds (blocks.py): the checksum of its bytes, its offset, the chain
-before it. The index says where to look, and is left out where it disagrees with a block that holds. A block of format 1
-is given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is damaged,
+before it. The index says where to look; where it disagrees with a sound block, it is ignored. A block of format 1 is
+given out when its index entry agrees with it in every byte (the hash chain), or, where the index ends or is damaged,
 when it is whole and its records are.
 
-What is not whole at the end of the last segment is being written or was torn by a crash, and ends the reading. Anywhere
-else it is CorruptLog, and so is a whole block that belongs elsewhere, or half a one that the index knows as durable.
+If the end of the last segment is not a whole block, it is being written or was torn by a crash, and the reading ends
+there. Anywhere else it is CorruptLog, and so is a whole block that belongs elsewhere, or half a block that the index
+knows as durable.
 """
 
 import functools
@@ -66,8 +67,9 @@ _BYTES_AT_ONCE = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a block ends: the next one begins at byte `position` with record `offset`. `max_timestamp_ms` is the
-    largest so far, since time began anew."""
+    """The end of a block: the next one begins at byte `position` with record `offset`.
+
+    `max_timestamp_ms`: the largest so far, since time began anew."""
 
     offset: int
     position: int
@@ -75,10 +77,11 @@ class Place:
     max_timestamp_ms: int
 
 
-@dataclass(slots=True)  # not frozen, as there may be one a record
+@dataclass(slots=True)  # not frozen, as there may be one for each record
 class StoredBlock:
-    """A block as stored (`raw`), with its index entry (as found, or as it must be). Its records begin at byte `start`
-    of `data`, and are as long as the sidecar's `lengths` say."""
+    """A block as stored (`raw`), with its index entry (as found, or as it must be).
+
+    Its records begin at byte `start` of `data`; the sidecar's `lengths` are their lengths."""
 
     entry: Entry
     raw: bytes
@@ -93,7 +96,7 @@ class StoredBlock:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What a partition is made of: for listings and for dividing work. Times in milliseconds, sizes in bytes."""
+    """A segment of a partition, for listings and for dividing work. Times in milliseconds, sizes in bytes."""
 
     file: Path
     base_offset: int
@@ -103,7 +106,7 @@ class Segment:
 
 
 class SegmentReader:
-    """One segment, open for reading. `last`: no other comes behind, so its end may be torn."""
+    """One segment, open for reading. `last`: no segment follows, so its end may be torn."""
 
     def __init__(self, path: Path, last: bool, header: Header | None = None) -> None:
         self.path = path
@@ -111,8 +114,8 @@ class SegmentReader:
         self.torn: BadBlock | None = None  # set by `stored` where the file's end is not a whole block
         self._entry: Entry | None = None  # of the last block that `stored` gave out
         self._beginning = Place(0, 0, b"", 0)
-        self.index_is_wrong = False  # set by `stored` where the index disagrees with blocks that hold
-        self._known = 0  # up to this byte the index says that blocks were durable, where it disagreed with the file
+        self.index_is_wrong = False  # set by `stored` where the index disagrees with sound blocks
+        self._known = 0  # where the index disagreed with the file: it lists durable blocks up to this byte
         self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.header = header or read_header(path, self.descriptor)
@@ -126,7 +129,9 @@ class SegmentReader:
 
     @property
     def chain_before(self) -> bytes | None:
-        """The hash chain of the partition up to this segment: the header's word, in format 1 the index's, if any."""
+        """The hash chain of the partition up to this segment, as the header states it.
+
+        In format 1 the index states it, if at all."""
         return self.header.chain_before or self.index.chain_before
 
     def close(self) -> None:
@@ -137,17 +142,19 @@ class SegmentReader:
         return os.fstat(self.descriptor).st_size
 
     def require_behind(self, before: Place) -> None:
-        """The segment goes on where the one before ended. Raises CorruptLog."""
+        """Check that the segment goes on where the one before ended.
+
+        Raises CorruptLog."""
         check_joint(self.path, self.header.base_offset, self.chain_before, before.offset, before.chain)
 
     def beginning(self, before: Place) -> Place:
-        """Where the first block begins, behind the partition's `before`."""
+        """The place of the first block, behind `before`: the end of the partition's earlier segments."""
         chain = next_chain(before.chain, self.header.raw)
         newest = 0 if self.header.begins_anew else before.max_timestamp_ms
         return Place(self.header.base_offset, len(self.header.raw), chain, newest)
 
     def indexed_end(self) -> Place | None:
-        """Where the segment ends, if its index says so to the last byte."""
+        """The end of the segment, if its index reaches to the last byte; else None."""
         count = self.index.count
         if not count:
             return None
@@ -158,8 +165,10 @@ class SegmentReader:
         return self.behind(entry) if entry.end == self.size() else None
 
     def half_block(self) -> Entry | None:
-        """The last entry of the index, when the file ends within its block: what a disk leaves that said it had synced
-        and had not. The index forgets the entry, so that the block counts as torn."""
+        """The last entry of the index, when the file ends within its block; else None.
+
+        A disk that reported a sync and had not done it leaves such a file. The index forgets the entry, so that the
+        block counts as torn."""
         last = self.index.count - 1
         try:
             entry = self.index.entry(last) if last >= 0 else None
@@ -171,7 +180,9 @@ class SegmentReader:
         return entry
 
     def stored(self, number: int, beginning: Place) -> Iterator[StoredBlock]:
-        """The blocks from the one with this number in the index on: all are checked whole. Raises CorruptLog."""
+        """Yields the blocks from the one with this number in the index on; each is checked whole.
+
+        Raises CorruptLog."""
         self._beginning = beginning
         self._entry = self.index.entry(number - 1) if number else None
         self._known = 0
@@ -185,7 +196,7 @@ class SegmentReader:
                         yield block
             if not proven and self.place.position < self.size() and not self._holds(number - 1):
                 raise _Doubt(0)
-        except _Doubt as doubt:  # the file or its index is wrong: the blocks say which, from the first one on
+        except _Doubt as doubt:  # the file or its index is wrong: read the blocks themselves, from the first one on
             self._known = doubt.end if proven or self._holds(number - 1) else 0
             self._entry = None
         while (found := self._unindexed(self.place)) is not None:
@@ -195,8 +206,9 @@ class SegmentReader:
                 yield found
 
     def _holds(self, number: int) -> bool:
-        """In format 2: is the block of this entry what the entry says, behind the one of the entry before? So the next
-        one is to be looked for where it ends."""
+        """Whether the block of this entry is as the entry says, behind the block of the entry before (format 2).
+
+        If so, the next block begins where it ends. Always true in format 1."""
         if number < 0 or not self.header.checked:
             return True
         try:
@@ -210,7 +222,9 @@ class SegmentReader:
         return next_chain(before, raw) == entry.chain
 
     def begins_by(self, timestamp_ms: int, beginning: Place) -> bool:
-        """Whether the first record is of this time or an earlier one. False: there is none. Raises CorruptLog."""
+        """Whether the first record has this time or an earlier one; False if there is no record.
+
+        Raises CorruptLog."""
         try:
             if self.index.count and self.index.entry(0).max_timestamp_ms <= timestamp_ms:
                 return True
@@ -222,7 +236,7 @@ class SegmentReader:
 
     @property
     def place(self) -> Place:
-        """Behind the last block that `stored` gave out."""
+        """The place behind the last block that `stored` gave out."""
         return self._beginning if self._entry is None else self.behind(self._entry)
 
     @staticmethod
@@ -237,8 +251,9 @@ class SegmentReader:
         return [_today(record, older) for record in block.records]
 
     def _indexed(self, entries: list[Entry], chain: bytes) -> Iterator[StoredBlock]:
-        """The blocks of successive index entries: they were durable, so that every difference is corruption in format
-        1, and raises _Doubt in format 2."""
+        """Yields the blocks of successive index entries.
+
+        They were durable, so every difference is corruption in format 1 (CorruptLog), and raises _Doubt in format 2."""
         first = entries[0].position
         data = read_at(self.descriptor, entries[-1].end - first, first)
         for entry, lengths in zip(entries, self.index.lengths(entries), strict=True):
@@ -264,7 +279,9 @@ class SegmentReader:
             yield StoredBlock(entry, raw, block.data, block.start, lengths)
 
     def _unindexed(self, place: Place) -> StoredBlock | None:
-        """The block at `place`, which the index doesn't know; None at the end of what is whole."""
+        """The block at `place`, which the index doesn't know; None at the end of the whole blocks.
+
+        Raises CorruptLog."""
         known = place.position < self._known
         torn: BadBlock | None = None
         while True:
@@ -284,7 +301,7 @@ class SegmentReader:
                 if behind is None and self.last and not known:
                     self.torn = bad
                     return None
-                # A broker may be writing: what was half a block at the first look is whole when another is behind it.
+                # A broker may be writing: a half block at the first look is whole at the second if another follows it.
                 if torn is not None or behind is None:
                     why = bad.why if behind is None else f"{bad.why}; a whole block follows at byte {behind}"
                     raise CorruptLog(self.path, place.position, place.offset, why) from None
@@ -296,13 +313,15 @@ class SegmentReader:
         return StoredBlock(entry, raw, block.data, block.start, lengths)
 
     def _belonging(self, block: Parsed, place: Place) -> bytes:
-        """The lengths of the records of a block that belongs at `place`. Raises BadBlock, Misplaced."""
+        """The lengths of the records of a block that belongs at `place`.
+
+        Raises BadBlock, Misplaced."""
         if self.header.checked:
             require_place(block, place.position, place.offset, place.chain)
         try:
             return encode_lengths(block_lengths(block, place.position, self.header))
         except BadBlock as bad:
-            if self.header.checked:  # whole, so this was written, and no crash did it
+            if self.header.checked:  # the block is whole, so these bytes were written, not torn
                 raise Misplaced(bad.position, bad.why) from None
             raise
 
@@ -334,13 +353,14 @@ class PartitionReader:
 
     @property
     def next_offset(self) -> int:
-        """The end of what is whole now."""
+        """The end of the whole blocks now."""
         return self._end(self._files()).offset
 
     @property
     def durable_offset(self) -> int:
-        """The end of what is whole now, and durable: what the index does not know to be is synced first, as a broker
-        does with it when it starts."""
+        """The end of the whole blocks now, all durable.
+
+        Blocks that the index does not know are synced first, as a starting broker does."""
         files = self._files()
         segment = self._open(files, len(files) - 1)
         try:
@@ -356,7 +376,7 @@ class PartitionReader:
             segment.close()
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """As `LogPartition.read`."""
+        """Yields blocks as `LogPartition.read`."""
         files = self._files()
         first = _last_at_or_below(files, offset)
         before: Place | None = None
@@ -382,13 +402,15 @@ class PartitionReader:
                 segment.close()
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Of many short ranges (first offset, end)."""
+        """Yields the blocks of many short ranges (first offset, end)."""
         for offset, end in ranges:
             yield from self.read(offset, end)
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """As `LogPartition.offset_at`. Where the clock was set, a segment begins; the last such stretch is meant that
-        begins at the time or before it."""
+        """The offset as `LogPartition.offset_at`.
+
+        A new segment begins where the clock was set. The last such stretch counts that begins at the time or before
+        it."""
         files = self._files()
         end = len(files)
         for number in reversed(range(len(files))):
@@ -439,12 +461,12 @@ class PartitionReader:
     def _open(self, files: list[Path], number: int) -> SegmentReader:
         path = files[number]
         segment = SegmentReader(path, number == len(files) - 1, self._headers.get(path))
-        if segment.size() > len(segment.header.raw):  # an empty one may yet be made again, with another sync marker
+        if segment.size() > len(segment.header.raw):  # an empty segment may be made again, with another sync marker
             self._headers[path] = segment.header
         return segment
 
     def _beginning(self, files: list[Path], number: int, segment: SegmentReader, before: Place | None) -> Place:
-        """Where a segment's blocks begin; checked against where the one before ended, if that is known."""
+        """The place of a segment's first block, checked against the end of the segment before, if that is known."""
         chain = segment.index.chain_before
         if before is None:
             if chain is not None and number > 0:
@@ -454,7 +476,7 @@ class PartitionReader:
         return segment.beginning(before)
 
     def _end(self, files: list[Path], last: bool = True) -> Place:
-        """Where the last of `files` ends; the partition's beginning when there is none."""
+        """The end of the last of `files`; the partition's beginning when there are none."""
         if not files:
             return Place(0, 0, first_chain(self.name), 0)
         segment = SegmentReader(files[-1], last, self._headers.get(files[-1]))
@@ -471,7 +493,9 @@ class PartitionReader:
 
 
 class EmbeddedLogReader:
-    """The partitions of a data directory, read-only. LogError if there is no log."""
+    """The partitions of a data directory, read-only.
+
+    Raises LogError if there is no log."""
 
     def __init__(self, data_dir: Path) -> None:
         self.data_dir = data_dir
@@ -486,7 +510,7 @@ class EmbeddedLogReader:
 
 @functools.lru_cache(maxsize=64)
 def older_schema(schema_json: str) -> str | None:
-    """The fingerprint of a segment's schema; None if its records mean today what they say."""
+    """The fingerprint of a segment's schema; None if it means the same as today's schema."""
     if schema_json == envelope_schema_json():
         return None
     fingerprint = fingerprint_of(json.loads(schema_json))
@@ -494,7 +518,9 @@ def older_schema(schema_json: str) -> str | None:
 
 
 def check_schema(header: Header, path: Path) -> None:
-    """LogError if this version doesn't know the schema that the segment was written under, CorruptLog if it is none."""
+    """Check that this version knows the schema of the segment.
+
+    Raises LogError if it does not, CorruptLog if the header holds no schema."""
     try:
         older = older_schema(header.schema)
     except Exception as error:  # a damaged schema: JSON and fastavro fail in many ways over it
@@ -509,8 +535,10 @@ def check_schema(header: Header, path: Path) -> None:
 
 
 def _today(record: bytes, fingerprint: str) -> bytes:
-    """A record of an older schema as one of today's. What is no record of its own schema must not pass for one of
-    another: it becomes the empty one, which nobody can decode."""
+    """A record of an older schema as one of today's.
+
+    A record that does not fit its own schema must not pass for one of another: it becomes the empty record, which
+    cannot be decoded."""
     try:
         return upgraded(record, fingerprint)
     except UndecodableRecord:
@@ -518,8 +546,9 @@ def _today(record: bytes, fingerprint: str) -> bytes:
 
 
 def check_joint(path: Path, base_offset: int, chain_before: bytes | None, offset: int, chain: bytes) -> None:
-    """A segment must go on at the `offset` and with the `chain` with which the one before ended; `chain_before`: what
-    it says itself, if it does. Raises CorruptLog."""
+    """Check that a segment goes on with the `offset` and `chain` with which the segment before ended.
+
+    `chain_before`: the chain that the segment itself states, if any. Raises CorruptLog."""
     if base_offset != offset:
         why = f"the segment before ends at offset {offset}" if offset else "what was before is gone"
         raise CorruptLog(path, 0, base_offset, why)
@@ -528,7 +557,7 @@ def check_joint(path: Path, base_offset: int, chain_before: bytes | None, offset
 
 
 def _at_once(entries: list[Entry]) -> Iterator[list[Entry]]:
-    """The entries, divided into as many as are worth one read."""
+    """Yields the entries in groups that are worth one read each."""
     some: list[Entry] = []
     for entry in entries:
         if some and entry.end - some[0].position > _BYTES_AT_ONCE:

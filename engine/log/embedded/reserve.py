@@ -1,16 +1,16 @@
-"""Room on the disk that the log keeps for itself: what is acked while the disk is full becomes durable all the same.
+"""The log's reserve of disk space: acks that arrive while the disk is full become durable with it.
 
-    DIR/log/_reserve     RESERVE_BYTES of allocated blocks that hold nothing; smaller while the log lives on them
+    DIR/log/_reserve     RESERVE_BYTES of allocated blocks that hold nothing; smaller while the log uses them up
 
     the disk is full -> `release` gives back as much as the next block needs, and the block is written
     there is room    -> `refill` takes the same again; until then publishing is held back
 
 Rules
-- Released in small steps, because another process takes whatever is free.
-- The last START_BYTES are only for `commit_and_wait`, with which a broker starts and stops: one that died on a full
-  disk can start again, and consumers make room.
-- A file system that compresses or copies on write may promise nothing by allocated blocks; the log is then as if it had
-  no reserve.
+- Released in small steps, because another process takes any free space.
+- The last START_BYTES are only for `commit_and_wait`, with which a broker starts and stops: a broker that died on a
+  full disk can start again, and consumers make room.
+- A file system that compresses or copies on write may promise nothing by allocated blocks; the log then works as if it
+  had no reserve.
 """
 
 import errno
@@ -20,19 +20,21 @@ from pathlib import Path
 
 RESERVE_BYTES = 16 * 1024 * 1024
 START_BYTES = 1024 * 1024
-STEP_BYTES = 32 * 1024  # beyond what is needed: for the sidecars, and for the file system's own blocks
-# Free beside the reserve before publishing goes on, so that it is not held back again at once.
+STEP_BYTES = 32 * 1024  # in addition: for the sidecars, and for the file system's own blocks
+# So much must be free beside the reserve before publishing goes on, so that it is not held back again at once.
 MARGIN_BYTES = 16 * 1024 * 1024
 FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reserve:
-    """Used by the loop and by the commit thread."""
+    """The reserve; the loop and the commit thread use it."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory` is DIR/log. OSError when not even an empty file can be made."""
+        """Open or make the reserve. `directory` is DIR/log.
+
+        Raises OSError when not even an empty file can be made."""
         self.path = directory / "_reserve"
-        self.keep_bytes = 0  # what `release` leaves
+        self.keep_bytes = 0  # `release` leaves so many bytes
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         self._changing = threading.Lock()
         self.held_bytes = min(os.fstat(self._descriptor).st_size, RESERVE_BYTES)
@@ -44,7 +46,7 @@ class Reserve:
         return self.held_bytes == RESERVE_BYTES
 
     def release(self, error: OSError, needed_bytes: int) -> bool:
-        """A write of `needed_bytes` failed. True: there may be room now, it is worth another try."""
+        """Free room after a write of `needed_bytes` failed. Returns True if another try is worth it."""
         with self._changing:
             if error.errno not in FULL or self.held_bytes <= self.keep_bytes:
                 return False
@@ -56,7 +58,7 @@ class Reserve:
             return True
 
     def refill(self) -> bool:
-        """Whether the reserve is whole, after trying to make it so."""
+        """Try to make the reserve whole. Returns whether it is."""
         with self._changing:
             if not self.whole:
                 space = os.fstatvfs(self._descriptor)
@@ -67,7 +69,7 @@ class Reserve:
     def _allocate(self) -> None:
         try:
             os.posix_fallocate(self._descriptor, 0, RESERVE_BYTES)
-        except OSError:  # some of it may be allocated: give that back
+        except OSError:  # some blocks may be allocated: give them back
             os.ftruncate(self._descriptor, self.held_bytes)
             return
         self.held_bytes = RESERVE_BYTES

@@ -14,19 +14,19 @@
 
 - Nothing is compressed: the records are stored blocks of deflate, one for each 65,535 bytes (only the last begins with
   01). The check stands in bits that deflate ignores (blocks.py), so any Avro tool reads the records and nothing else.
-- So a block says itself where it belongs. It is taken only if its checksum holds, its offset is the next one, and the
-  hash chain before it (index.py) is the one that it names. The chain begins with the partition's name.
+- So a block states its place itself. It is taken only if its checksum holds, its offset is the next one, and the hash
+  chain before it (index.py) is the one that it names. The chain begins with the partition's name.
 - The sync marker is drawn at random for each file, so that no record can contain it.
-- The header is whole or the file has not got its name yet: it is written to `_<name>.new`, synced and renamed.
-- rewindmq.chain_before is the hash chain up to the header, 64 hexadecimal digits: so a segment is proven by itself, and
-  that it follows on the one before is one comparison.
-- Blocks are only ever added at the end, and a block is synced before the next one is written. So at most the last
-  block of the last segment can be torn by a crash, and everything else that is not whole is corruption.
+- A file with a segment's name has a whole header: it is written to `_<name>.new`, synced and renamed.
+- rewindmq.chain_before is the hash chain up to the header, 64 hexadecimal digits. So a segment is proven by itself, and
+  one comparison proves that it follows on the segment before.
+- Blocks are only ever added at the end, and a block is synced before the next one is written. So at most the last block
+  of the last segment can be torn by a crash, and any other block that is not whole is corruption.
 - A segment belongs to one schema: a broker with another one begins a new segment.
 
 Format 1, of earlier versions, has avro.codec = null, no chain_before, and blocks without a check: count, size, records,
-sync marker. What is damaged there is found by the hash chain in the index, and else only where the structure breaks.
-Such segments are read, and none is written: a broker begins a new segment behind them.
+sync marker. Damage there is found by the hash chain in the index, and else only where the structure breaks. Such
+segments are read, and none is written: a broker begins a new segment behind them.
 """
 
 import os
@@ -43,13 +43,15 @@ BEGINS_ANEW = b"rewindmq.time"
 FORMATS = {b"1": b"null", b"2": b"deflate"}  # with the codec of each
 SYNC_BYTES = 16
 MAGIC = b"Obj\x01"
-_HEADER_BYTES = 1 << 20  # read to find the header; a larger header is refused
+_HEADER_BYTES = 1 << 20  # so many bytes are read to find the header; a larger header is refused
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The beginning of a segment; `raw` are its bytes as stored, the blocks begin behind them. `chain_before`: the hash
-    chain of the partition up to the header; None in format 1, whose blocks have no check."""
+    """The beginning of a segment.
+
+    `raw`: its bytes as stored; the blocks begin behind them. `chain_before`: the hash chain of the partition up to the
+    header; None in format 1, whose blocks have no check."""
 
     schema: str
     partition: str
@@ -57,16 +59,16 @@ class Header:
     sync: bytes
     raw: bytes
     chain_before: bytes | None = None
-    begins_anew: bool = False  # in time: the clock was set, and timestamps may be lower than in the segment before
+    begins_anew: bool = False  # time does: the clock was set, and timestamps may be lower than in the segment before
 
     @property
     def checked(self) -> bool:
-        """Do the blocks carry a check?"""
+        """Whether the blocks carry a check."""
         return self.chain_before is not None
 
     @property
     def program(self) -> Program:
-        """The walk over a record of this segment's schema."""
+        """The program that walks over a record of this segment's schema."""
         return compile_schema(self.schema)
 
 
@@ -82,7 +84,7 @@ def segment_files(directory: Path) -> list[Path]:
 def encode_header(
     schema: str, partition: str, base_offset: int, chain_before: bytes, begins_anew: bool = False
 ) -> bytes:
-    """Of a segment of format 2."""
+    """The header of a segment of format 2, as bytes."""
     metadata = {
         b"avro.schema": schema.encode(),
         b"avro.codec": FORMATS[b"2"],
@@ -98,7 +100,7 @@ def encode_header(
 
 
 def create(path: Path, header: bytes) -> int:
-    """Make a segment that holds `header`, durably; its file descriptor, open for reading and writing."""
+    """Make a segment that holds `header`, durably. Returns its file descriptor, open for reading and writing."""
     new = path.with_name(f"_{path.name}.new")
     descriptor = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
     try:
@@ -113,7 +115,9 @@ def create(path: Path, header: bytes) -> int:
 
 
 def read_header(path: Path, descriptor: int) -> Header:
-    """Read and check the header. Raises CorruptLog."""
+    """Read and check the header of a segment.
+
+    Raises CorruptLog."""
     base_offset = base_offset_of(path)
     data = os.pread(descriptor, _HEADER_BYTES, 0)
     try:
@@ -133,12 +137,12 @@ def base_offset_of(path: Path) -> int:
 
 
 def record_timestamp(record: bytes) -> int:
-    """The envelope's first field, milliseconds."""
+    """A record's timestamp: the envelope's first field, in milliseconds."""
     return read_long(record, 0)[0]
 
 
 def max_timestamp(records: Sequence[bytes]) -> int:
-    """The largest timestamp of some records. Neighbours often have the same, which is seen without reading it."""
+    """The largest timestamp of some records. Neighbours often have equal ones: equal bytes are not decoded again."""
     newest = record_timestamp(records[0])
     same = b""
     for record in records:
@@ -150,7 +154,7 @@ def max_timestamp(records: Sequence[bytes]) -> int:
 
 
 def read_at(descriptor: int, length: int, position: int) -> bytes:
-    """`length` bytes, less only where the file ends."""
+    """Read `length` bytes; fewer only where the file ends."""
     data = os.pread(descriptor, length, position)
     while len(data) < length and (more := os.pread(descriptor, length - len(data), position + len(data))):
         data += more
@@ -158,7 +162,9 @@ def read_at(descriptor: int, length: int, position: int) -> bytes:
 
 
 def write_at(descriptor: int, data: bytes, position: int) -> None:
-    """Write all of `data`. OSError (ENOSPC, EIO): an unknown part of it was written."""
+    """Write all of `data`.
+
+    Raises OSError (ENOSPC, EIO): an unknown part of it was written."""
     view = memoryview(data)
     while view:
         written = os.pwrite(descriptor, view, position)
@@ -237,7 +243,7 @@ def read_long(data: bytes, at: int) -> tuple[int, int]:
 
 
 def encode_long(value: int) -> bytes:
-    """Avro's variable-length zigzag of a number that is not negative."""
+    """A number that is not negative in Avro's variable-length zigzag encoding."""
     value <<= 1
     encoded = bytearray()
     while value >= 128:

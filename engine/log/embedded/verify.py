@@ -1,4 +1,4 @@
-"""Proving a partition's whole history, byte by byte: without a broker, or beside one.
+"""Verifies a partition's whole history, byte by byte: without a broker, or beside one.
 
     for segment in verify_chain(data_dir / "log" / "queues-0"):           one after the other
         print(segment.file, segment.records, segment.unproven_blocks)
@@ -6,16 +6,16 @@
     parts = [verify_segment(file, last) for file in ...]                  in any order, in any process
     for segment in follow_on(parts): ...                                  and each goes on where the one before ended
 
-Every block must be whole, stand where it belongs (its own check says so; blocks.py), agree with the hash chain that
+Every block must be whole, stand where it belongs (its own check states it; blocks.py), agree with the hash chain that
 runs from the partition's name to its last block, and every record must be an envelope of the segment's schema. The
-first thing that is not as it should be raises CorruptLog with the file, the byte and the offset.
+first byte that is not as it should be raises CorruptLog with the file, the byte and the offset.
 
-A segment says with which hash chain it begins, so it is proven by itself. That the one before ends with this chain is
-one comparison.
+A segment states the hash chain with which it begins, so it is proven by itself. One comparison proves that the segment
+before ends with this chain.
 
-What a chain proves: `chain` of the last segment stands for every byte before it; a copy of it that was noted earlier,
-and elsewhere, tells that nothing was changed since. Blocks of format 1 have no checksum (`checked` is false): where
-their index entry was lost and made anew (`unproven_blocks`) they are only known to be whole.
+The `chain` of the last segment stands for every byte before it: a copy of it that was noted earlier, and elsewhere,
+proves that nothing was changed since. Blocks of format 1 have no checksum (`checked` is false): where their index entry
+was lost and made anew (`unproven_blocks`), they are only known to be whole.
 """
 
 import json
@@ -38,10 +38,11 @@ PARALLEL_BYTES = 64 << 20  # below, the start of other processes costs more than
 
 @dataclass(frozen=True, slots=True)
 class VerifiedSegment:
-    """A segment that is as it was written. `torn_bytes` stand behind the last whole block of the last segment: a block
-    that is being written, or was when its broker ended. `chain_before` and `chain` are the hash chain up to the segment
-    and up to its end; a segment of format 1 that has lost its index states none. `checked`: its blocks have
-    checksums."""
+    """A segment that is as it was written.
+
+    `torn_bytes`: bytes behind the last whole block of the last segment: a block that is being written, or was when its
+    broker ended. `chain_before` and `chain`: the hash chain up to the segment and up to its end; a segment of format 1
+    that has lost its index states no `chain_before`. `checked`: its blocks have checksums."""
 
     file: Path
     base_offset: int
@@ -56,13 +57,15 @@ class VerifiedSegment:
 
 
 def verify_chain(directory: Path) -> Iterator[VerifiedSegment]:
-    """The partition's segments, each as soon as it is verified. CorruptLog, or LogError if there is nothing."""
+    """Yields the partition's segments, each as soon as it is verified.
+
+    Raises CorruptLog, and LogError if there is no segment."""
     files = _files(directory)
     return follow_on(verify_segment(path, path == files[-1]) for path in files)
 
 
 def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
-    """As `verify_chain`, on all cores, when there is enough to do."""
+    """Verify as `verify_chain`, on all cores if the log is large enough."""
     files = _files(directory)
     workers = min(os.cpu_count() or 1, len(files))
     if workers == 1 or sum(path.stat().st_size for path in files) < PARALLEL_BYTES:
@@ -73,8 +76,10 @@ def verify_chain_in_parallel(directory: Path) -> list[VerifiedSegment]:
 
 
 def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) -> VerifiedSegment:
-    """One segment by itself. `last`: no other comes behind, so its end may be torn. `chain_before`: for a segment that
-    does not state it. CorruptLog, LogError."""
+    """Verify one segment by itself.
+
+    `last`: no segment follows, so its end may be torn. `chain_before`: for a segment that does not state it. Raises
+    CorruptLog, LogError."""
     segment = SegmentReader(path, last)
     try:
         before = segment.chain_before or chain_before
@@ -96,8 +101,9 @@ def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) ->
 
 
 def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
-    """A partition's segments in the order of their offsets, each after a check that it goes on where the one before
-    ended, in offset and chain. CorruptLog."""
+    """Yields a partition's segments in the order of their offsets.
+
+    Each is checked to go on where the one before ended, in offset and chain. Raises CorruptLog."""
     before: VerifiedSegment | None = None
     for segment in segments:
         offset = before.next_offset if before else 0
@@ -110,7 +116,7 @@ def follow_on(segments: Iterable[VerifiedSegment]) -> Iterator[VerifiedSegment]:
 
 
 def unchecked_before(segments: Iterable[VerifiedSegment]) -> int:
-    """Blocks before this offset have no checksum of their own; 0: all have."""
+    """The offset below which blocks have no checksum of their own; 0: all blocks have one."""
     return max((each.next_offset for each in segments if each.blocks and not each.checked), default=0)
 
 
@@ -131,7 +137,9 @@ def _check_records(path: Path, block: StoredBlock, check: Callable[[bytes], obje
 
 
 def _checker(schema_json: str) -> Callable[[bytes], object]:
-    """Raises UndecodableRecord for what is no envelope of this schema. Today's has the fast decoder."""
+    """A function that raises UndecodableRecord for bytes that are no envelope of this schema.
+
+    Today's schema has the fast decoder."""
     if older_schema(schema_json) is None:
         return Decoder().decode
     shape = shape_of(json.loads(schema_json), {}, {})

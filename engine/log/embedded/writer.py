@@ -1,12 +1,12 @@
 """The end of a partition where blocks are added: opened once, repaired where a crash left it, then only written to.
 
-Opening    every segment must go on where the one before ended; a sidecar that is behind, damaged or gone is made anew
-           from the segment; the last block of the last segment is cut off if it is not whole. It was never confirmed,
-           unless the index knows it: then it is lost, and the start says so as an error. Any other block that is not
+Opening    Every segment must go on where the one before ended. A sidecar that is behind, damaged or gone is made anew
+           from the segment. If the last block of the last segment is not whole, it is cut off. It was never confirmed,
+           unless the index knows it: then it is lost, and the start logs that as an error. Any other block that is not
            whole, and a whole one that belongs elsewhere (blocks.py), is refused with its place: CorruptLog.
-           The newest part of the log is proven against the hash chain, and so a short log whole; to prove all of a long
-           one is `verify_chain`'s, because a start must not take longer with every year of history.
-Writing    block -> fdatasync -> index entry and lengths. When any of the first two fails (disk full, I/O error) the
+           The newest part of the log is proven against the hash chain, and a short log is so proven whole.
+           `verify_chain` proves all of a long one, because a start must not take longer with every year of history.
+Writing    block -> fdatasync -> index entry and lengths. When one of the first two fails (disk full, I/O error), the
            file is cut back to its last good block, and the same group is written again later: nothing is lost.
 """
 
@@ -47,14 +47,16 @@ from rewindmq.schemas.registry import envelope_schema_json
 
 logger = logging.getLogger(__name__)
 
-# How much of the last segment is proven at every start: whichever is less. Well under a second.
+# How much of the last segment is proven at every start: up to the smaller limit. Well under a second.
 PROVEN_BYTES = 64 * 1024 * 1024
 PROVEN_BLOCKS = 50_000
 
 
 class Sidecars:
-    """The index and the lengths of a segment, open for writing. What can't be written now (disk full) is kept and
-    goes with the next block: they are derived, and must not hold up what is durable."""
+    """The index and the lengths of a segment, open for writing.
+
+    Bytes that can't be written now (disk full) are kept and go with the next block: the sidecars are derived, and must
+    not hold up durable records."""
 
     def __init__(self, segment: Path, base_offset: int, chain_before: bytes, max_timestamp_before_ms: int) -> None:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -74,7 +76,7 @@ class Sidecars:
     def start(self, entries: int, offset: int) -> None:
         """Keep the first `entries` entries, which end before `offset`, and write over what follows."""
         if entries:
-            self._header = b""  # it is there
+            self._header = b""  # the file has it
         else:
             self._write_header()
         self._entries_at = HEADER.size + entries * ENTRY.size
@@ -88,7 +90,7 @@ class Sidecars:
             logger.warning("index of offset %d waits: %s", self._base_offset, error)
 
     def cut(self) -> None:
-        """Take away what stands behind the last entry written."""
+        """Remove the bytes behind the last entry written."""
         os.ftruncate(self._index, self._entries_at)
         os.ftruncate(self._lengths, self._cuts_at)
 
@@ -118,7 +120,9 @@ class PartitionWriter:
     """Adds blocks to a partition. Used by one thread at a time."""
 
     def __init__(self, directory: Path, segment_bytes: int, begin: bool) -> None:
-        """Open and repair the partition; `begin`: it may be a new one. Raises CorruptLog, LogError."""
+        """Open and repair the partition. `begin`: it may be a new one.
+
+        Raises CorruptLog, LogError."""
         self.directory = directory
         self._segment_bytes = segment_bytes
         self._descriptor = -1
@@ -136,7 +140,7 @@ class PartitionWriter:
             for path in files:
                 self.place = self._recover(path, path == files[-1])
             if files:
-                sync_directory(directory)  # a broker that was killed may not have come to it
+                sync_directory(directory)  # a broker that was killed may not have done it
             else:
                 self._roll()
         except BaseException:
@@ -144,8 +148,9 @@ class PartitionWriter:
             raise
 
     def write(self, records: Sequence[bytes], max_timestamp_ms: int, begins_anew: bool = False) -> None:
-        """Add one block, durably; in a new segment if time `begins_anew` with it. OSError: nothing was added, and the
-        same may be tried again."""
+        """Add one block, durably; in a new segment if time `begins_anew` with it.
+
+        Raises OSError: nothing was added, and the caller may try the same block again."""
         is_empty = self.place.offset == self._before.offset
         full = self.place.position >= self._segment_bytes and not is_empty
         if full or self._roll_next or (begins_anew and not (is_empty and self._begins_anew)):
@@ -177,14 +182,16 @@ class PartitionWriter:
             self._sidecars = None
 
     def _cut_back(self) -> None:
-        """Take half a block away. If even that fails, the next try writes over it: writing is by position."""
+        """Remove half a block. If even that fails, the next try writes over it: writing is by position."""
         try:
             os.ftruncate(self._descriptor, self.place.position)
         except OSError as error:
             logger.warning("%s: could not cut back to byte %d: %s", self.directory, self.place.position, error)
 
     def _roll(self, begins_anew: bool = False) -> None:
-        """Begin a segment, in place of the last one if that is empty. OSError: the old one is still the last."""
+        """Begin a segment, in place of the last one if that is empty.
+
+        Raises OSError: the old one is still the last."""
         begins_anew = begins_anew or (self._begins_anew and self.place.offset == self._before.offset)
         before = self.place if self.place.offset > self._before.offset else self._before
         path = segment_path(self.directory, before.offset)
@@ -207,7 +214,7 @@ class PartitionWriter:
         self.place = Place(before.offset, len(header), next_chain(before.chain, header), newest)
 
     def _recover(self, path: Path, last: bool) -> Place:
-        """Check a segment against where the one before ended, repair its sidecars, cut a torn tail; where it ends."""
+        """Check a segment against the end of the one before, repair its sidecars, cut a torn tail. Returns its end."""
         self._before = before = self.place
         segment = SegmentReader(path, last)
         try:
@@ -220,7 +227,7 @@ class PartitionWriter:
             segment.close()
 
     def _repair(self, segment: SegmentReader, before: Place, last: bool) -> Place:
-        """Check the last block of the index and all behind it, and write the entries and lengths that are missing."""
+        """Check the last block of the index and all behind it; write missing entries and lengths. Returns the end."""
         if last:  # a whole block that was never synced is kept, and from here on it counts as durable
             os.fsync(segment.descriptor)
             if (lost := segment.half_block()) is not None:
@@ -249,7 +256,7 @@ class PartitionWriter:
         return segment.place
 
     def _open_end(self, segment: SegmentReader) -> None:
-        """Get the last segment ready for writing."""
+        """Open the last segment for writing, and cut a torn block off."""
         self._descriptor = os.open(segment.path, os.O_RDWR | os.O_CLOEXEC)
         self._sync = segment.header.sync
         self._begins_anew = segment.header.begins_anew
@@ -265,7 +272,9 @@ class PartitionWriter:
 
 
 def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int, Sidecars]:
-    """Write the sidecars of a segment anew, from block number `first` on. The number of its blocks."""
+    """Write the sidecars of a segment anew, from block number `first` on.
+
+    Returns the number of its blocks, and the sidecars."""
     sidecars = Sidecars(segment.path, segment.header.base_offset, before.chain, before.max_timestamp_ms)
     blocks = first
     try:
@@ -281,7 +290,9 @@ def _add_missing(segment: SegmentReader, before: Place, first: int) -> tuple[int
 
 
 def _prove_newest(segment: SegmentReader, before: Place, end: int) -> None:
-    """Check the newest blocks before number `end` of the index. Raises CorruptLog."""
+    """Check the newest blocks before number `end` of the index.
+
+    Raises CorruptLog."""
     start = max(segment.index.find_position(segment.size() - PROVEN_BYTES), end - PROVEN_BLOCKS, 0)
     for _ in islice(segment.stored(start, segment.beginning(before)), max(0, end - start)):
         pass

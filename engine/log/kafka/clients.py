@@ -1,13 +1,13 @@
-"""How RewindMQ's Kafka clients are set up (librdkafka), and Kafka's errors as the log's.
+"""Sets up RewindMQ's Kafka clients (librdkafka), and turns Kafka's errors into the log's.
 
-Whoever needs Kafka gets its clients here, so that addresses and security are said once:
+All code that needs Kafka gets its clients here, so that addresses and security are stated once:
 
     clients = KafkaClients("host:9092,host:9092", {"security.protocol": "SASL_SSL", ...})
     clients.admin(); clients.consumer({...}); clients.producer(...)
 
-- A node that died is noticed within seconds: a request that gets no answer for `ANSWER_MS` is given up and its
-  connection made anew, and lost connections are made again quickly, without the usual back-off of up to ten seconds.
-- Nothing creates a topic by asking for it.
+- A dead node is noticed within seconds: a request that gets no answer for `ANSWER_MS` is given up and its connection
+  made anew, and lost connections are made again quickly, without the usual back-off of up to ten seconds.
+- No client creates a topic by asking for it.
 """
 
 import concurrent.futures
@@ -31,8 +31,9 @@ logger.addFilter(lambda record: not record.getMessage().startswith("CONFWARN"))
 
 
 class Seldom(logging.Filter):
-    """Lets what is the same but for its numbers through once in `SECONDS`: while a broker is away each client tries
-    again many times a second, and librdkafka tells of each."""
+    """Lets log lines that differ only in numbers through once in `SECONDS`.
+
+    While a broker is away each client tries again many times a second, and librdkafka logs each try."""
 
     SECONDS = 60.0
     MOST = 1_000  # texts remembered
@@ -43,7 +44,7 @@ class Seldom(logging.Filter):
         self._said: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        text = re.sub(r"(?<![.:\d])\d+(?![.:\d])", "N", record.getMessage())  # but for addresses
+        text = re.sub(r"(?<![.:\d])\d+(?![.:\d])", "N", record.getMessage())  # addresses keep their numbers
         now = self._clock()
         if now - self._said.get(text, -self.SECONDS) < self.SECONDS:
             return False
@@ -59,15 +60,15 @@ logger.addFilter(Seldom())
 TIMEOUT_SECONDS = 30.0
 ANSWER_MS = 6_000
 
-# How long an answer is taken for one that will change: a leader is being elected, a broker has just started, and a
-# topic that has just been made is not known to all brokers.
+# How long an answer counts as one that will change: a leader is being elected, a broker has just started, and a new
+# topic is not yet known to all brokers.
 UNKNOWN_SECONDS = 3.0
 _AGAIN_SECONDS = 0.05
 _PATIENCE_SECONDS: dict[int, float] = {
     KafkaError.UNKNOWN_TOPIC_OR_PART: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
-    KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more than the brokers that have come up so far
+    KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more replicas than brokers that have come up so far
     **dict.fromkeys((
         KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
         KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.BROKER_NOT_AVAILABLE,
@@ -93,12 +94,12 @@ _CONSUMERS: dict[str, Any] = {
     "group.id": "rewindmq-unused",
     "fetch.wait.max.ms": 500,
     "fetch.message.max.bytes": 4 * 1024 * 1024,
-    # When its queue is full librdkafka looks again after a second, otherwise.
+    # Otherwise librdkafka looks again only after a second when its queue was full.
     "fetch.queue.backoff.ms": 5,
     "fetch.error.backoff.ms": 50,
     "queued.max.messages.kbytes": 32 * 1024,
 }
-# A consumer here knows itself where it begins; a service's open transaction must not hold up the nodes.
+# A consumer here knows its own start offset; a service's open transaction must not hold up the nodes.
 _CONSUMERS_MUST: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -106,7 +107,7 @@ _CONSUMERS_MUST: dict[str, Any] = {
     "isolation.level": "read_uncommitted",
     "allow.auto.create.topics": False,
 }
-# No setting changes these: what a consumer is told besides by those who read and by `KafkaClients.consumer`.
+# No user's setting changes these. Readers and `KafkaClients.consumer` set them.
 CONSUMERS_OWN = frozenset({*_CONSUMERS_MUST, "bootstrap.servers", "enable.partition.eof", "logger", "log_level"})
 # A millisecond of linger: without it librdkafka sends a request for every few records, which costs it 6 us of CPU a
 # message instead of 2, and on full cores makes the round trip longer, not shorter. Compression costs more CPU than it
@@ -118,11 +119,11 @@ _PRODUCERS: dict[str, Any] = {
     "queue.buffering.max.kbytes": 1024 * 1024,
     "topic.metadata.propagation.max.ms": 10_000,
 }
-# In order, once each, for as long as it takes. When one event is refused for good, none follows it (gapless).
-# One request at a time to each broker. When the first of several fails for a moment (a leader is elected, a replica
-# is missing), those behind it are refused for their place, librdkafka gives up the producer's epoch for all partitions,
-# and a request to another partition whose answer was lost is written a second time. A round trip takes as long, and
-# there is more in a batch.
+# Events go in order, once each, and are tried for ever. When one event is refused for good, none follows it (gapless).
+# One request at a time goes to each broker. With several, when the first fails for a moment (a leader is elected, a
+# replica is missing), those behind it are refused for their place, librdkafka gives up the producer's epoch for all
+# partitions, and a request to another partition whose answer was lost is written a second time. A round trip takes as
+# long, and there is more in a batch.
 _PRODUCERS_MUST: dict[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
@@ -135,32 +136,36 @@ _PRODUCERS_MUST: dict[str, Any] = {
 
 
 class KafkaClients:
-    """`settings` are librdkafka's, for all clients (security, above all). What the log promises they cannot change."""
+    """Makes the clients of one Kafka.
+
+    `settings` are librdkafka's, for all clients (security, above all). They cannot change what the log promises."""
 
     def __init__(self, bootstrap: str, settings: Mapping[str, str] | None = None) -> None:
         self.bootstrap = bootstrap
         self._settings = {**(settings or {}), "bootstrap.servers": bootstrap}
 
     def admin(self) -> AdminClient:
-        """Always the same, for any thread."""
+        """The admin client: always the same, for any thread."""
         return self._admin
 
     @cached_property
     def _admin(self) -> AdminClient:
-        # Its log would wait in a queue that nobody reads; what goes wrong is in the exceptions.
+        # Its log would wait in a queue that no code reads; errors are in the exceptions.
         return self._made(AdminClient, {**_EVERYBODY, **self._settings, "log_level": 0})
 
     @cached_property
     def asking(self) -> Consumer:
-        """For questions about offsets, in any thread."""
+        """The consumer for questions about offsets, for any thread."""
         return self.consumer({})
 
     def require_answer(self, seconds: float) -> None:
-        """NoAnswer, with what is in the way, when no broker says anything for so long."""
+        """Check that a broker answers within `seconds`.
+
+        Raises NoAnswer with the reason."""
         errors: list[str] = []
 
         def note(error: KafkaError) -> None:
-            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # which says nothing that the others don't
+            if error.code() != KafkaError._ALL_BROKERS_DOWN:  # it adds nothing to the other errors
                 errors[:] = [error.str()]
 
         consumer = self.consumer({"error_cb": note})
@@ -174,7 +179,7 @@ class KafkaClients:
             consumer.close()
 
     def consumer(self, settings: Mapping[str, Any], logs: bool = False) -> Consumer:
-        """It logs only when it is polled, so those that are asked a question and closed do not."""
+        """A new consumer. It logs only when it is polled, so a consumer for a single question does not (`logs`)."""
         log_to: dict[str, Any] = {"logger": logger} if logs else {"log_level": 0}
         must = {**_CONSUMERS_MUST, **settings, **log_to}
         return self._made(Consumer, {**_EVERYBODY, **_CONSUMERS, **self._settings, **must})
@@ -184,18 +189,21 @@ class KafkaClients:
         return self._made(Producer, {**_EVERYBODY, **_PRODUCERS, **self._settings, **must})
 
     def _made(self, kind: Callable[[dict[str, Any]], T], settings: dict[str, Any]) -> T:
-        """LogError, without the error that it was: that one may show the value of a setting."""
+        """A client of this kind.
+
+        Raises LogError, without the original error: that one may show the value of a setting."""
         try:
             return kind(settings)
         except KafkaException as error:
             why = text_of(error)
-        except (AttributeError, TypeError, ValueError) as error:  # of a text where the library wants a function
+        except (AttributeError, TypeError, ValueError) as error:  # a text where the library wants a function
             why = str(error)
         raise LogError(f"Kafka: its client cannot be set up: {self._without_values(why)}")
 
     def _without_values(self, text: str) -> str:
-        """Settings may be secrets, or have one in them that belongs to another: `***` in their place, and of lists in
-        that of each part."""
+        """The text with `***` in place of the values of settings, and of each part of a list.
+
+        Settings may be secrets, or contain one of another setting."""
         values = [value for name, value in self._settings.items() if name != "bootstrap.servers"]
         parts = {part for value in values for part in (value, *re.split(r"[,;=\s]+", value)) if part}
         for part in sorted(parts, key=len, reverse=True):
@@ -204,8 +212,9 @@ class KafkaClients:
 
 
 def asked(what: str, ask: Callable[[], T]) -> T:
-    """`ask()`, again while Kafka is not settled, with its errors as a LogError that says `what` was wanted: NoAnswer
-    when nobody says anything."""
+    """The result of `ask()`, which is repeated while Kafka is not settled.
+
+    Raises its errors as a LogError that says `what` was wanted; NoAnswer when no broker answers."""
     began = time.monotonic()
     while True:
         try:
@@ -220,7 +229,7 @@ def asked(what: str, ask: Callable[[], T]) -> T:
 
 
 def text_of(error: KafkaException | KafkaError) -> str:
-    """In words. An exception carries a KafkaError."""
+    """The error in words. An exception carries a KafkaError."""
     carried = error.args[0] if isinstance(error, KafkaException) and error.args else error
     return carried.str() if isinstance(carried, KafkaError) else str(carried)
 

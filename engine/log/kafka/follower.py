@@ -1,16 +1,16 @@
-"""Reading back what happens in Kafka, as it happens: in the loop while there is much, else in a thread that waits.
+"""Reads records back from Kafka as they are written: in the loop while there are many, else in a thread that waits.
 
-    idle:  the thread waits in librdkafka for one record, takes what else is there, gives it to the loop    -> busy
+    idle:  the thread waits in librdkafka for one record, takes the others that are there, gives them to the loop
            after a batch of `BUSY_RECORDS`                                                                  -> busy
-    busy:  the loop itself looks every millisecond what is there (librdkafka's own threads fetch it); the thread only
+    busy:  the loop itself looks every millisecond (librdkafka's own threads fetch the records); the thread only
            looks after the producer; after a while in which fewer came                                      -> idle
 
 Handing every batch from thread to thread costs a busy node a tenth of its throughput; looking a thousand times a second
-would cost a quiet one CPU time and latency. The consumer is read by one of the two at any time (`_reading`).
-The loop takes a batch at a time; what it has no time for stays in librdkafka's queues, and when they are full nothing
-is fetched. What librdkafka gives once more (it has done so after elections) is passed over.
-Records of transactions that are open are given too, and of those that were given up: a record in the log is a record,
-and a service's open transaction must not hold up all nodes.
+would cost a quiet one CPU time and latency. Only one of the two reads the consumer at any time (`_reading`). The loop
+takes a batch at a time. Records for which it has no time stay in librdkafka's queues, and when these are full nothing
+is fetched. Records that librdkafka gives a second time (it has done so after elections) are skipped. Records of open
+transactions are given too, and of aborted ones: a record in the log is a record, and a service's open transaction must
+not hold up all nodes.
 """
 
 import asyncio
@@ -33,19 +33,21 @@ BATCH_RECORDS = 500
 _POLL_SECONDS = 0.1
 _LOOK_SECONDS = 0.001  # how often the loop looks while it is busy
 _EACH_SECONDS = 0.02
-BUSY_RECORDS = 32  # in one batch, and the loop reads; fewer in `_WHILE_SECONDS`, and the thread does
+BUSY_RECORDS = 32  # so many in one batch: the loop reads; fewer in `_WHILE_SECONDS`: the thread reads
 _WHILE_SECONDS = 0.02
-_BEHIND_SECONDS = 0.2  # so long the loop has not looked: it has enough to do
+_BEHIND_SECONDS = 0.2  # if the loop has not looked for so long, it has enough to do
 _ASK_SECONDS = 0.5
 _GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
          KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID}  # fmt: skip
 
 
 class KafkaFollowing:
-    """`arrived` is called in the loop. In the loop or the thread: `read(batch)` before a batch is handed over,
-    `gone()` when a topic seems to be gone, `failed(error)` when no more is read. In the thread: `each()` many times a
-    second. `away` says that no broker can be reached, `waiting` that the loop has enough to do, `ends` where each
-    partition was said to end when something was last read of it."""
+    """Follows partitions of Kafka and hands their records to the loop.
+
+    `arrived` is called in the loop. Called in the loop or in the thread: `read(batch)` before a batch is handed over,
+    `gone()` when a topic seems to be gone, `failed(error)` when reading ends. Called in the thread: `each()` many times
+    a second. `away`: no broker can be reached. `waiting`: the loop has enough to do. `ends`: the end of each partition,
+    as stated when records of it were last read."""
 
     def __init__(
         self, clients: KafkaClients, partitions: Mapping[KafkaPartition, int], loop: asyncio.AbstractEventLoop, *,
@@ -58,9 +60,9 @@ class KafkaFollowing:
         self._names = {(each.topic, each.number): each.name for each in partitions}
         self._places = {each.name: TopicPartition(each.topic, each.number) for each in partitions}
         self.ends: dict[str, int] = {}
-        self._given = {each.name: offset for each, offset in partitions.items()}  # what is below has arrived
-        self._reaching: list[tuple[Mapping[str, int], asyncio.Future[None]]] = []  # up to where, and who waits for it
-        self._next = {each.name: offset for each, offset in partitions.items()}  # what is below has been taken
+        self._given = {each.name: offset for each, offset in partitions.items()}  # every record below has arrived
+        self._reaching: list[tuple[Mapping[str, int], asyncio.Future[None]]] = []  # offsets to reach, a waiting reader
+        self._next = {each.name: offset for each, offset in partitions.items()}  # every record below has been taken
         self._loop = loop
         self._arrived, self._read, self._each, self._gone, self._failed = arrived, read, each, gone, failed
         self._reading = threading.Lock()
@@ -71,7 +73,7 @@ class KafkaFollowing:
         self._while_ends = 0.0
         self._came = 0  # records in this while
         self._stopping = False
-        # The end of a partition is told by an error of its own: what stands there may be no record (`reached`).
+        # Kafka reports the end of a partition as an error: the last offsets may hold no record (`reached`).
         self._consumer = clients.consumer({"error_cb": self._error, "enable.partition.eof": True}, logs=True)
         self._thread = threading.Thread(target=self._run, name="kafka-following", daemon=True)
 
@@ -79,7 +81,7 @@ class KafkaFollowing:
         self._thread.start()
 
     def stop(self) -> None:
-        """After this nothing arrives. Does not wait: `join`."""
+        """Stop: no record arrives after this. Does not wait for the thread: `join` does."""
         self._stopping = True
 
     def join(self, seconds: float) -> None:
@@ -123,7 +125,7 @@ class KafkaFollowing:
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
-        """What goes wrong here is the end of reading, and is told."""
+        """Ends the reading when an error is raised inside, and reports the error."""
         try:
             yield
         except LogError as error:
@@ -132,7 +134,7 @@ class KafkaFollowing:
         except KafkaException as error:
             self._stopping = True
             self._failed(LogError(f"Kafka: {text_of(error)}"))
-        except Exception as error:  # nobody else would hear of it
+        except Exception as error:  # no other code would hear of it
             self._stopping = True
             logger.exception("reading back from Kafka ended")
             self._failed(LogError(f"Kafka: {error}"))
@@ -155,7 +157,7 @@ class KafkaFollowing:
             self._tell_readers()
 
     async def reached(self, ends: Mapping[str, int]) -> None:
-        """Wait until everything below these offsets has arrived. In the loop."""
+        """Wait until every record below these offsets has arrived. In the loop."""
         reached: asyncio.Future[None] = self._loop.create_future()
         self._reaching.append((ends, reached))
         self._tell_readers()
@@ -192,7 +194,7 @@ class KafkaFollowing:
     # In either.
 
     def _taken(self, messages: Sequence[Message]) -> tuple[list[Arrived], dict[str, int]]:
-        """Sorted by partition, and the offsets up to which all has been taken."""
+        """The records by partition, and the offsets up to which all records have been taken."""
         positions: dict[str, int] = {}
         batches: dict[str, Arrived] = {}
         batch = Arrived("", [], [], [])
@@ -201,7 +203,7 @@ class KafkaFollowing:
         for message in messages:
             error = message.error()
             if error is not None:
-                if error.code() == KafkaError._PARTITION_EOF:  # behind what came before it, and perhaps behind markers
+                if error.code() == KafkaError._PARTITION_EOF:  # behind the records before it, maybe behind markers
                     positions[self._names[message.topic(), message.partition()]] = message.offset() or 0
                 else:
                     self._told(error)
@@ -228,13 +230,15 @@ class KafkaFollowing:
         return taken, positions
 
     def _look_ahead(self, batches: list[Arrived]) -> None:
-        """Kafka says with all that it gives where the partition ends."""
+        """Note the ends of the partitions: Kafka states them with every batch."""
         for batch in batches:
             at = self._places[batch.partition]
             self.ends[batch.partition] = self._consumer.get_watermark_offsets(at, cached=True)[1]
 
     def _told(self, error: KafkaError) -> None:
-        """Most of what a consumer reports on its way it mends itself."""
+        """Handle an error that the consumer reports. Most of them it repairs itself.
+
+        Raises LogError."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
             raise LogError(f"Kafka: the place in the history is gone: {text_of(error)}")
         logger.warning("Kafka: %s", text_of(error))
@@ -246,7 +250,7 @@ class KafkaFollowing:
             self.away = True
 
     def _ask(self) -> None:
-        """Whether Kafka is still away: librdkafka does not say when it is back."""
+        """Ask whether Kafka is still away: librdkafka does not report that it is back."""
         partition = next(iter(self._partitions))
         try:
             self._consumer.get_watermark_offsets(TopicPartition(partition.topic, partition.number), _ASK_SECONDS)

@@ -2,14 +2,14 @@
 
     log = KafkaLog.open("host:9092,host:9092")       makes the topics when they are missing, and checks them
 
-What the topics are is in `topics.py`, reading by offsets in `reader.py`, reading back in
-`follower.py`, when silence is trouble in `patience.py`, who has which duties in `owners.py`, how
-clients are set up in `clients.py`.
+The topics are described in `topics.py`, reading by offsets in `reader.py`, reading back in `follower.py`, the time
+after which silence is trouble in `patience.py`, the owners of duties in `owners.py`, the setup of clients in
+`clients.py`.
 
 - Appends go to one idempotent producer (acks=all, tried again for ever), so Kafka has each once and in order. When its
-  queue is full, what is appended waits here in order.
-- A message that came back is in the log; deliveries are not reported, only failures. When nothing comes back for
-  `PATIENCE_SECONDS` there is trouble, until something does.
+  queue is full, later appends wait here in order.
+- A message that came back is in the log. Deliveries are not reported, only failures. If no message comes back for
+  `PATIENCE_SECONDS`, there is trouble until one does.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 10.0
 PLACEMENT_SECONDS = 5.0
-# What Kafka adds to a record's key and value.
+# So many bytes Kafka adds to a record's key and value, at the most.
 OVERHEAD_BYTES = 512
 
 
@@ -45,7 +45,7 @@ class SharedKafkaPartition(KafkaPartition):
 
     def __init__(self, log: "KafkaLog", clients: KafkaClients, topic: str, number: int, name: str) -> None:
         super().__init__(clients, topic, number, name)
-        self.probe: Probe | None = None  # set in the loop, taken away in the thread that reads back
+        self.probe: Probe | None = None  # set in the loop, removed in the thread that reads back
         self._log = log
         self._backlog = log.backlog
         self._produce = log.producer.produce
@@ -61,7 +61,7 @@ class SharedKafkaPartition(KafkaPartition):
             self._backlog.append((self, key, value))
 
     def sent(self, key: bytes, value: bytes) -> bool:
-        """Whether the producer took it; its queue may be full."""
+        """Send a record. Returns whether the producer took it; its queue may be full."""
         probing = self.probe is None
         if probing:
             self.probe = self._log.patience.probe(value)
@@ -76,13 +76,13 @@ class SharedKafkaPartition(KafkaPartition):
         return True
 
     def read_back(self, values: list[bytes]) -> None:
-        """Called in the thread that reads back, or in the loop while that does."""
+        """Note records that came back. Called in the thread that reads back, or in the loop while it reads."""
         if self._log.patience.heard(self.probe, values):
             self.probe = None
 
 
 class KafkaLog:
-    """`settings` are librdkafka's, for all clients."""
+    """The log in Kafka. `settings` are librdkafka's, for all clients."""
 
     def __init__(
         self, prefix: str, topics: KafkaTopics, clients: KafkaClients, most: int, partitions: int, found: int
@@ -94,7 +94,7 @@ class KafkaLog:
         self.producer: Producer = clients.producer(
             {"message.max.bytes": most, "error_cb": self._error, "on_delivery": self._lost}
         )
-        # What did not fit into the producer's queue, in order.
+        # Records that did not fit into the producer's queue, in order.
         self.backlog: deque[tuple[SharedKafkaPartition, bytes, bytes]] = deque()
         self._prefix, self._topics, self._clients = prefix, topics, clients
         self._replicas = topics.replicas()
@@ -105,7 +105,7 @@ class KafkaLog:
         self.queues: Sequence[SharedKafkaPartition] = [
             SharedKafkaPartition(self, clients, topics.queues, each, f"queues-{each}") for each in range(partitions)
         ]
-        # What an admin added later, and this node was told to leave alone.
+        # Partitions that an admin added later, and that this node was told to leave alone.
         self.left_out: Sequence[KafkaPartition] = [
             KafkaPartition(clients, topics.queues, each, f"queues-{each}") for each in range(partitions, found)
         ]
@@ -125,9 +125,10 @@ class KafkaLog:
         cls, bootstrap: str, prefix: str = "rewindmq", partitions: int | None = None, replication: int | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> Self:  # fmt: skip
-        """The log of all nodes that have this prefix. `partitions` of queues: as many as there are, two when they are
-        made; fewer than there are: the first ones. LogError when Kafka does not answer, or the topics are not as they
-        have to be."""
+        """Open the log of all nodes that have this prefix.
+
+        `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
+        ones. Raises LogError when Kafka does not answer, or the topics are not as they have to be."""
         clients = KafkaClients(bootstrap, settings)
         clients.require_answer(TIMEOUT_SECONDS)
         topics = KafkaTopics(clients, prefix)
@@ -136,7 +137,9 @@ class KafkaLog:
         return cls(prefix, topics, clients, most, partitions or found, found)
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
-        """`nodes-0` is followed from where it ended when the log was opened, unless `offsets` says otherwise."""
+        """Follow the partitions, each from its offset.
+
+        `nodes-0` begins where it ended when the log was opened, unless `offsets` says otherwise."""
         assert self._following is None
         self._listener = listener
         self._loop = asyncio.get_running_loop()
@@ -154,7 +157,7 @@ class KafkaLog:
         self._owners.start()
 
     def flush(self) -> None:
-        """The producer sends by itself; what it had no room for is given to it now."""
+        """Give the producer the records for which it had no room; it sends by itself."""
         while self.backlog:
             partition, key, value = self.backlog[0]
             if not partition.sent(key, value):
@@ -166,7 +169,9 @@ class KafkaLog:
         await self._following.reached(await self._ends_now())
 
     async def _ends_now(self) -> dict[str, int]:
-        """Everything below can be read now. NoAnswer, LogError."""
+        """The end of each partition, by name: everything below can be read now.
+
+        Raises NoAnswer, LogError."""
         wanted = {TopicPartition(each.topic, each.number): each.name for each in self._all.values()}
         latest: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = self._clients.admin().list_offsets(dict.fromkeys(wanted, latest), request_timeout=ANSWER_MS / 1000)
@@ -179,7 +184,7 @@ class KafkaLog:
         return {} if self._following is None else self._following.ends
 
     def placement(self) -> list[Replicas]:
-        """Where the queue partitions were a few seconds ago. Never waits."""
+        """The places of the queue partitions a few seconds ago. Never waits."""
         now = time.monotonic()
         if now - self._replicas_at > PLACEMENT_SECONDS and self._asking_replicas.acquire(blocking=False):
             threading.Thread(target=self._ask_replicas, name="kafka-placement", daemon=True).start()
@@ -206,7 +211,7 @@ class KafkaLog:
             raise self._failure
 
     def failed(self, error: LogError, lost_events: bool = True) -> None:
-        """Called in any thread."""
+        """Report that the log has failed. For any thread."""
         self._lost_events |= lost_events
         if self._failure is None:
             self._failure = error
@@ -214,7 +219,7 @@ class KafkaLog:
             self._call(lambda: self._listener.fail(error))
 
     def _waited(self) -> int:
-        """How many events are still not in the log, after a little wait."""
+        """How many events are still not in the log, after a short wait."""
         try:
             return self.producer.flush(0.05) + len(self.backlog)
         except KafkaException as error:
@@ -222,7 +227,7 @@ class KafkaLog:
             return len(self.producer) + len(self.backlog)
 
     def _call(self, what: Callable[[], None]) -> None:
-        """In the loop, as long as there is one and the log is open."""
+        """Call it in the loop, as long as there is one and the log is open."""
         if self._loop is None:
             return
         try:
@@ -230,7 +235,7 @@ class KafkaLog:
         except RuntimeError:
             logger.debug("the loop is closed")
 
-    # Below: called in the threads.
+    # The methods below are called in the threads.
 
     def _read(self, batches: list[Arrived]) -> None:
         for batch in batches:
@@ -266,7 +271,9 @@ class KafkaLog:
         self._call(lambda: self._listener.duties_changed(names))
 
     def _gone(self) -> None:
-        """A topic seems to be gone: LogError when it is. A broker that has just started may only not know it yet."""
+        """Check whether a topic is gone: a broker that has just started may only not know it yet.
+
+        Raises LogError when it is."""
         self._topics.check_identity(self.identity)
 
     def _error(self, error: KafkaError) -> None:
@@ -274,7 +281,7 @@ class KafkaLog:
             self.failed(LogError(f"Kafka: it takes no more events from this node: {text_of(error)}"))
 
     def _lost(self, error: KafkaError, message: Message) -> None:
-        """Only what cannot be delivered is reported."""
+        """Report an event that cannot be delivered; only these are reported."""
         self.failed(LogError(f"Kafka: {message.topic()}-{message.partition()} refused an event: {text_of(error)}"))
 
     def _ask_replicas(self) -> None:

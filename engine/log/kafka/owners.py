@@ -1,8 +1,8 @@
-"""Which node has the duties of which queue partition: Kafka's consumer group settles it.
+"""Assigns the duties of queue partitions to nodes, by Kafka's consumer group.
 
-Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic and fetches nothing of it.
-A node that dies is out of the group after `SESSION_MS`; one that cannot reach Kafka for so long gives its duties up by
-itself. The assignment is cooperative: who keeps a partition is not told otherwise while others come and go.
+Every node is a member of the group `<prefix>.owners`, which subscribes to the queues topic and fetches nothing of it. A
+dead node is out of the group after `SESSION_MS`; a node that cannot reach Kafka for so long gives its duties up by
+itself. The assignment is cooperative: a node that keeps a partition is undisturbed while others come and go.
 """
 
 import logging
@@ -28,8 +28,10 @@ _POLL_SECONDS = 0.1
 
 
 class KafkaOwners:
-    """A thread that is a member. `changed(numbers)` is called in it with the partitions that are this node's now,
-    `failed(error)` at its end, when that is not asked for: the node cannot know any longer what its duties are."""
+    """A thread that is a member of the group.
+
+    It calls `changed(numbers)` with the partitions that are this node's now, and `failed(error)` when it ends unasked:
+    the node then no longer knows its duties."""
 
     def __init__(
         self, clients: KafkaClients, group: str, topic: str, changed: Callable[[frozenset[int]], None],
@@ -48,7 +50,7 @@ class KafkaOwners:
         self._thread.start()
 
     def stop(self) -> None:
-        """Leave the group, so that others have the duties at once. Does not wait: `join`."""
+        """Leave the group, so that others have the duties at once. Does not wait for the thread: `join` does."""
         self._stopping.set()
 
     def join(self, seconds: float) -> None:
@@ -72,7 +74,9 @@ class KafkaOwners:
                 self._failed(LogError(f"Kafka: the group {self._group}: {error}"))
 
     def _told(self, error: KafkaError) -> None:
-        """Most of what a consumer reports on its way it mends itself."""
+        """Handle an error that the consumer reports. Most of them it repairs itself.
+
+        Raises LogError."""
         if error.fatal():
             raise LogError(text_of(error))
         logger.warning("Kafka: the group %s: %s", self._group, text_of(error))

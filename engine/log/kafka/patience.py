@@ -1,12 +1,13 @@
-"""How long Kafka has not given back what was appended: when that is to be called trouble.
+"""Decides when Kafka's silence is trouble: how long it has not given back appended records.
 
-One message at a time of each partition is watched (a probe). Appended messages that no probe is among are watched, too.
+One message at a time of each partition is watched (a probe). Appended messages without a probe among them are watched,
+too.
 
 Rules of this file
-- What counts is time in which Kafka could have been heard: the looks of the thread that reads back, each for no longer
-  than `LOOK_SECONDS`, and none while there is something to read. A process that is short of CPU, or stood still, is not
-  taken for a Kafka that is away.
-- A partition from which anything comes takes events: its probe has only many others before it.
+- Only time counts in which Kafka could have been heard: the looks of the thread that reads back, each for no longer
+  than `LOOK_SECONDS`, and none while there are records to read. So a process that is short of CPU, or stood still, does
+  not take Kafka for away.
+- A partition from which any record comes takes events: its probe only has many others before it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ LOOK_SECONDS = 0.25  # looks are a tenth of a second apart where this process ge
 
 
 class Probe:
-    """A message on its way there and back, known by its bytes: any other of the same bytes does as well."""
+    """A message on its way there and back, known by its bytes: another message of the same bytes serves as well."""
 
     __slots__ = ("since", "value")
 
@@ -26,8 +27,9 @@ class Probe:
 
 
 class Patience:
-    """`waited`: the seconds that count. Changed in the thread that reads back only (`heard` also in the loop, when that
-    is who reads)."""
+    """Measures the silence. `waited`: the seconds that count.
+
+    It is changed only by the thread that reads back (`heard` also in the loop, while the loop reads)."""
 
     def __init__(self) -> None:
         self.waited = 0.0
@@ -39,7 +41,7 @@ class Patience:
         return Probe(value, self.waited)
 
     def heard(self, probe: Probe | None, values: Sequence[bytes]) -> bool:
-        """These came back from a partition. Whether its probe is among them."""
+        """Note records that came back from a partition. Returns whether its probe is among them."""
         self._heard = self.waited
         if probe is None:
             return False
@@ -47,13 +49,17 @@ class Patience:
         return probe.value in values
 
     def look(self, now: float, behind: bool) -> None:
-        """`now`: seconds of a clock that does not jump. `behind`: there is something to read."""
+        """Count the time since the last look.
+
+        `now`: seconds of a clock that does not jump. `behind`: there are records to read."""
         if self._looked is not None and not behind:
             self.waited += min(now - self._looked, LOOK_SECONDS)
         self._looked = now
 
     def silent(self, probes: Mapping[str, Probe], outstanding: int) -> str | None:
-        """From where nothing has come back for too long. `outstanding`: messages that Kafka has not taken yet."""
+        """The partition from which nothing has come back for too long; None: there is none.
+
+        `outstanding`: messages that Kafka has not taken yet."""
         since = [(probe.since, name) for name, probe in probes.items()]
         if since or not outstanding:
             self._unwatched_since = None

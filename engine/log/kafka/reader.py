@@ -1,10 +1,11 @@
-"""Reading a history that is in Kafka, by offsets: for start, rewinds, `verify` and other tools.
+"""Reads a history in Kafka by offsets: for start, rewinds, `verify` and other tools.
 
     log = KafkaLogReader("localhost:9092", "rewindmq")
     for block in log.queues[0].read(offset): ...
 
-It creates no topic, starts no thread of ours and joins no group. Everything here asks Kafka and waits; NoAnswer when it
-does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ended (their markers take an offset each).
+It creates no topic, starts no thread of ours and joins no group. Every call asks Kafka and waits, and raises NoAnswer
+when Kafka does not answer for `TIMEOUT_SECONDS`. Offsets have gaps where transactions ended (their markers take an
+offset each).
 """
 
 import time
@@ -44,7 +45,7 @@ class KafkaPartition:
 
     @property
     def durable_offset(self) -> int:
-        """Kafka shows nobody what its replicas do not have yet."""
+        """The end of the durable records: Kafka shows no record that its replicas do not have yet."""
         return self.next_offset
 
     def offset_at(self, timestamp_ms: int) -> int:
@@ -59,8 +60,10 @@ class KafkaPartition:
         return found.offset if found.offset >= 0 else self.next_offset
 
     def read(self, offset: int = 0, end: int | None = None) -> Iterator[Block]:
-        """Blocks (runs of consecutive offsets) from `offset` up to `end` (exclusive; None: what can be read now). What
-        lies below `start_offset` is no more, and is not read."""
+        """Yields blocks (runs of consecutive offsets) from `offset` up to `end`.
+
+        `end`: exclusive; None: the end that can be read now. Records below `start_offset` no longer exist, and are
+        skipped."""
         low, high = self._watermarks()
         end = high if end is None else min(end, high)
         offset = max(offset, low)
@@ -68,13 +71,15 @@ class KafkaPartition:
             yield from self._consume([(offset, end)], {})
 
     def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> Iterator[Block]:
-        """Of many short ranges (first offset, end), all of which are in the log: one consumer jumps from one to the
-        next, and does not fetch much ahead of it."""
+        """Yields the blocks of many short ranges (first offset, end), all of which are in the log.
+
+        One consumer jumps from one range to the next, and does not fetch much ahead of it."""
         yield from self._consume(ranges, _JUMPING)
 
     def record(self, offset: int, seconds: float) -> bytes | None:
-        """The record at an offset below `next_offset`; None: it is a gap. NoAnswer when Kafka does not say within
-        `seconds`."""
+        """The record at an offset below `next_offset`; None: the offset is a gap.
+
+        Raises NoAnswer when Kafka does not answer within `seconds`."""
         consumer = self._clients.consumer({"enable.partition.eof": True, **_JUMPING})
         try:
             consumer.assign([TopicPartition(self.topic, self.number, offset)])
@@ -105,7 +110,7 @@ class KafkaPartition:
                 error = message.error()
                 if error is not None:
                     self._check(error)
-                # The end of the partition is told by an error of its own: markers at the end are no messages.
+                # Kafka reports the end of a partition as an error: markers at the end are no messages.
                 at = message.offset()
                 if at is not None and at >= end:
                     done = True
@@ -138,7 +143,7 @@ class KafkaPartition:
         return Block(first, records, max(times), b"", Path(self.topic) / str(self.number), first, times)
 
     def _check(self, error: KafkaError) -> None:
-        """What a consumer reports on its way is its own to mend, but for these."""
+        """Raise LogError for an error that the consumer does not repair itself."""
         if error.code() == KafkaError._AUTO_OFFSET_RESET or error.fatal():
             raise LogError(f"Kafka: {self.name} cannot be read: {text_of(error)}")
 
@@ -151,7 +156,7 @@ class KafkaPartition:
 
 
 class KafkaLogReader:
-    """What `verify`, Spark and other tools need of a history in Kafka. `settings` as in `KafkaLog.open`."""
+    """The partitions of a history in Kafka, for `verify`, Spark and other tools. `settings` as in `KafkaLog.open`."""
 
     def __init__(self, bootstrap: str, prefix: str = "rewindmq", settings: Mapping[str, str] | None = None) -> None:
         self.clients = KafkaClients(bootstrap, settings)
@@ -168,5 +173,5 @@ class KafkaLogReader:
 
     @cached_property
     def identity(self) -> str:
-        """As `KafkaLog.identity`."""
+        """The identity of the history, as `KafkaLog.identity`."""
         return self.topics.identity()

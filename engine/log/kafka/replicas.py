@@ -1,10 +1,11 @@
-"""Which of Kafka's brokers hold which partitions of a history: what is, what is wanted, and moving leaders.
+"""The replicas of a history's partitions on Kafka's brokers: their places now, and moving leaders.
 
-A quorum queue's members are the replicas of its partition, so the queues of a partition have them in common. A leader
-can be moved from here (Kafka elects the preferred one, the first of the replicas). A change of the replicas themselves
-cannot: librdkafka has no such request. It is written down instead, as kafka-reassign-partitions.sh takes it.
+A quorum queue's members are the replicas of its partition, so all queues of a partition have the same members. A leader
+can be moved from here (Kafka elects the preferred one, the first of the replicas). The replicas themselves cannot be
+changed from here: librdkafka has no such request. The change is written to a file instead, in the format of
+kafka-reassign-partitions.sh.
 
-Everything here asks Kafka and waits; LogError when it does not answer.
+Every call asks Kafka and waits. Raises LogError when Kafka does not answer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,16 +23,16 @@ from rewindmq.engine.log.kafka.topics import KafkaTopics
 class Placed:
     """A partition's replicas, as ids of Kafka's brokers, the preferred leader first. `leader` -1: there is none."""
 
-    name: str  # ours: queues-0
+    name: str  # our name: queues-0
     topic: str
     number: int
     leader: int
     replicas: tuple[int, ...]
     in_sync: tuple[int, ...]
-    least_in_sync: int  # with fewer of them Kafka takes nothing (min.insync.replicas)
+    least_in_sync: int  # with fewer of them Kafka takes no record (min.insync.replicas)
 
     def with_replicas(self, replicas: Sequence[int]) -> dict[str, object]:
-        """As an entry of a reassignment."""
+        """The partition with these replicas, as an entry of a reassignment."""
         return {"topic": self.topic, "partition": self.number, "replicas": list(replicas)}
 
 
@@ -41,14 +42,14 @@ def reassignment(partitions: Sequence[dict[str, object]]) -> dict[str, object]:
 
 
 class KafkaReplicas:
-    """Of the three topics with this prefix."""
+    """The replicas of the three topics with this prefix."""
 
     def __init__(self, clients: KafkaClients, prefix: str) -> None:
         self._clients = clients
         self._topics = KafkaTopics(clients, prefix)
 
     def brokers(self) -> dict[int, str]:
-        """The addresses of those that are up, by id."""
+        """The addresses of the brokers that are up, by id."""
         admin = self._clients.admin()
         found = asked("the brokers", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).brokers)
         return {number: f"{broker.host}:{broker.port}" for number, broker in sorted(found.items())}
@@ -68,10 +69,12 @@ class KafkaReplicas:
         ]  # fmt: skip
 
     def elect_preferred(self, partitions: Sequence[Placed]) -> None:
-        """Make the first replica of each the leader. LogError when one of them is not there to lead."""
+        """Make the first replica of each partition the leader.
+
+        Raises LogError when one of them is not available."""
         admin = self._clients.admin()
         wanted = [TopicPartition(each.topic, each.number) for each in partitions]
-        # Without timeouts of its own: confluent-kafka 2.16 has them in its signature and fails when they are given.
+        # No timeouts are given: confluent-kafka 2.16 has them in its signature and fails when they are given.
         future = admin.elect_leaders(ElectionType.PREFERRED, wanted)
         answers: Mapping[TopicPartition, KafkaError | None] = asked("leaders", future.result)
         for partition, error in answers.items():
@@ -79,7 +82,9 @@ class KafkaReplicas:
                 raise LogError(f"Kafka: {partition.topic}-{partition.partition}: {text_of(error)}")
 
     def _least_in_sync(self, topics: Sequence[str]) -> dict[str, int]:
-        """A client that has just heard of a controller that is gone waits for that one: the next hears of another."""
+        """The `min.insync.replicas` of each topic.
+
+        A client that has just learned of a controller that is gone waits for it; the next try finds another."""
 
         def ask() -> dict[str, int]:
             resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]

@@ -1,9 +1,9 @@
-"""The topics that hold a history in Kafka: how they are made, what they must be, and where they live.
+"""The topics that hold a history in Kafka: makes them, checks them, and tells their places.
 
     <prefix>.metadata    1 partition      metadata-0
     <prefix>.queues      N partitions     queues-0 .. queues-N-1
     <prefix>.nodes       1 partition      nodes-0, heartbeats, kept for an hour
-    <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by whoever seals first: no node needs it
+    <prefix>.chain       2 partitions     seals (log/seals/in_topic.py), made by the first sealer: no node needs it
 
 An event's time is the log's (LogAppendTime), and history is kept for ever: a topic that would drop or compact it, or
 that could lose its end to an out-of-sync leader, is refused.
@@ -22,12 +22,12 @@ from rewindmq.engine.log.kafka.clients import ANSWER_MS, TIMEOUT_SECONDS, UNKNOW
 
 DEFAULT_PARTITIONS = 2
 DEFAULT_REPLICATION = 3
-CHAIN_PARTITIONS = 2  # seals, and what locates a change
+CHAIN_PARTITIONS = 2  # seals, and the prints that locate a change
 # Kafka's own default, one mebibyte, is less than messages may have.
 MAX_MESSAGE_BYTES = 64 * 1024 * 1024
 NODES_RETENTION_MS = 3_600_000
 
-# What must not be otherwise, and why.
+# The settings that topics must have, and why.
 _ALWAYS = {
     "message.timestamp.type": ("LogAppendTime", "events get their time from the log"),
     "cleanup.policy": ("delete", "compaction takes events out of the middle of the history"),
@@ -40,12 +40,12 @@ _FOR_EVER = {
 
 
 class NoSuchTopic(LogError):
-    """Kafka answers, and does not have it."""
+    """Kafka answers, and does not have the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Where a partition is, as `host:port` of Kafka's brokers. `leader` is empty while there is none."""
+    """The place of a partition, as `host:port` of Kafka's brokers. `leader` is empty while there is none."""
 
     partition: str
     leader: str
@@ -54,7 +54,7 @@ class Replicas:
 
 
 class KafkaTopics:
-    """The three topics of a history, and that of its seals."""
+    """The three topics of a history, and the topic of its seals."""
 
     def __init__(self, clients: KafkaClients, prefix: str) -> None:
         self.metadata = f"{prefix}.metadata"
@@ -63,10 +63,10 @@ class KafkaTopics:
         self.chain = f"{prefix}.chain"
         self._names = (self.metadata, self.queues, self.nodes)
         self._clients = clients
-        self._addresses: dict[int, str] = {}  # of Kafka's brokers
+        self._addresses: dict[int, str] = {}  # Kafka's brokers -> host:port
 
     def create(self, partitions: int | None, replication: int | None) -> None:
-        """Make those that are missing. Another node may do the same at the same time."""
+        """Make the missing topics. Another node may do the same at the same time."""
         admin = self._clients.admin()
         missing = [name for name in self._names if self._describe(admin, name) is None]
         if not missing:
@@ -78,7 +78,9 @@ class KafkaTopics:
         return self._describe(self._clients.admin(), self.chain) is not None
 
     def create_chain(self) -> None:
-        """Make the topic of the seals, with as many replicas as the metadata's, or check it."""
+        """Make the topic of the seals, with as many replicas as the metadata's, or check it.
+
+        Raises LogError."""
         admin = self._clients.admin()
         if self._describe(admin, self.chain) is None:
             self._make([self.chain], 1, len(self._described(admin)[self.metadata].partitions[0].replicas))
@@ -88,7 +90,7 @@ class KafkaTopics:
         self._check_settings(self.chain, {**_ALWAYS, **_FOR_EVER})
 
     def _make(self, missing: list[str], partitions: int, replicas: int) -> None:
-        """`partitions`: of the queues' topic."""
+        """Make the missing topics. `partitions`: the number for the queues' topic."""
         for name in missing:
             config = {key: value for key, (value, _) in {**_ALWAYS, **_FOR_EVER}.items()}
             config["min.insync.replicas"] = "2" if replicas >= 3 else "1"
@@ -97,7 +99,7 @@ class KafkaTopics:
                 config |= {"retention.ms": str(NODES_RETENTION_MS), "segment.ms": str(NODES_RETENTION_MS)}
             count = {self.queues: partitions, self.chain: CHAIN_PARTITIONS}.get(name, 1)
             make = partial(self._create, NewTopic(name, count, replicas, config=config))
-            asked(f"the topic {name} cannot be created", make)  # again while a controller is elected
+            asked(f"the topic {name} cannot be created", make)  # repeated while a controller is elected
 
     def _create(self, topic: NewTopic) -> None:
         try:
@@ -107,8 +109,9 @@ class KafkaTopics:
                 raise
 
     def check(self, partitions: int | None) -> tuple[int, int]:
-        """How many bytes a record may have, and how many queue partitions there are. LogError when the topics are not
-        such that a history may live in them."""
+        """How many bytes a record may have, and how many queue partitions exist.
+
+        Raises LogError when the topics are not fit for a history."""
         admin = self._clients.admin()
         descriptions = self._described(admin)
         found = len(descriptions[self.queues].partitions)
@@ -141,14 +144,14 @@ class KafkaTopics:
         return len(self._described(self._clients.admin())[self.queues].partitions)
 
     def identity(self) -> str:
-        """What no other history in any other Kafka has."""
+        """A text that no other history in any other Kafka has."""
         admin = self._clients.admin()
         ids = [f"{name}={description.topic_id}" for name, description in self._described(admin).items()]
         cluster_id = asked("its id", lambda: admin.cluster_id(TIMEOUT_SECONDS))
         return " ".join([f"cluster={cluster_id}", *ids])
 
     def check_identity(self, identity: str) -> None:
-        """LogError when these are not the topics of before. That Kafka does not answer says nothing."""
+        """Raise LogError when these are not the same topics as before. If Kafka does not answer, nothing is known."""
         try:
             found = self.identity()
         except NoSuchTopic:
@@ -159,8 +162,9 @@ class KafkaTopics:
             raise LogError(f"Kafka: the topics are not those of before: {identity} became {found}")
 
     def replicas(self) -> list[Replicas]:
-        """Where the queue partitions are now; empty when the broker that was asked does not know. Any broker is asked,
-        the controller may be away; and a broker that is away is known by the address that it had."""
+        """The places of the queue partitions now; empty when the broker that was asked does not know them.
+
+        Any broker is asked, since the controller may be away. A broker that is away is named by its former address."""
         admin = self._clients.admin()
         found = asked("its brokers", lambda: admin.list_topics(self.queues, timeout=ANSWER_MS / 1000))
         self._addresses |= {number: f"{broker.host}:{broker.port}" for number, broker in found.brokers.items()}
@@ -191,7 +195,7 @@ class KafkaTopics:
         return descriptions
 
     def _describe(self, admin: AdminClient, name: str) -> TopicDescription | None:
-        """None: the broker that was asked knows no such topic."""
+        """The description of a topic; None: the broker that was asked knows no such topic."""
 
         def ask() -> TopicDescription | None:
             future = admin.describe_topics(TopicCollection([name]), request_timeout=TIMEOUT_SECONDS)[name]

@@ -1,19 +1,19 @@
-"""Where a changed stretch differs from what was sealed: by four bytes of each record's hash, in order.
+"""Locates changes: compares four bytes of each record's hash, in order, with those that were sealed.
 
     sealed   a b c d e f          found   a b d e f g          -> c was dropped: offset 2
 
-They prove nothing (the Merkle root does) but say where to look, for 4 bytes a record. Which records are the same is
-told by their bytes alone, so a record that moved is known again.
+These prints prove nothing (the Merkle root does) but locate a change, for 4 bytes a record. Records are compared by
+their bytes alone, so a record that moved is recognised.
 """
 
 from rewindmq.engine.log.seals.merkle import leaf_hash
 
 WIDTH = 4
-_SURE = 8 * WIDTH  # so many prints in a row, or what is left of them, are no coincidence
+_SURE = 8 * WIDTH  # so many bytes of equal prints in a row, or all that are left, are no coincidence
 
 
 def print_of(leaf: bytes) -> bytes:
-    """Of a record, by its leaf in the Merkle tree."""
+    """The print of a record, from its leaf in the Merkle tree."""
     return leaf[:WIDTH]
 
 
@@ -21,8 +21,10 @@ _NOTHING = print_of(leaf_hash(b""))
 
 
 def located(sealed: bytes, found: bytes, base: int) -> tuple[int, str]:
-    """The first offset at which they differ, and what seems to have been done. `base`: the offset of the first record.
-    Both have a print for each record; they differ, or what they stand for does."""
+    """The first offset at which the prints differ, and a text that says what seems to have been done.
+
+    `base`: the offset of the first record. `sealed` and `found` have a print for each record. The prints differ, or the
+    records behind equal prints do."""
     first = next((at for at in range(0, len(sealed), WIDTH) if sealed[at : at + WIDTH] != found[at : at + WIDTH]), None)
     if first is None:
         return base, f"from offset {base} to {base + len(sealed) // WIDTH - 1} something is not what was sealed"
@@ -50,7 +52,7 @@ def _what(sealed: bytes, found: bytes, first: int, base: int) -> str:
 
 
 def _changed(sealed: bytes, found: bytes, others: list[int], base: int) -> str:
-    """One record or two."""
+    """A text for one or two changed records."""
     there, sealed_there = ([prints[at : at + WIDTH] for at in others] for prints in (found, sealed))
     offsets = " and ".join(str(base + at // WIDTH) for at in others)
     if len(others) == 2 and there == sealed_there[::-1]:

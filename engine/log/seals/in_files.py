@@ -1,9 +1,8 @@
-"""The seals of an embedded log: files beside the segments, `_<offset of the first record>.seal`, one a seal, and with
-the same name `.prints`, four bytes a record, by which a change is located.
+"""The seals of an embedded log: one file a seal beside the segments, `_<offset of the first record>.seal`.
 
-A record is sealed as its bytes stand in the segment. The hash chain is the one of the index (log/embedded/index.py):
-over blocks as stored, segments' headers too. A file is written whole under another name and then linked, so a seal is
-never replaced.
+A `.prints` file of the same name has four bytes a record, which locate a change. A record is sealed as its bytes stand
+in the segment. The hash chain is the one of the index (log/embedded/index.py): over blocks as stored, segments' headers
+too. A file is written whole under another name and then linked, so a seal is never replaced.
 """
 
 import os
@@ -20,7 +19,7 @@ from rewindmq.engine.log.seals.sealer import Harm, Run
 
 
 class SegmentedPartition:
-    """`rewindmq.engine.log.seals.sealer.Sealable`."""
+    """A partition in files. Implements `rewindmq.engine.log.seals.sealer.Sealable`."""
 
     log = "embedded"
 
@@ -67,7 +66,7 @@ class SegmentedPartition:
             return b""
 
     def make_durable(self) -> None:
-        """What was appended last may not be: a segment before the last is."""
+        """Sync the last segment: its newest records may not be durable. Earlier segments are."""
         with segment_files(self.directory)[-1].open("rb") as file:
             os.fsync(file.fileno())
 
@@ -89,7 +88,7 @@ def prints_path(directory: Path, base_offset: int) -> Path:
 
 
 def _write(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) -> bool:
-    """Whole, or not; False when it is there and `give_name` does not replace it."""
+    """Write a file whole or not at all. Returns False if it exists and `give_name` does not replace it."""
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
         with new.open("wb") as file:
@@ -105,13 +104,17 @@ def _write(path: Path, content: bytes, give_name: Callable[[Path, Path], None]) 
 
 
 def segmented(data_dir: Path) -> list[SegmentedPartition]:
-    """LogError when there is no log."""
+    """The partitions of a data directory.
+
+    Raises LogError when there is no log."""
     names = (METADATA, *map(queue_partition, range(read_layout(data_dir))))
     return [SegmentedPartition(partition_directory(data_dir, name)) for name in names]
 
 
 def _opened(path: Path, last: bool) -> SegmentReader:
-    """CorruptLog also where a schema is said to be another version's: one changed byte makes it so."""
+    """A segment, open for reading.
+
+    Raises CorruptLog, also for a schema of another version: one changed byte can make it so."""
     try:
         return SegmentReader(path, last)
     except CorruptLog:
@@ -121,8 +124,10 @@ def _opened(path: Path, last: bool) -> SegmentReader:
 
 
 def _runs(segment: SegmentReader, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-    """Of one segment. The chain is computed anew, from what was sealed. That the index agrees with itself, be it
-    another one, is checked by the way, and says which block is not as it was."""
+    """Yields the runs of one segment. The chain is computed anew, from the chain that was sealed.
+
+    The reading also checks that the index agrees with itself, even if it was replaced, and names a block that is not as
+    it was."""
     before = Place(segment.header.base_offset, 0, segment.chain_before or b"", 0)
     number = 0 if before.offset == start else segment.index.find_offset(start)
     if before.offset == start:

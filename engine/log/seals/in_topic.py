@@ -1,11 +1,11 @@
-"""The seals of a log in Kafka: a topic of their own, which nobody but who seals has to write to.
+"""The seals of a log in Kafka: in a topic of their own, to which only the sealer has to write.
 
     <prefix>.chain    partition 0: a line of JSON each, the seal (seal.py)
                       partition 1: its digest (32 bytes), and four bytes for each record, by which a change is located
 
 A record is sealed as its timestamp (milliseconds, 8 bytes, big-endian; the fold goes by Kafka's times) and its value.
-An offset that holds nothing, as where a transaction ended, is sealed as nothing. So every offset has a leaf in the tree
-and a link in the chain: chain = SHA-256(chain before || timestamp || value).
+An offset without a record, for example at the end of a transaction, is sealed as empty. So every offset has a leaf in
+the tree and a link in the chain: chain = SHA-256(chain before || timestamp || value).
 """
 
 import dataclasses
@@ -25,12 +25,12 @@ from rewindmq.engine.log.seals.seal import BadSeal, Stored, parsed_line
 from rewindmq.engine.log.seals.sealer import Harm, Run
 
 CHAIN, PRINTS = "chain-0", "chain-1"
-_NEAR = 8  # who seals at the same time may have put theirs between
+_NEAR = 8  # another sealer may have put its prints between at the same time
 _TIME = struct.Struct(">q")
 
 
 class ChainTopic:
-    """Reads the seals once."""
+    """The topic of the seals. It reads the seals once."""
 
     def __init__(self, log: KafkaLogReader) -> None:
         self._log = log
@@ -43,7 +43,7 @@ class ChainTopic:
 
     @cached_property
     def seals(self) -> tuple[list[Stored], list[Harm]]:
-        """Of all partitions, in the order in which they were made."""
+        """The seals of all partitions, in the order in which they were made, and damaged ones."""
         found: list[Stored] = []
         harms: list[Harm] = []
         if not self._log.topics.has_chain():
@@ -67,7 +67,9 @@ class ChainTopic:
         return b""
 
     def append(self, sealed: Stored, prints: bytes) -> Stored:
-        """LogError also when the topic would lose what is in it."""
+        """Write a seal and its prints.
+
+        Raises LogError, also when the topic would lose its records."""
         if not self._is_made:
             self._log.topics.create_chain()
             self._is_made = True
@@ -94,12 +96,12 @@ class ChainTopic:
         return self._log.clients.producer(settings)
 
     def _refused(self, error: KafkaError, _: Message) -> None:
-        """Only what cannot be delivered is reported."""
+        """Note a record that cannot be delivered; only these are reported."""
         self._refusals.append(error)
 
 
 class TopicPartition:
-    """`rewindmq.engine.log.seals.sealer.Sealable`."""
+    """A partition in Kafka. Implements `rewindmq.engine.log.seals.sealer.Sealable`."""
 
     log = "kafka"
 
@@ -113,7 +115,9 @@ class TopicPartition:
         return self._partition.next_offset
 
     def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-        """BadSeal, before anything is read, when what is to be sealed has lost its beginning."""
+        """Yields the records as they are sealed.
+
+        Raises BadSeal, before anything is read, when the history to be sealed has lost its beginning."""
         begins, high = self._partition.start_offset, self._partition.next_offset
         if end is None and begins > 0:
             raise BadSeal(f"{self.name}: its history begins at offset {begins}, what was before is gone")
@@ -131,7 +135,7 @@ class TopicPartition:
             yield _linked(offset, [b""] * (end - offset), chain)
 
     def seals(self) -> tuple[list[Stored], list[Harm]]:
-        """The metadata answers for what is in the topic and is the seal of no partition that is there."""
+        """The seals of this partition. The metadata reports seals in the topic that belong to no existing partition."""
         stored, harms = self._chain.seals
         mine = [each for each in stored if each.seal.partition == self.name]
         if self.name == METADATA:
@@ -145,20 +149,22 @@ class TopicPartition:
         return self._chain.prints(stored)
 
     def make_durable(self) -> None:
-        """What can be read is."""
+        """Do nothing: every record that can be read is durable."""
 
     def store(self, sealed: Stored, prints: bytes) -> Stored:
         return self._chain.append(sealed, prints)
 
 
 def in_topics(log: KafkaLogReader) -> list[TopicPartition]:
-    """LogError when there is no log."""
+    """The partitions of a log in Kafka.
+
+    Raises LogError when there is no log."""
     chain = ChainTopic(log)
     return [TopicPartition(each, chain) for each in (log.metadata, *log.queues)]
 
 
 def split_time(record: bytes) -> tuple[int, bytes]:
-    """(milliseconds, value) of a record as it is sealed."""
+    """(milliseconds, value) of a record in its sealed form."""
     return _TIME.unpack_from(record)[0], record[_TIME.size :]
 
 

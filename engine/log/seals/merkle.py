@@ -1,9 +1,10 @@
-"""Merkle trees over records, as in Certificate Transparency (RFC 9162, section 2.1): one hash that stands for all, and
-a short proof that a record is among them.
+"""Merkle trees over records, as in Certificate Transparency (RFC 9162, section 2.1).
+
+One hash stands for all records, and a short proof shows that a record is among them.
 
     leaf = SHA-256(0x00 || record)          node = SHA-256(0x01 || left || right)
 
-The left part of a tree has as many leaves as the largest power of two that leaves something for the right one.
+The left part of a tree has as many leaves as the largest power of two that leaves some for the right part.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ def _node(left: bytes, right: bytes) -> bytes:
 
 
 class Tree:
-    """The root of leaves that come one by one, in memory of a few hashes."""
+    """Computes the root of leaves that come one by one, in memory of a few hashes."""
 
     def __init__(self) -> None:
         self.size = 0
@@ -53,7 +54,9 @@ def proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
 
 
 def root_of(leaf: bytes, index: int, size: int, path: Sequence[bytes]) -> bytes:
-    """The root to which a proof leads. ValueError when it can't be one of a tree of this size."""
+    """The root to which a proof leads.
+
+    Raises ValueError when the proof cannot be one of a tree of this size."""
     if not 0 <= index < size:
         raise ValueError(f"a tree of {size} leaves has no leaf number {index}")
     found, at, last = leaf, index, size - 1

@@ -4,14 +4,14 @@
 
 - `root` is the Merkle root over the records base_offset .. next_offset - 1 (merkle.py), `chain` the partition's hash
   chain behind the last of them, `previous` the SHA-256 of the seal before in the same partition. Stretches follow on
-  each other from offset 0, so one seal stands for all the history of its partition up to there: whoever has a copy of
-  it can tell if anything was changed, or taken away.
+  each other from offset 0. So one seal stands for all the history of its partition up to its end: the owner of a copy
+  can tell if any byte was changed, or taken away.
 - The signature is Ed25519 over the seal as canonical JSON; `key` is the SHA-256 of the public key, to tell keys apart.
-- `prints` is the SHA-256 of four bytes of each record's hash, by which a change is located (fingerprints.py). They
-  stand elsewhere: a seal is one line of JSON, of some 700 bytes.
-- A seal is never changed, and never taken away. Where seals live, and what a record is: in_files.py (`log`
-  "embedded", files) and in_topic.py ("kafka", a topic). How they are made and checked: sealer.py.
-- A proof is the record, its path to the root, and the seal: enough for somebody who has nothing but the public key.
+- `prints` is the SHA-256 of four bytes of each record's hash, which locate a change (fingerprints.py). The prints
+  themselves stand elsewhere: a seal is one line of JSON, of some 700 bytes.
+- A seal is never changed, and never taken away. in_files.py (`log` "embedded", files) and in_topic.py ("kafka", a
+  topic) say where seals live, and which bytes a record is. sealer.py makes and checks them.
+- A proof is the record, its path to the root, and the seal. A reader needs only the public key to check it.
 """
 
 import base64
@@ -31,11 +31,11 @@ from rewindmq.engine.log.seals.merkle import leaf_hash, root_of
 
 
 class BadSeal(Exception):
-    """A seal or a proof is not what it has to be; the text says which, and why."""
+    """A seal or a proof is not valid; the text says which, and why."""
 
 
 class BadFile(LogError):
-    """A file that was given is no key, or no copies of seals, that can be used."""
+    """A given file is no usable key, or no usable copies of seals."""
 
 
 Keys = Mapping[str, Ed25519PublicKey]  # by fingerprint
@@ -43,7 +43,9 @@ Keys = Mapping[str, Ed25519PublicKey]  # by fingerprint
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """`digest`: by which the next one names it. Offsets as in a range: the end is exclusive."""
+    """A statement about a stretch of a partition.
+
+    `digest`: the next seal names this one by it. Offsets form a range: the end is exclusive."""
 
     log: str
     partition: str
@@ -71,8 +73,10 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A seal as it was found. `where`: for people; `at`: for whoever stored it. `prints_at`: where its prints may be,
-    in Kafka; not signed."""
+    """A seal as it was found.
+
+    `where`: its place, for people; `at`: its place, for the code that stored it. `prints_at`: the offset at which its
+    prints may be, in Kafka; it is not signed."""
 
     seal: Seal
     key: str
@@ -98,7 +102,9 @@ class Stored:
 
 
 def private_key(path: Path) -> Ed25519PrivateKey:
-    """BadFile."""
+    """The private key in a file.
+
+    Raises BadFile."""
     try:
         key = load_pem_private_key(_read(path), None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -109,7 +115,9 @@ def private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def public_keys(paths: Iterable[Path]) -> Keys:
-    """BadFile."""
+    """The public keys in these files.
+
+    Raises BadFile."""
     found = {}
     for path in paths:
         try:
@@ -133,7 +141,7 @@ def _read(path: Path) -> bytes:
         raise BadFile(f"{path}: {error.strerror}") from None
 
 
-# -- as they are stored ------------------------------------------------------------------------------------------------
+# -- stored form -------------------------------------------------------------------------------------------------------
 
 
 def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
@@ -141,7 +149,9 @@ def signed(seal: Seal, key: Ed25519PrivateKey) -> Stored:
 
 
 def parsed(content: Any, where: str, at: int | None = None) -> Stored:
-    """BadSeal."""
+    """The seal in a decoded JSON object.
+
+    Raises BadSeal."""
     try:
         seal = Seal(**content["seal"])
         kinds = {name: type(getattr(seal, name)) for name in Seal.__slots__}
@@ -158,7 +168,9 @@ def parsed(content: Any, where: str, at: int | None = None) -> Stored:
 
 
 def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
-    """BadSeal."""
+    """The seal in a line of JSON.
+
+    Raises BadSeal."""
     try:
         return parsed(json.loads(line), where, at)
     except (ValueError, RecursionError):
@@ -166,7 +178,9 @@ def parsed_line(line: str | bytes, where: str, at: int | None = None) -> Stored:
 
 
 def verify_signature(stored: Stored, keys: Keys) -> None:
-    """BadSeal."""
+    """Check the signature of a seal.
+
+    Raises BadSeal."""
     key = keys.get(stored.key)
     try:
         if key is not None:
@@ -179,7 +193,9 @@ def verify_signature(stored: Stored, keys: Keys) -> None:
 
 
 def read_copies(path: Path) -> list[Stored]:
-    """Seals that are kept elsewhere: a file with a seal a line, or all such files in a directory. BadFile."""
+    """Read copies of seals: a file with a seal a line, or all such files in a directory.
+
+    Raises BadFile."""
     files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
     found = []
     for file in files:
@@ -195,7 +211,9 @@ def read_copies(path: Path) -> list[Stored]:
 
 
 def check_proof(given: Any, keys: Keys) -> tuple[Seal, bytes]:
-    """The seal and the record that it is about. BadSeal."""
+    """Check a proof. Returns the seal, and the record that it covers.
+
+    Raises BadSeal."""
     stored = parsed(given, "the proof")
     seal = stored.seal
     verify_signature(stored, keys)

@@ -1,14 +1,14 @@
-"""Making seals, checking them, and proving an event: the same for a log in files and for one in Kafka.
+"""Makes seals, checks them, and proves events, in the same way for a log in files and for one in Kafka.
 
     partitions = segmented(data_dir)  or  in_topics(KafkaLogReader(...))         in_files.py, in_topic.py
     for new in seal(partition, private, now_ms): ...
     for checked in check(partitions, keys, copies): ...
 
-A partition is cut into stretches, and each has a seal that says with which hash chain it ends. So every stretch can be
+A partition is cut into stretches, and each has a seal that states the hash chain at its end. So every stretch can be
 checked by itself, from the chain at the end of the one before: `plan` checks the seals among themselves, without the
-log, and `examine` one stretch of the log against its seal (Spark does these at the same time).
+log, and `examine` checks one stretch of the log against its seal (Spark examines many at the same time).
 
-Two who seal at the same time make two seals of one stretch. Both are true, and both are checked.
+Two sealers at the same time make two seals of one stretch. Both are true, and both are checked.
 """
 
 import base64
@@ -30,7 +30,7 @@ STRETCH_RECORDS = 65_536  # a stretch is sealed when it has so many, or where th
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Successive records as they are sealed, and the hash chain behind the last of them."""
+    """Successive records in their sealed form, and the hash chain behind the last of them."""
 
     first_offset: int
     records: Sequence[bytes]
@@ -43,8 +43,9 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Harm:
-    """Something that does not hold, and where: the first offset that is concerned. `records`: the history itself, and
-    not only what helps to locate a change of it."""
+    """A statement that does not hold, and its place: the first offset that it concerns.
+
+    `records`: whether the history itself is concerned, and not only the prints that locate a change."""
 
     partition: str
     offset: int | None
@@ -66,25 +67,28 @@ class Sealable(Protocol):
     def next_offset(self) -> int: ...
 
     def walk(self, start: int, end: int | None, chain: bytes) -> Iterator[Run]:
-        """The records from offset `start` up to `end` (None: what there is), `chain` being the hash chain before them.
-        CorruptLog, LogError."""
+        """Yields the records from offset `start` up to `end` (None: the end of the log).
+
+        `chain` is the hash chain before them. Raises CorruptLog, LogError."""
 
     def seals(self) -> tuple[list[Stored], list[Harm]]:
-        """In the order in which they were made, as far as that is known; and what is there and is no seal."""
+        """The seals, in the order in which they were made, as far as that is known; and entries that are no seals."""
 
     def prints(self, stored: Stored) -> bytes:
-        """Of a seal; empty where they are gone. Whether they are those of the seal is for its hash to say."""
+        """The prints of a seal; empty where they are gone. Its hash says whether they belong to the seal."""
 
     def make_durable(self) -> None:
-        """All that `walk` has given out is kept, whatever happens."""
+        """Make all records durable that `walk` has given out."""
 
     def store(self, sealed: Stored, prints: bytes) -> Stored:
-        """Add a seal, durably; as it is found there. LogError."""
+        """Add a seal, durably. Returns it as stored.
+
+        Raises LogError."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A stretch to be examined. `chain`: before its first record; None: not known."""
+    """A stretch to be examined. `chain`: the hash chain before its first record; None: not known."""
 
     stored: Stored
     chain: bytes | None
@@ -92,7 +96,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """A seal that holds, or what does not."""
+    """A seal that holds, or the harm that was found."""
 
     seal: Seal | None
     harm: Harm | None
@@ -104,9 +108,10 @@ class Checked:
 def seal(
     partition: Sealable, key: Ed25519PrivateKey, now_ms: int, older: Keys | None = None, copies: Sequence[Stored] = ()
 ) -> Iterator[Stored]:
-    """Seal what is not sealed yet; the new seals. Safe beside a running broker. `older`: keys of before. `copies`:
-    seals that must still be there: else somebody took them away, and what is there is not to be signed again.
-    CorruptLog, LogError, BadSeal."""
+    """Seal the records that are not sealed yet. Yields the new seals.
+
+    It is safe beside a running broker. `older`: former keys. `copies`: seals that must still exist: if one is missing,
+    it was taken away, and the remaining log must not be signed again. Raises CorruptLog, LogError, BadSeal."""
     trusted = {fingerprint(key.public_key()): key.public_key(), **(older or {})}
     stored, _ = partition.seals()
     before = [each for each in stored if _wrong(partition, each, trusted) is None]
@@ -134,7 +139,7 @@ def seal(
 
 
 def _stretches(partition: Sealable, offset: int, chain: bytes) -> Iterator[tuple[int, Tree, bytes, bytes]]:
-    """(first offset, tree, prints, hash chain at the end) of each."""
+    """Yields (first offset, tree, prints, hash chain at the end) of each stretch."""
     tree, prints, base = Tree(), bytearray(), offset
     for run in partition.walk(offset, None, chain):
         _add(tree, prints, run)
@@ -158,8 +163,10 @@ def _add(tree: Tree, prints: bytearray, run: Run) -> None:
 
 
 def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] = ()) -> Iterator[Checked]:
-    """Every seal, and all that does not hold. What comes behind the last seal is not sealed yet; what has records and
-    no seal at all was never sealed, or its seals are gone. LogError."""
+    """Yields every seal that holds, and every harm.
+
+    Records behind the last seal are not sealed yet. If a partition has records and no seal at all, it was never sealed,
+    or its seals are gone. Raises LogError."""
     partitions = list(partitions)
     yield from (Checked(None, harm) for harm in astray(partitions, copies))
     for partition in partitions:
@@ -171,15 +178,16 @@ def check(partitions: Iterable[Sealable], keys: Keys, copies: Sequence[Stored] =
 
 
 def astray(partitions: Iterable[Sealable], copies: Iterable[Stored]) -> list[Harm]:
-    """Copies of seals about partitions that are not there."""
+    """Copies of seals about partitions that do not exist."""
     names = {each.name for each in partitions}
     gone = {copy.seal.partition: copy for copy in copies if copy.seal.partition not in names}
     return [Harm(name, None, f"it is gone; there is a copy of a seal, {copy.where}") for name, copy in gone.items()]
 
 
 def plan(partition: Sealable, keys: Keys | None, copies: Sequence[Stored] = ()) -> tuple[list[Step], list[Harm]]:
-    """The stretches to be examined, in order, and what is wrong with the seals themselves. `keys` None: signatures are
-    not checked. LogError."""
+    """The stretches to be examined, in order, and the harms of the seals themselves.
+
+    `keys` None: signatures are not checked. Raises LogError."""
     stored, harms = partition.seals()
     if not stored and not harms and _has_records(partition):
         harms.append(Harm(partition.name, 0, "there is no seal of it: it was never sealed, or its seals are gone"))
@@ -219,8 +227,8 @@ def _wrong(partition: Sealable, stored: Stored, keys: Keys | None) -> str | None
 
 
 def _linked(name: str, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]]:
-    """Each follows on the one that it names."""
-    known = {"": (0, first_chain(name))}  # by digest: where it ends
+    """Check that each seal follows on the one that it names. Returns the steps, and the harms."""
+    known = {"": (0, first_chain(name))}  # digest -> its end
     steps, harms = [], []
     reached = 0
     for each in sorted(stored, key=lambda one: one.seal.base_offset):
@@ -240,7 +248,9 @@ def _linked(name: str, stored: Iterable[Stored]) -> tuple[list[Step], list[Harm]
 
 
 def examine(partition: Sealable, step: Step) -> Harm | None:
-    """Is a stretch of the log what was sealed, and are its prints? LogError when it cannot be read."""
+    """Check that a stretch of the log is as it was sealed, and its prints too. Returns the harm, or None.
+
+    Raises LogError when the stretch cannot be read."""
     seal = step.stored.seal
     tree, prints, chain = Tree(), bytearray(), step.chain or b""
     corrupt: CorruptLog | None = None
@@ -274,7 +284,9 @@ def examine(partition: Sealable, step: Step) -> Harm | None:
 
 
 def prove(partition: Sealable, offset: int) -> dict[str, Any]:
-    """That the record at `offset` is in the sealed history. BadSeal when there is no seal about it; LogError."""
+    """A proof that the record at `offset` is in the sealed history.
+
+    Raises BadSeal when no seal covers it; LogError."""
     stored = [each for each in partition.seals()[0] if _wrong(partition, each, None) is None]
     found = next((each for each in stored if each.seal.base_offset <= offset < each.seal.next_offset), None)
     if found is None:

@@ -2,15 +2,15 @@
 
     log = MemoryLog(2, Faults(seed=7, commit_delay_seconds=0.2, failure_rate=0.1), call_later=simulation.call_later)
     ... the broker appends, commits, and is cut off anywhere ...
-    log = log.crash()          # what a restarted broker finds
+    log = log.crash()          # the log that a restarted broker finds
 
 Faults, as a disk has them:
 - a commit lands late (up to `commit_delay_seconds`), while more is appended;
-- a commit fails (`failure_rate`) and is tried again; what some partitions had written by then stays written;
-- in a crash everything durable survives; of what was written but not confirmed, a part from the front survives in
-  whole blocks. The block behind it is damaged, as bytes: sectors of it are lost or older, or a stale block or one of
-  another partition stands in its place. What is found there is what the embedded log's own checks
-  (log/embedded/blocks.py) let pass, and the rest is lost.
+- a commit fails (`failure_rate`) and is tried again; blocks that some partitions had written by then stay written;
+- in a crash every durable block survives. Of the written blocks that were not confirmed, a part from the front survives
+  whole. The block behind it is damaged, as bytes: sectors of it are lost or older, or a stale block or one of another
+  partition stands in its place. The embedded log's own checks (log/embedded/blocks.py) decide whether the damaged block
+  is found, and the rest is lost.
 """
 
 import asyncio
@@ -33,7 +33,9 @@ RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Faults:
-    """What may go wrong: the longest delay of a commit, the share of commits that fail, of blocks torn by a crash."""
+    """The faults of a disk.
+
+    The longest delay of a commit, the share of commits that fail, the share of blocks torn by a crash."""
 
     seed: int = 0
     commit_delay_seconds: float = 0.0
@@ -76,7 +78,7 @@ class MemoryPartition:
     def offset_at(self, timestamp_ms: int) -> int:
         blocks = list(self.read())
         newest = [block.max_timestamp_ms for block in blocks]
-        begins = [0, *(at for at in range(1, len(blocks)) if newest[at] < newest[at - 1])]  # anew
+        begins = [0, *(at for at in range(1, len(blocks)) if newest[at] < newest[at - 1])]  # where time begins anew
         ends = [*begins[1:], len(blocks)]
         for begin, end in zip(reversed(begins), reversed(ends), strict=True):
             stretch = blocks[begin:end]
@@ -91,7 +93,7 @@ class MemoryPartition:
         return self.durable_offset
 
     def write(self) -> bool:
-        """Make a block of what gathered. Is anything written that is not durable yet?"""
+        """Make a block of the gathered records. Returns whether any written block is not durable yet."""
         if self._gathering:
             chain = self.blocks[-1].chain if self.blocks else first_chain(self.name)
             for record in self._gathering:
@@ -104,7 +106,7 @@ class MemoryPartition:
         return self._written() > self.durable_offset
 
     def land(self, end: int) -> bool:
-        """Everything before `end` is durable. Did that change anything?"""
+        """Make everything before `end` durable. Returns whether that changed anything."""
         moved = end > self.durable_offset
         self.durable_offset = max(end, self.durable_offset)
         return moved
@@ -115,7 +117,7 @@ class MemoryPartition:
 
 class MemoryLog:
     def __init__(self, partitions: int, faults: Faults | None = None, call_later: CallLater | None = None) -> None:
-        """`call_later(seconds, callback)` is the clock; without one, that of the running loop."""
+        """`call_later(seconds, callback)` is the clock; None: the running loop's."""
         self.on_durable: Callable[[], None] = lambda: None
         self.on_failure: Callable[[Exception], None] = lambda error: None
         self.metadata = MemoryPartition(METADATA, [])
@@ -155,7 +157,7 @@ class MemoryLog:
         self._dead = True
 
     def crash(self) -> "MemoryLog":
-        """The broker is gone at this moment: nothing calls back any more. The log that the next one opens."""
+        """Kill the broker at this moment: nothing calls back any more. Returns the log that the next broker opens."""
         self._dead = True
         faults = Faults(
             self._random.getrandbits(64), self._faults.commit_delay_seconds, self._faults.failure_rate,
@@ -233,8 +235,9 @@ def _stored(partition: MemoryPartition, block: Block) -> bytes:
 def _damaged(
     chance: random.Random, partition: MemoryPartition, block: Block, before: list[Block], others: list[bytes]
 ) -> bytes:
-    """What stands in the place of a block that was not synced. `before`: the blocks of its partition; `others`: blocks
-    of all partitions."""
+    """The bytes in the place of a block that was not synced.
+
+    `before`: the blocks before it in its partition; `others`: blocks of all partitions."""
     raw = _stored(partition, block)
     stale = [_stored(partition, each) for each in before[-3:]]
     kind = chance.choice(("gone", "short", "zeros", "older", "stale", "misdirected"))
@@ -256,7 +259,7 @@ def _damaged(
 
 
 def _found(partition: MemoryPartition, block: Block, stored: bytes) -> Block | None:
-    """The block that a log which is opened finds in the place of `block`; None if it takes none."""
+    """The block that an opened log finds in the place of `block`; None if its checks refuse the bytes."""
     header = _header(partition)
     try:
         parsed = parse_block(stored, 0, header)

@@ -1,20 +1,21 @@
-"""A shared log in memory, with the contract of `rewindmq.engine.log.shared_contract`, for simulations: a Kafka whose
-faults a seed makes.
+"""A shared log in memory for simulations: a Kafka whose faults come from a seed.
+
+Its contract is `rewindmq.engine.log.shared_contract`.
 
     history = SharedHistory(3, clock, call_later, SharedFaults(seed=7, append_seconds=0.1, arrival_seconds=0.5))
     log = history.open("a")     one node's view: append, read back, duties
     log.hold(["queues-1"])      it falls behind in these
-    log.cut(True)               it does not reach the log: what it appends waits, nothing arrives
-    log.kill()                  its process is gone: of what it appended and is under way, the front part still lands
-    history.assign({"queues-0": ["a", "b"]})     duties as somebody thinks they should be; `rebalance` deals them out
+    log.cut(True)               it does not reach the log: its appends wait, nothing arrives
+    log.kill()                  its process is gone: of its appends under way, the front part still lands
+    history.assign({"queues-0": ["a", "b"]})     duties as the caller wants them; `rebalance` deals them out
 
 Faults, as Kafka has them:
 - an append reaches the log late (`append_seconds`), those of one node to one partition in their order, in pieces;
-- what is in the log arrives late (`arrival_seconds`), at each node and from each partition in its own time, in batches
+- records in the log arrive late (`arrival_seconds`), at each node and from each partition in its own time, in batches
   of any size;
-- offsets have gaps (`gap_rate`: control records), and anybody can put in what he likes (`HistoryPartition.put`);
+- offsets have gaps (`gap_rate`: control records), and a test can put in any record (`HistoryPartition.put`);
 - duties move late and not everywhere at once (`duty_seconds`), so a partition has two owners or none for a while.
-The log's clock is its own, whatever the nodes' clocks do. As Kafka's it may be set back.
+The log's clock is its own, whatever the nodes' clocks do. As Kafka's, it may be set back.
 """
 
 import asyncio
@@ -32,13 +33,13 @@ from rewindmq.engine.log.shared_contract import Arrived, Listener, Placement
 from rewindmq.engine.log.simulated.embedded import CallLater
 
 NODES = "nodes-0"
-PATIENCE_SECONDS = 1.5  # cut off for so long is trouble
+PATIENCE_SECONDS = 1.5  # a node that is cut off for so long is in trouble
 SESSION_SECONDS = 6.0  # and for so long loses its duties
 
 
 @dataclass(frozen=True, slots=True)
 class SharedFaults:
-    """The longest delays, and the share of writes that are followed by a gap."""
+    """The faults: the longest delays, and the share of writes that are followed by a gap."""
 
     seed: int = 0
     append_seconds: float = 0.0
@@ -48,7 +49,7 @@ class SharedFaults:
 
 
 class HistoryPartition:
-    """What is in the log. Four lists of one length."""
+    """The records of one partition that are in the log. Four lists of one length."""
 
     framed = True
     start_offset = 0
@@ -63,7 +64,7 @@ class HistoryPartition:
         self._history = history
 
     def put(self, key: bytes, value: bytes) -> int:
-        """The record is in the log now: its offset."""
+        """Put a record into the log. Returns its offset."""
         offset = self.next_offset
         self.offsets.append(offset)
         self.timestamps_ms.append(self._history.clock())
@@ -93,7 +94,9 @@ class HistoryPartition:
 
 
 class SharedHistory:
-    """`clock` is the log's own, in ms; `call_later(seconds, callback)` the simulation's."""
+    """The records of all nodes, and the open logs.
+
+    `clock` is the log's own, in ms; `call_later(seconds, callback)` the simulation's."""
 
     def __init__(
         self, partitions: int, clock: Callable[[], int], call_later: CallLater, faults: SharedFaults | None = None
@@ -118,7 +121,7 @@ class SharedHistory:
         return log
 
     def heal(self) -> None:
-        """No more faults: everything goes through at once, and each partition has one owner."""
+        """End all faults: everything goes through at once, and each partition has one owner."""
         self.faults = SharedFaults()
         for log in self.logs.values():
             log.cut(False)
@@ -135,7 +138,7 @@ class SharedHistory:
     # -- duties -------------------------------------------------------------------------------------------------------
 
     def rebalance(self) -> None:
-        """Each queue partition gets one owner, of those that can be reached."""
+        """Give each queue partition one owner, out of the nodes that can be reached."""
         members = sorted(node for node, log in self.logs.items() if log.is_member)
         self.dice.shuffle(members)
         self.assign({
@@ -144,7 +147,7 @@ class SharedHistory:
         })  # fmt: skip
 
     def assign(self, owners: Mapping[str, list[str]]) -> None:
-        """Of these partitions the duties are these nodes' now. Each node hears of it in its own time."""
+        """Give the duties of these partitions to these nodes. Each node learns it in its own time."""
         self.owners.update(owners)
         for log in list(self.logs.values()):
             log.duties_changed()
@@ -159,8 +162,8 @@ class MemorySharedPartition:
     def __init__(self, log: "MemorySharedLog", history: HistoryPartition) -> None:
         self.name = history.name
         self.history = history
-        self.position: int | None = None  # what is read back next; None: it is not followed yet
-        self.held = False  # nothing of it arrives for now
+        self.position: int | None = None  # the next offset to read back; None: it is not followed yet
+        self.held = False  # no record of it arrives for now
         self.under_way: deque[tuple[bytes, bytes]] = deque()
         self._log = log
         self._sending = False
@@ -202,12 +205,12 @@ class MemorySharedPartition:
         self.send()
 
     def land(self, size: int) -> None:
-        """So many of what is under way, from the front, are in the log."""
+        """Move the first `size` records under way into the log."""
         for _ in range(size):
             self.history.put(*self.under_way.popleft())
 
     def waiting(self) -> int:
-        """How many records are in the log that have not arrived."""
+        """How many records are in the log and have not arrived."""
         assert self.position is not None
         return len(self.history.offsets) - bisect_left(self.history.offsets, self.position)
 
@@ -223,7 +226,7 @@ class MemorySharedPartition:
 
 
 class MemorySharedLog:
-    """Implements `rewindmq.engine.log.shared_contract.SharedLog`."""
+    """One node's view of the log. Implements `rewindmq.engine.log.shared_contract.SharedLog`."""
 
     identity = "memory"
     max_record_bytes = 1 << 20
@@ -235,18 +238,18 @@ class MemorySharedLog:
         self.metadata = MemorySharedPartition(self, shared.metadata)
         self.nodes = MemorySharedPartition(self, shared.nodes)
         self.queues = [MemorySharedPartition(self, partition) for partition in shared.queues]
-        self.left_out: Sequence[MemorySharedPartition] = ()  # nobody adds partitions here
+        self.left_out: Sequence[MemorySharedPartition] = ()  # no partitions are added here
         self.is_cut = False
         self.closed = False
         self.owned: frozenset[str] = frozenset()  # as the node has been told
-        self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to hear of things
+        self._lag = shared.dice.choice((0.1, 1.0, 1.0, 2.0))  # how much longer than others it takes to learn of things
         self._nodes_from = shared.nodes.next_offset
         self._following = False
         self._fetching = False
         self._cut_times = 0
         self._in_trouble = False
         self._out_of_group = False
-        self._reading: list[tuple[dict[str, int], asyncio.Future[None]]] = []  # up to where, and who waits for it
+        self._reading: list[tuple[dict[str, int], asyncio.Future[None]]] = []  # offsets to reach, a waiting reader
 
     @property
     def partitions(self) -> list[MemorySharedPartition]:
@@ -254,7 +257,7 @@ class MemorySharedLog:
 
     @property
     def is_member(self) -> bool:
-        """It may have duties."""
+        """Whether it may have duties."""
         return self._following and not self.closed and not self._out_of_group
 
     def follow(self, offsets: Mapping[str, int], listener: Listener) -> None:
@@ -268,7 +271,7 @@ class MemorySharedLog:
         self.shared.rebalance()
 
     def flush(self) -> None:
-        """What was appended is on its way already."""
+        """Do nothing: appended records are on their way already."""
 
     async def read_to_end(self) -> None:
         await asyncio.sleep(self._lag * self.shared.faults.arrival_seconds / 2)
@@ -309,7 +312,7 @@ class MemorySharedLog:
             raise LogError(f"the log in memory: {left} events were appended and are not in the log")
 
     def kill(self) -> None:
-        """The process is gone. What was on its way is lost from some point on, or lands a little later."""
+        """End the process. Records on their way are lost from some point on, or land a little later."""
         shared = self.shared
         self.closed = True
         del shared.logs[self.node]
@@ -342,7 +345,7 @@ class MemorySharedLog:
             self.shared.rebalance()
 
     def hold(self, names: Sequence[str]) -> None:
-        """Of these partitions, and of no others, nothing arrives from here on."""
+        """Hold back these partitions, and no others: no record of them arrives from here on."""
         for partition in self.partitions:
             partition.held = partition.name in names
         self.fetch()
@@ -361,7 +364,7 @@ class MemorySharedLog:
             self._out_of_group = True
             self.shared.rebalance()
 
-    # -- what arrives -------------------------------------------------------------------------------------------------
+    # -- arrival ------------------------------------------------------------------------------------------------------
 
     def fetch(self) -> None:
         if self._following and not self._fetching and not self.is_cut and not self.closed:

@@ -31,8 +31,9 @@ def is_over(queue: Queue) -> bool:
 
 
 def counted(queue: Queue) -> tuple[int, int]:
-    """Messages and bytes that count towards the limits: ready messages, delayed ones, and dead letters that are
-    held."""
+    """Messages and bytes that count towards the limits.
+
+    These are ready messages, delayed ones, and dead letters that are held."""
     return (
         queue.messages_ready + queue.messages_dlx + queue.messages_delayed,
         queue.message_bytes_ready + queue.message_bytes_dlx + queue.message_bytes_delayed,

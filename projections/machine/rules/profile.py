@@ -1,5 +1,6 @@
-"""Profiles: the RabbitMQ version that a queue is like, chosen for ever when it is declared
-(docs/behaviours/profiles.md).
+"""Profiles: the RabbitMQ version that a queue is like, chosen for ever when it is declared.
+
+They differ in these points (docs/behaviours/profiles.md):
 
                                      rabbitmq-3.13          rabbitmq-4.3
     quorum queues

@@ -199,9 +199,9 @@ def test_http_says_what_is_unacked(broker: RunningBroker) -> None:
 
 
 @pytest.mark.parametrize(("command", "where"), [
-    (("history", "--queue", "q"), "python -m rewindmq.spark_replay history --data DIR"),
-    (("biography", "queues-0:1"), "python -m rewindmq.spark_replay biography --message PARTITION:OFFSET --data DIR"),
-    (("audit", "--data", "d"), "python -m rewindmq.spark_replay audit --data DIR"),
+    (("history", "--queue", "q"), "rewindmq spark history --data DIR"),
+    (("biography", "queues-0:1"), "rewindmq spark biography --message PARTITION:OFFSET --data DIR"),
+    (("audit", "--data", "d"), "rewindmq spark audit --data DIR"),
     (("publish", "q", "text"), "POST /api/exchanges/VHOST/EXCHANGE/publish"),
 ])  # fmt: skip
 def test_a_command_that_is_elsewhere_says_where(command: tuple[str, ...], where: str) -> None:
