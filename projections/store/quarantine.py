@@ -39,12 +39,13 @@ class QuarantineReport:
 
     @classmethod
     def stored(cls, count: int, values: list[bytes]) -> "QuarantineReport":
-        """The report from the values that `unwritten` gave, in any order.
+        """The report from the values that `unwritten` gave, in the order of their slots.
 
         Raises ValueError when they do not belong to one report."""
         if len(values) != min(count, LISTED):
             raise ValueError(f"{len(values)} quarantined records are listed of {count}")
-        return cls(count, sorted(map(_unpack, values), key=_OFFSET))
+        oldest = count % LISTED if count > LISTED else 0  # the slot that is written next
+        return cls(count, sorted(map(_unpack, values[oldest:] + values[:oldest]), key=_OFFSET))
 
     def add(self, offset: int, event_type: str, reason: str) -> None:
         """Note a record. Offsets come mostly in ascending order.

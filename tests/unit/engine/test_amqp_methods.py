@@ -32,6 +32,7 @@ def values_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
         "bit": st.booleans(), "shortstr": NAMES, "longstr": st.text(max_size=20).map(str.encode),
         "table": st.dictionaries(st.text(max_size=9), st.booleans() | st.text(max_size=9), max_size=3),
     } | {domain: st.integers(0, 256**size - 1) for domain, size in SIZES.items()}  # fmt: skip
+    by_domain["longlong"] = st.integers(0, 2**63 - 1)  # pamqp reads larger delivery tags as negative numbers
     return st.fixed_dictionaries({field: by_domain[domain] for field, domain in DEFINITIONS[INDEXES[name]][1]})
 
 

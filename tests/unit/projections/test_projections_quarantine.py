@@ -201,3 +201,15 @@ def test_a_list_that_is_damaged_is_refused(tmp_path: Path, traffic: Traffic) -> 
     (report,) = verify([traffic.log], tmp_path)
     (difference,) = report.differences
     assert difference.key == "queues-0 quarantined records"
+
+
+def test_several_reasons_of_one_event_keep_their_order_where_the_slots_begin_again() -> None:
+    """A publish to two queues that do not exist is noted twice, here in the last slot and in the first."""
+    report = QuarantineReport()
+    for offset in range(9):
+        report.add(offset, "Published", "no queue 'a'")
+    report.add(9, "Published", "no queue 'b'")
+    report.add(9, "Published", "no queue 'a'")
+    slots = dict(report.unwritten())
+    again = QuarantineReport.stored(report.count, [slots[slot] for slot in sorted(slots)])
+    assert again.newest() == report.newest()
