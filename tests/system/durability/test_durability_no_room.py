@@ -5,7 +5,6 @@ drained, acks are durable, and a broker starts.
 import random
 import resource
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -102,29 +101,47 @@ def rest_of(broker: RunningBroker) -> list[int]:
     return take(broker, count)
 
 
-def publish_until_blocked(broker: RunningBroker, number: int = 0) -> tuple[int, pika.BlockingConnection]:
-    """Publish from `number` on, without confirms, until connection.blocked comes. The next number, and the connection:
-    it is not read until publishing goes on, and can't be closed."""
-    connection = connected(broker)
-    channel = connection.channel()
-    channel.queue_declare("kept", durable=True)
-    blocked: list[object] = []
-    connection.add_on_connection_blocked_callback(lambda *arguments: blocked.append(arguments))
-    deadline = time.monotonic() + 60
-    while not blocked:
-        assert time.monotonic() < deadline, "connection.blocked never came"
-        channel.basic_publish("", "kept", b"%d " % number + BODY, pika.BasicProperties(delivery_mode=2))
-        number += 1
-        connection.process_data_events(0)
-    return number, connection
+class Flood(Publisher):
+    """Publishes from `number` on, without confirms, until connection.blocked comes; then it sends what it has begun.
+
+    The broker does not read a connection that is blocked: a client that waits for its own output would wait too.
+    """
+
+    def __init__(self, broker: RunningBroker, number: int) -> None:
+        super().__init__(broker)
+        self.number = number
+
+    def ready(self, channel: pika.channel.Channel) -> None:
+        self.channel = channel
+        channel.queue_declare("kept", durable=True, callback=lambda _: self.publish())
+
+    def publish(self) -> None:
+        if not self.blocked:
+            body = b"%d " % self.number + BODY
+            self.channel.basic_publish("", "kept", body, pika.BasicProperties(delivery_mode=2))
+            self.number += 1
+            self.connection.ioloop.call_later(0, self.publish)
+
+    def close(self) -> None:
+        """Send what is still to be sent, and leave."""
+        self.connection.ioloop.add_callback_threadsafe(self.connection.close)
+        self.join(60)
+        assert self.ended == "ConnectionClosedByClient"
 
 
-def goes_on(broker: RunningBroker, first: int, number: int, connection: pika.BlockingConnection) -> None:
-    """Publishing goes on, with what the connection has sent before, and nothing is missing from `first` on."""
+def publish_until_blocked(broker: RunningBroker, number: int = 0) -> Flood:
+    flood = Flood(broker, number)
+    flood.start()
+    until(lambda: bool(flood.blocked), "connection.blocked never came", 60)
+    return flood
+
+
+def goes_on(broker: RunningBroker, first: int, flood: Flood) -> None:
+    """Publishing goes on, with what the flood has sent before, and nothing is missing from `first` on."""
     until(lambda: "publishing goes on" in "".join(broker.errors), f"it never went on: {''.join(broker.errors)}", 60)
-    connection.close()
-    publish(broker, 1, first=number)
-    assert rest_of(broker) == list(range(first, number + 1))
+    flood.close()
+    publish(broker, 1, first=flood.number)
+    assert rest_of(broker) == list(range(first, flood.number + 1))
     assert "Traceback" not in "".join(broker.errors)
 
 
@@ -133,7 +150,7 @@ def test_publishing_goes_on_after_rocksdb_met_a_full_disk(disk: SmallDisk, start
     broker = start()
     publish(broker, 370)
     disk.fill(leave_bytes=2 * MEGABYTE)
-    number, connection = publish_until_blocked(broker, 370)
+    flood = publish_until_blocked(broker, 370)
     taken = 0
     while "the state can't be written" not in "".join(broker.errors):  # what consumers do goes to RocksDB, too
         assert taken < 300, "RocksDB has written, on a full disk"
@@ -141,7 +158,7 @@ def test_publishing_goes_on_after_rocksdb_met_a_full_disk(disk: SmallDisk, start
         taken += 10
     assert take(broker, 10) == list(range(taken, taken + 10))  # consumers go on
     disk.empty()
-    goes_on(broker, taken + 10, number, connection)
+    goes_on(broker, taken + 10, flood)
     assert broker.stop() == 0
     again = start()  # the state that was mended is what the log says, or the start would say otherwise
     assert rest_of(again) == []
@@ -197,7 +214,7 @@ def test_descriptors_that_run_out_under_rocksdb_hold_publishing_back_no_longer_t
     soft, hard = resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE)
     timer = threading.Timer(1, resource.prlimit, (broker.process.pid, resource.RLIMIT_NOFILE, (3, hard)))
     timer.start()
-    number, connection = publish_until_blocked(broker)
+    flood = publish_until_blocked(broker)
     timer.join()
     resource.prlimit(broker.process.pid, resource.RLIMIT_NOFILE, (soft, hard))
-    goes_on(broker, 0, number, connection)
+    goes_on(broker, 0, flood)
