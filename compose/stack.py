@@ -63,20 +63,52 @@ class Stack:
         for port in (*self.amqp_ports, *self.http_ports, *range(self.kafka_port, self.kafka_port + 3)):
             require_free(port)
         say("starting three brokers of Kafka ...")
-        self._run("kafka", "-m", "tests.support.kafka.cluster", str(self.data / "kafka"), "--nodes", "3",
-                  "--first-port", str(self.kafka_port), until_ready=True)  # fmt: skip
+        self._run(
+            "kafka",
+            "-m",
+            "tests.support.kafka.cluster",
+            str(self.data / "kafka"),
+            "--nodes",
+            "3",
+            "--first-port",
+            str(self.kafka_port),
+            until_ready=True,
+        )
         say("starting two nodes of RewindMQ ...")
         for node, amqp_port, http_port in zip(NODES, self.amqp_ports, self.http_ports, strict=True):
             name = f"rewindmq-{node}"
-            self._run(name, "-m", "rewindmq.engine", "--data", str(self.data / name), "--node", name, "--kafka",
-                      self.bootstrap,
-                      "--amqp-port", str(amqp_port), "--http-port", str(http_port), until_ready=True)  # fmt: skip
+            self._run(
+                name,
+                "-m",
+                "rewindmq.engine",
+                "--data",
+                str(self.data / name),
+                "--node",
+                name,
+                "--kafka",
+                self.bootstrap,
+                "--amqp-port",
+                str(amqp_port),
+                "--http-port",
+                str(http_port),
+                until_ready=True,
+            )
         say("starting Spark's audit ...")
         from tests.support.spark.connector import make_connectors_known
 
         make_connectors_known()
-        self._run("spark", "-m", "spark_replay", "watch", "--kafka", self.bootstrap, "--checkpoint",
-                  str(self.data / "audit"), "--interval", "5")  # fmt: skip
+        self._run(
+            "spark",
+            "-m",
+            "spark_replay",
+            "watch",
+            "--kafka",
+            self.bootstrap,
+            "--checkpoint",
+            str(self.data / "audit"),
+            "--interval",
+            "5",
+        )
         self._tell()
 
     def stay(self) -> None:
@@ -102,9 +134,14 @@ class Stack:
         """`until_ready`: it writes a line to its stdout when it is."""
         with (self.data / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stderr=log,
-                stdout=subprocess.PIPE if until_ready else log, start_new_session=True, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stderr=log,
+                stdout=subprocess.PIPE if until_ready else log,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
         self.running[name] = process
         if until_ready:
             assert process.stdout is not None

@@ -78,13 +78,18 @@ class Config:
     def listeners(self) -> list[tuple[str, str, int]]:
         """(protocol by RabbitMQ's name, address, port)"""
         ports = {
-            "amqp": self.amqp_port, "amqp/ssl": None if self.tls is None else self.tls.port, "http": self.http_port,
-            "https": self.https_port, "http/prometheus": self.prometheus_port,
-        }  # fmt: skip
+            "amqp": self.amqp_port,
+            "amqp/ssl": None if self.tls is None else self.tls.port,
+            "http": self.http_port,
+            "https": self.https_port,
+            "http/prometheus": self.prometheus_port,
+        }
         return [
-            (protocol, address, port) for protocol, port in ports.items() if port is not None
+            (protocol, address, port)
+            for protocol, port in ports.items()
+            if port is not None
             for address in self.addresses
-        ]  # fmt: skip
+        ]
 
     def connection_name(self, peer: str) -> str:
         """Both ends of a connection, as RabbitMQ names it. `peer`: address:port, or both ends already."""

@@ -26,8 +26,11 @@ def close_to_others(data: Path) -> None:
     directory itself may be somebody else's, too: if it is open, the log says so."""
     closed = sum([_close(path) for path in _ours(data)])
     if closed:
-        logger.warning("%s: %d files and directories were open to other users of this machine, and were closed to them",
-                       data, closed)  # fmt: skip
+        logger.warning(
+            "%s: %d files and directories were open to other users of this machine, and were closed to them",
+            data,
+            closed,
+        )
     if (mode := stat.S_IMODE(data.stat().st_mode)) & OPEN_TO_OTHERS:
         logger.warning("%s: other users of this machine may list it (mode %04o): chmod 0750 is safer", data, mode)
 

@@ -207,10 +207,18 @@ async def open_node(
         def make_partitions(surroundings: Surroundings) -> list[ReadBackPartition]:
             return [
                 ReadBackPartition(
-                    index, queue_log, each.machine, each.projector, clock.now_ms, config.node, surroundings,
-                    lambda partition: node.checkpoint_asked(partition), lambda epoch: node.node_lost(epoch),
-                ) for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
-            ]  # fmt: skip
+                    index,
+                    queue_log,
+                    each.machine,
+                    each.projector,
+                    clock.now_ms,
+                    config.node,
+                    surroundings,
+                    lambda partition: node.checkpoint_asked(partition),
+                    lambda epoch: node.node_lost(epoch),
+                )
+                for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
+            ]
 
         def make_keeper(broker: Broker, partitions: list[ReadBackPartition]) -> Node:
             nonlocal node

@@ -17,12 +17,24 @@ Subject = tuple[tuple[tuple[str, str], ...], ...]
 
 # rabbit_cert_info.erl
 ATTRIBUTES = {
-    "surname": "SN", "givenName": "GIVENNAME", "initials": "INITIALS", "generationQualifier": "GENERATIONQUALIFIER",
-    "commonName": "CN", "localityName": "L", "stateOrProvinceName": "ST", "organizationName": "O",
-    "organizationalUnitName": "OU", "title": "TITLE", "countryName": "C", "serialNumber": "SERIALNUMBER",
-    "pseudonym": "PSEUDONYM", "domainComponent": "DC", "emailAddress": "EMAILADDRESS", "streetAddress": "STREET",
+    "surname": "SN",
+    "givenName": "GIVENNAME",
+    "initials": "INITIALS",
+    "generationQualifier": "GENERATIONQUALIFIER",
+    "commonName": "CN",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "organizationName": "O",
+    "organizationalUnitName": "OU",
+    "title": "TITLE",
+    "countryName": "C",
+    "serialNumber": "SERIALNUMBER",
+    "pseudonym": "PSEUDONYM",
+    "domainComponent": "DC",
+    "emailAddress": "EMAILADDRESS",
+    "streetAddress": "STREET",
     "userId": "UID",
-}  # fmt: skip
+}
 ESCAPED = b'"+,;<>\\'
 
 
@@ -62,9 +74,12 @@ class TlsListener:
         if subject and self.login_from is not None:
             name = common_name(subject) if self.login_from == "common_name" else distinguished_name(subject)
         return TlsPeer(
-            tls.version() or "", cipher[0] if cipher else "", distinguished_name(subject), name,
+            tls.version() or "",
+            cipher[0] if cipher else "",
+            distinguished_name(subject),
+            name,
             self.login_from is not None,
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True, slots=True)

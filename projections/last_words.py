@@ -27,7 +27,7 @@ from rewindmq.schemas.events import (
     Event,
     Published,
     QueueDeleted,
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,9 +73,13 @@ def decoder_for(log: PartitionLog) -> Decoder:
 
 
 def replay(
-    machine: Machine, blocks: Iterable[Run], decoder: Decoder, quarantined: QuarantineReport, end: int | None = None,
+    machine: Machine,
+    blocks: Iterable[Run],
+    decoder: Decoder,
+    quarantined: QuarantineReport,
+    end: int | None = None,
     bodies: bool = False,
-) -> Iterator[Step]:  # fmt: skip
+) -> Iterator[Step]:
     """Fold runs of records into the machine, up to offset `end` (exclusive).
 
     Yields (offset, timestamp_ms, actor, event, effects) after each event was applied. The list of effects is the same
@@ -165,12 +169,18 @@ def recover(log: PartitionLog, store: StateStore) -> Recovery:
         logger.error(
             "%s: the state of %s is at offset %d, but its log ends at %d (it lost its end, or came from a backup): "
             "the state is folded anew from the log",
-            store.path, log.name, store.applied_offset(log.name), log.next_offset,
-        )  # fmt: skip
+            store.path,
+            log.name,
+            store.applied_offset(log.name),
+            log.next_offset,
+        )
         store.discard(log.name)
     if not store.knows_quarantined(log.name):
-        logger.info("%s: the state of %s is from before skipped records were listed: it is folded anew from the log",
-                    store.path, log.name)  # fmt: skip
+        logger.info(
+            "%s: the state of %s is from before skipped records were listed: it is folded anew from the log",
+            store.path,
+            log.name,
+        )
         store.discard(log.name)
     machine, projector = store.open_partition(log.name)
     stored_offset = machine.next_offset

@@ -205,9 +205,13 @@ def _compare_quarantined(store: StateStore, report: Verification) -> None:
 
 
 def _get(
-    store: StateStore, key: bytes, queue: Queue | None, prefix: bytes, report: Verification,
+    store: StateStore,
+    key: bytes,
+    queue: Queue | None,
+    prefix: bytes,
+    report: Verification,
     message_id: int | None = None,
-) -> bytes | None:  # fmt: skip
+) -> bytes | None:
     """The stored value. If it is missing or cannot be read, None, and a difference is reported."""
     try:
         stored = store.get(key)

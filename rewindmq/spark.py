@@ -24,6 +24,21 @@ from rewindmq.spark_replay.what_if.alternative import Candidate
 from rewindmq.spark_replay.what_if.what_if import what_if
 
 __all__ = [
-    "Broker", "Candidate", "InKafka", "audit", "biography", "bring_back", "cut", "diff", "find", "history",
-    "keep_history", "session", "slo", "state_at", "verify", "watch", "what_if",
-]  # fmt: skip
+    "Broker",
+    "Candidate",
+    "InKafka",
+    "audit",
+    "biography",
+    "bring_back",
+    "cut",
+    "diff",
+    "find",
+    "history",
+    "keep_history",
+    "session",
+    "slo",
+    "state_at",
+    "verify",
+    "watch",
+    "what_if",
+]

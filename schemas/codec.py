@@ -160,18 +160,26 @@ class Encoder:
             middle = _PLAIN_PERSISTENT if event.persistent else _PLAIN_TRANSIENT
         else:
             middle = (
-                _optional_long(event.expiration_ms) + _optional_long(event.priority)
+                _optional_long(event.expiration_ms)
+                + _optional_long(event.priority)
                 + (b"\x01" if event.persistent else b"\x00")
                 + (b"\x00" if event.origin is None else self._origin(event.origin))
                 + (b"\x00" if event.encryption is None else _of_shape(_ENCRYPTION, event.encryption))
-            )  # fmt: skip
+            )
         properties = event.properties
         body = event.body
         size = len(body)
         return b"".join(
-            (prefix, route, _long(len(properties)), properties, middle,
-             _SMALL_LONGS[size] if size < 8192 else _long(size), body)
-        )  # fmt: skip
+            (
+                prefix,
+                route,
+                _long(len(properties)),
+                properties,
+                middle,
+                _SMALL_LONGS[size] if size < 8192 else _long(size),
+                body,
+            )
+        )
 
     def _new_route(self, route: Route) -> bytes:
         encoded = b"\x00" + _of_shape(_ROUTE, route)  # with the union index of Published, which comes before it

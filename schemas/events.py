@@ -575,26 +575,113 @@ class NodeAlive:
 
 
 QueueEvent = (
-    Published | Acked | Nacked | Credited | Fetched | QueueDeclared | QueueDeleted | PolicyApplied | ConsumerAttached
-    | ConsumerCancelled | Purged | Tick | SessionClosed | DeadLettersForwarded | Checkpointed | BrokerStarted
-    | MachineUpgraded | GlobalPrefetchSet | NodeLost | CheckpointAsked | LeaseRenewed | PastRead | ClockEvent
-)  # fmt: skip
+    Published
+    | Acked
+    | Nacked
+    | Credited
+    | Fetched
+    | QueueDeclared
+    | QueueDeleted
+    | PolicyApplied
+    | ConsumerAttached
+    | ConsumerCancelled
+    | Purged
+    | Tick
+    | SessionClosed
+    | DeadLettersForwarded
+    | Checkpointed
+    | BrokerStarted
+    | MachineUpgraded
+    | GlobalPrefetchSet
+    | NodeLost
+    | CheckpointAsked
+    | LeaseRenewed
+    | PastRead
+    | ClockEvent
+)
 MetadataEvent = (
-    BrokerStarted | MachineUpgraded | VhostCreated | VhostDeleted | UserSet | UserDeleted | PermissionsSet
-    | PermissionsCleared | ExchangeDeclared | ExchangeDeleted | Bound | Unbound | PolicySet | PolicyCleared
-    | OperatorPolicySet | OperatorPolicyCleared | NodeJoined | NodeLost | TopicPermissionsSet | TopicPermissionsCleared
-    | ParameterSet | ParameterCleared | GlobalParameterSet | GlobalParameterCleared | UserLimitsSet | SubjectErased
-    | MarkSet | MarkDeleted | ClockEvent
-)  # fmt: skip
+    BrokerStarted
+    | MachineUpgraded
+    | VhostCreated
+    | VhostDeleted
+    | UserSet
+    | UserDeleted
+    | PermissionsSet
+    | PermissionsCleared
+    | ExchangeDeclared
+    | ExchangeDeleted
+    | Bound
+    | Unbound
+    | PolicySet
+    | PolicyCleared
+    | OperatorPolicySet
+    | OperatorPolicyCleared
+    | NodeJoined
+    | NodeLost
+    | TopicPermissionsSet
+    | TopicPermissionsCleared
+    | ParameterSet
+    | ParameterCleared
+    | GlobalParameterSet
+    | GlobalParameterCleared
+    | UserLimitsSet
+    | SubjectErased
+    | MarkSet
+    | MarkDeleted
+    | ClockEvent
+)
 Event = QueueEvent | MetadataEvent | NodeAlive
 
 # The order of the envelope's union in Avro: an index is for ever; new types go to the end.
 EVENT_TYPES: tuple[type[Event], ...] = (
-    Published, Acked, Nacked, Credited, Fetched, QueueDeclared, QueueDeleted, PolicyApplied, ConsumerAttached,
-    ConsumerCancelled, Purged, Tick, SessionClosed, DeadLettersForwarded, Checkpointed, BrokerStarted, MachineUpgraded,
-    VhostCreated, VhostDeleted, UserSet, UserDeleted, PermissionsSet, PermissionsCleared, ExchangeDeclared,
-    ExchangeDeleted, Bound, Unbound, PolicySet, PolicyCleared, OperatorPolicySet, OperatorPolicyCleared,
-    GlobalPrefetchSet, NodeJoined, NodeLost, NodeAlive, CheckpointAsked, LeaseRenewed, PastRead, TopicPermissionsSet,
-    TopicPermissionsCleared, ParameterSet, ParameterCleared, GlobalParameterSet, GlobalParameterCleared, UserLimitsSet,
-    SubjectErased, MarkSet, MarkDeleted, ClockStepped, ClockSet,
-)  # fmt: skip
+    Published,
+    Acked,
+    Nacked,
+    Credited,
+    Fetched,
+    QueueDeclared,
+    QueueDeleted,
+    PolicyApplied,
+    ConsumerAttached,
+    ConsumerCancelled,
+    Purged,
+    Tick,
+    SessionClosed,
+    DeadLettersForwarded,
+    Checkpointed,
+    BrokerStarted,
+    MachineUpgraded,
+    VhostCreated,
+    VhostDeleted,
+    UserSet,
+    UserDeleted,
+    PermissionsSet,
+    PermissionsCleared,
+    ExchangeDeclared,
+    ExchangeDeleted,
+    Bound,
+    Unbound,
+    PolicySet,
+    PolicyCleared,
+    OperatorPolicySet,
+    OperatorPolicyCleared,
+    GlobalPrefetchSet,
+    NodeJoined,
+    NodeLost,
+    NodeAlive,
+    CheckpointAsked,
+    LeaseRenewed,
+    PastRead,
+    TopicPermissionsSet,
+    TopicPermissionsCleared,
+    ParameterSet,
+    ParameterCleared,
+    GlobalParameterSet,
+    GlobalParameterCleared,
+    UserLimitsSet,
+    SubjectErased,
+    MarkSet,
+    MarkDeleted,
+    ClockStepped,
+    ClockSet,
+)

@@ -61,13 +61,24 @@ class Publisher:
         self._routes: dict[tuple[str, str], tuple[bytes, Route]] = {}
 
     def record(
-        self, vhost: str, queue: str, body: bytes, *,
-        content_type: str | None = None, content_encoding: str | None = None,
-        headers: Mapping[str, HeaderValue] | None = None, delivery_mode: int = 2, priority: int | None = None,
-        correlation_id: str | None = None, reply_to: str | None = None, expiration: int | str | None = None,
-        message_id: str | None = None, timestamp: int | datetime | None = None, type: str | None = None,
+        self,
+        vhost: str,
+        queue: str,
+        body: bytes,
+        *,
+        content_type: str | None = None,
+        content_encoding: str | None = None,
+        headers: Mapping[str, HeaderValue] | None = None,
+        delivery_mode: int = 2,
+        priority: int | None = None,
+        correlation_id: str | None = None,
+        reply_to: str | None = None,
+        expiration: int | str | None = None,
+        message_id: str | None = None,
+        timestamp: int | datetime | None = None,
+        type: str | None = None,
         app_id: str | None = None,
-    ) -> Record:  # fmt: skip
+    ) -> Record:
         """The record that publishes `body` to `queue`. Properties are AMQP's: `delivery_mode` 2 (the default here)
         survives a restart of the broker and 1 does not; `expiration` in milliseconds; `timestamp` in seconds since
         1970, or a datetime with a time zone. ValueError, in one line, for what AMQP has no room for."""
@@ -94,9 +105,7 @@ class Publisher:
         properties = join_by_name(given)
         if len(properties) > MAX_PROPERTIES_BYTES:
             raise ValueError(f"properties of {len(properties)} bytes; at most {MAX_PROPERTIES_BYTES} fit into a frame")
-        event = Published(
-            route, properties, expiration_ms, priority, delivery_mode == 2, None, None, body, len(body)
-        )  # fmt: skip
+        event = Published(route, properties, expiration_ms, priority, delivery_mode == 2, None, None, body, len(body))
         prefix = self._encoder.prefix(int(time.time() * 1000), self._actor)
         return Record(self.topic, key, self._encoder.encode(prefix, event))
 

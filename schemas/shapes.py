@@ -14,8 +14,13 @@ NULL, BOOLEAN, LONG, DOUBLE, STRING, BYTES, ENUM, ARRAY, UNION, RECORD = range(1
 
 _PRIMITIVES = {"null": NULL, "boolean": BOOLEAN, "long": LONG, "double": DOUBLE, "string": STRING, "bytes": BYTES}
 _KIND_OF_TYPE: dict[type, int] = {
-    type(None): NULL, bool: BOOLEAN, int: LONG, float: DOUBLE, str: STRING, bytes: BYTES,
-}  # fmt: skip
+    type(None): NULL,
+    bool: BOOLEAN,
+    int: LONG,
+    float: DOUBLE,
+    str: STRING,
+    bytes: BYTES,
+}
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
 
 

@@ -22,8 +22,19 @@ def main() -> None:
 
 
 for _command in (
-    state_at, history, keep_history, biography, diff, slo, what_if, restore, audit, verify, cut, watch_command,
-):  # fmt: skip
+    state_at,
+    history,
+    keep_history,
+    biography,
+    diff,
+    slo,
+    what_if,
+    restore,
+    audit,
+    verify,
+    cut,
+    watch_command,
+):
     main.add_command(_command)
 
 

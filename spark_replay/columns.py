@@ -54,11 +54,30 @@ KAFKA_RECORDS = table(partition=TEXT, offset=LONG, timestamp_ms=LONG, record=BYT
 # `queue` names the queue of an event that concerns one; `queues` the queues of a publish that are in this partition.
 # `messages` are inclusive ranges of message ids (acks and nacks). `detail` is JSON of every field without a column.
 EVENTS = table(
-    partition=TEXT, offset=LONG, timestamp=TIME, user=TEXT, session=LONG, event=TEXT, vhost=TEXT, queue=TEXT,
-    queues=pa.list_(TEXT), exchange=TEXT, routing_key=TEXT, consumer=LONG,
-    messages=pa.list_(struct(first=LONG, last=LONG)), requeue=BOOL, method=TEXT, credit=LONG, size=LONG,
-    expiration_ms=LONG, priority=INT, persistent=BOOL, detail=TEXT, properties=BYTES, record=BYTES,
-)  # fmt: skip
+    partition=TEXT,
+    offset=LONG,
+    timestamp=TIME,
+    user=TEXT,
+    session=LONG,
+    event=TEXT,
+    vhost=TEXT,
+    queue=TEXT,
+    queues=pa.list_(TEXT),
+    exchange=TEXT,
+    routing_key=TEXT,
+    consumer=LONG,
+    messages=pa.list_(struct(first=LONG, last=LONG)),
+    requeue=BOOL,
+    method=TEXT,
+    credit=LONG,
+    size=LONG,
+    expiration_ms=LONG,
+    priority=INT,
+    persistent=BOOL,
+    detail=TEXT,
+    properties=BYTES,
+    record=BYTES,
+)
 # In the form of Spark's Kafka source; a value that is not text or bytes is JSON (history/properties.py)
 HEADERS = pa.list_(struct(key=TEXT, value=BYTES))
 
@@ -76,11 +95,31 @@ def events(bodies: bool, headers: bool) -> pa.Schema:
 # `policy_version` name the rule that decided, and the offset of the metadata log at which that policy was set. `origin`
 # is the source of a dead letter.
 HISTORY = table(
-    partition=TEXT, offset=LONG, ordinal=INT, timestamp=TIME, event=TEXT, user=TEXT, session=LONG, vhost=TEXT,
-    queue=TEXT, queue_id=LONG, outcome=TEXT, final=BOOL, message_id=LONG, size=LONG, consumer=LONG,
-    delivery_count=INT, redelivered=BOOL, reason=TEXT, rule=TEXT, policy=TEXT, policy_version=LONG, exchange=TEXT,
-    routing_key=TEXT, origin=struct(vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, reason=TEXT),
-)  # fmt: skip
+    partition=TEXT,
+    offset=LONG,
+    ordinal=INT,
+    timestamp=TIME,
+    event=TEXT,
+    user=TEXT,
+    session=LONG,
+    vhost=TEXT,
+    queue=TEXT,
+    queue_id=LONG,
+    outcome=TEXT,
+    final=BOOL,
+    message_id=LONG,
+    size=LONG,
+    consumer=LONG,
+    delivery_count=INT,
+    redelivered=BOOL,
+    reason=TEXT,
+    rule=TEXT,
+    policy=TEXT,
+    policy_version=LONG,
+    exchange=TEXT,
+    routing_key=TEXT,
+    origin=struct(vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, reason=TEXT),
+)
 
 # `change`: 1, a message came into the queue; -1, it left
 DIFF = pa.schema([pa.field("change", INT), *HISTORY])
@@ -88,27 +127,78 @@ DIFF = pa.schema([pa.field("change", INT), *HISTORY])
 # `wait`: from the publish to the first delivery; `stay`: to the end. Null where there was none. `consumer` is null when
 # the row is about all consumers, `since` when it is about the whole stretch.
 SLO = table(
-    vhost=TEXT, queue=TEXT, consumer=LONG, since=TIME, published=LONG, delivered=LONG, redelivered=LONG,
-    redelivery_rate=FLOAT, ended=LONG, wait_p50_ms=FLOAT, wait_p95_ms=FLOAT, wait_p99_ms=FLOAT, wait_max_ms=LONG,
-    stay_p50_ms=FLOAT, stay_p95_ms=FLOAT, stay_p99_ms=FLOAT, stay_max_ms=LONG,
-)  # fmt: skip
+    vhost=TEXT,
+    queue=TEXT,
+    consumer=LONG,
+    since=TIME,
+    published=LONG,
+    delivered=LONG,
+    redelivered=LONG,
+    redelivery_rate=FLOAT,
+    ended=LONG,
+    wait_p50_ms=FLOAT,
+    wait_p95_ms=FLOAT,
+    wait_p99_ms=FLOAT,
+    wait_max_ms=LONG,
+    stay_p50_ms=FLOAT,
+    stay_p95_ms=FLOAT,
+    stay_p99_ms=FLOAT,
+    stay_max_ms=LONG,
+)
 
 # `hidden`: the broker keeps the queue for itself (delayed messages, direct replies); no listing of the broker shows it
 QUEUES = table(
-    partition=TEXT, offset=LONG, clock=TIME, vhost=TEXT, queue=TEXT, queue_id=LONG, type=TEXT, durable=BOOL,
-    exclusive=BOOL, auto_delete=BOOL, hidden=BOOL, arguments=TEXT, policy=TEXT, policy_version=LONG,
-    operator_policy=TEXT, operator_policy_version=LONG, effective_policy_definition=TEXT, messages=LONG,
-    messages_ready=LONG, messages_unacknowledged=LONG, message_bytes=LONG, message_bytes_ready=LONG,
-    message_bytes_unacknowledged=LONG, messages_dlx=LONG, message_bytes_dlx=LONG, consumers=INT,
-    counters=pa.map_(TEXT, LONG), digest=TEXT,
-)  # fmt: skip
+    partition=TEXT,
+    offset=LONG,
+    clock=TIME,
+    vhost=TEXT,
+    queue=TEXT,
+    queue_id=LONG,
+    type=TEXT,
+    durable=BOOL,
+    exclusive=BOOL,
+    auto_delete=BOOL,
+    hidden=BOOL,
+    arguments=TEXT,
+    policy=TEXT,
+    policy_version=LONG,
+    operator_policy=TEXT,
+    operator_policy_version=LONG,
+    effective_policy_definition=TEXT,
+    messages=LONG,
+    messages_ready=LONG,
+    messages_unacknowledged=LONG,
+    message_bytes=LONG,
+    message_bytes_ready=LONG,
+    message_bytes_unacknowledged=LONG,
+    messages_dlx=LONG,
+    message_bytes_dlx=LONG,
+    consumers=INT,
+    counters=pa.map_(TEXT, LONG),
+    digest=TEXT,
+)
 
 # `position` counts from the head of the queue; -1 when the message is with a consumer.
 MESSAGES = table(
-    partition=TEXT, vhost=TEXT, queue=TEXT, queue_id=LONG, message_id=LONG, position=LONG, state=TEXT, size=LONG,
-    redelivered=BOOL, delivery_count=INT, expires=TIME, consumer=LONG, published=TIME, user=TEXT, exchange=TEXT,
-    routing_key=TEXT, properties=BYTES, body=BYTES,
-)  # fmt: skip
+    partition=TEXT,
+    vhost=TEXT,
+    queue=TEXT,
+    queue_id=LONG,
+    message_id=LONG,
+    position=LONG,
+    state=TEXT,
+    size=LONG,
+    redelivered=BOOL,
+    delivery_count=INT,
+    expires=TIME,
+    consumer=LONG,
+    published=TIME,
+    user=TEXT,
+    exchange=TEXT,
+    routing_key=TEXT,
+    properties=BYTES,
+    body=BYTES,
+)
 
 # Offsets and times of the oldest and of the newest event (`end_offset`: exclusive); `snapshots`: their offsets
 PARTITIONS = table(
@@ -125,18 +215,38 @@ FINDINGS = pa.schema([*AUDIT, pa.field("severity", TEXT), pa.field("hint", TEXT)
 # `sequence`: the letter's number at its source, which is `vhost`, `queue`, `queue_id`. `kind`: 0 all up to the number
 # `message_id` were forwarded, 1 sent, 2 given up, 3 arrived in `target` ("vhost/name"), whose offset is `offset`
 LETTERS = table(
-    vhost=TEXT, queue=TEXT, queue_id=LONG, sequence=LONG, kind=INT, partition=TEXT, offset=LONG, time_ms=LONG,
-    message_id=LONG, reason=TEXT, target=TEXT, exchange=TEXT, routing_key=TEXT,
-)  # fmt: skip
+    vhost=TEXT,
+    queue=TEXT,
+    queue_id=LONG,
+    sequence=LONG,
+    kind=INT,
+    partition=TEXT,
+    offset=LONG,
+    time_ms=LONG,
+    message_id=LONG,
+    reason=TEXT,
+    target=TEXT,
+    exchange=TEXT,
+    routing_key=TEXT,
+)
 
 # The rows of the audit of a partition: a row is either a finding or about a dead letter
 AUDITED = table(finding=pa.struct(list(AUDIT)), letter=pa.struct(list(LETTERS)))
 
 # what_if: a message that ends differently under the candidate (acked, expired, ready ...), with time and rule
 FATES = table(
-    candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, message_id=LONG, before=TEXT, before_at=TIME,
-    before_rule=TEXT, after=TEXT, after_at=TIME, after_rule=TEXT,
-)  # fmt: skip
+    candidate=TEXT,
+    partition=TEXT,
+    vhost=TEXT,
+    queue=TEXT,
+    message_id=LONG,
+    before=TEXT,
+    before_at=TIME,
+    before_rule=TEXT,
+    after=TEXT,
+    after_at=TIME,
+    after_rule=TEXT,
+)
 # ... the number of messages of each queue at moments, as recorded and under the candidate
 DEPTHS = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, at=TIME, before=LONG, after=LONG)
 # ... and how often consumers' actions could not stay as recorded: reactions that came later than recorded, that found
@@ -145,9 +255,11 @@ ASSUMPTIONS = table(candidate=TEXT, late_reactions=LONG, lost_reactions=LONG, gu
 # ... and, of one queue, the messages that would be in it at the end, in order (-1: with a consumer, as in MESSAGES)
 STANDING = table(candidate=TEXT, partition=TEXT, vhost=TEXT, queue=TEXT, message_id=LONG, position=LONG)
 WHAT_IF = table(
-    fate=pa.struct(list(FATES)), depth=pa.struct(list(DEPTHS)), assumed=pa.struct(list(ASSUMPTIONS)),
+    fate=pa.struct(list(FATES)),
+    depth=pa.struct(list(DEPTHS)),
+    assumed=pa.struct(list(ASSUMPTIONS)),
     standing=pa.struct(list(STANDING)),
-)  # fmt: skip
+)
 # without, by `kind`: 0 a message that is left out; 1 one that came of message `message_id` of the queue `source` (with
 # its id; -1: any); 2 that queue was declared here; 3 a user of a rule who did something
 LEFT_OUT = table(kind=INT, partition=TEXT, offset=LONG, source=TEXT, source_id=LONG, message_id=LONG, user=TEXT)

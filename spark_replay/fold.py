@@ -111,9 +111,12 @@ def fold_events(
 
 
 def fold_quietly(
-    machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, until: int | None = None,
+    machine: Machine,
+    groups: Iterable[Group],
+    decoder: Decoder | None = None,
+    until: int | None = None,
     watched: Callable[[int, Event], None] | None = None,
-) -> Iterator[Group]:  # fmt: skip
+) -> Iterator[Group]:
     """Fold the groups for the state alone, up to offset `until` (None: the end). Returns the groups behind it.
 
     `watched` sees each claim just before it is applied, and each request for a claim just after it is applied."""
@@ -143,9 +146,15 @@ def fold_quietly(
 
 
 def fold_log(
-    spark: "SparkSession", place: Place, stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
-    schema: "pa.Schema", fresh: bool = False, snapshots: Snapshots | None = None, **settings: Any,
-) -> "DataFrame":  # fmt: skip
+    spark: "SparkSession",
+    place: Place,
+    stretches: Sequence[Range],
+    task: "Callable[..., Iterator[pa.RecordBatch]]",
+    schema: "pa.Schema",
+    fresh: bool = False,
+    snapshots: Snapshots | None = None,
+    **settings: Any,
+) -> "DataFrame":
     """Yields, as a DataFrame, the rows that `task(feed, **settings)` makes of each stretch, in the stretches' order.
 
     `fresh`: fold each stretch from the beginning of its partition, and trust no snapshot. `snapshots`: use these, and
@@ -158,9 +167,12 @@ def fold_log(
 
 
 def for_each(
-    spark: "SparkSession", stretches: Sequence[Range], task: "Callable[..., Iterator[pa.RecordBatch]]",
-    schema: "pa.Schema", **settings: Any,
-) -> "DataFrame":  # fmt: skip
+    spark: "SparkSession",
+    stretches: Sequence[Range],
+    task: "Callable[..., Iterator[pa.RecordBatch]]",
+    schema: "pa.Schema",
+    **settings: Any,
+) -> "DataFrame":
     """The rows that `task(stretch, **settings)` makes of each stretch, in their order; one Spark task a stretch."""
     if not stretches:
         return spark.createDataFrame([], columns.spark_schema(schema))

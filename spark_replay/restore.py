@@ -127,9 +127,11 @@ def pages(ids: Sequence[int]) -> Iterator[list[int]]:
 def _client(broker: Broker) -> httpx.Client:
     try:
         return httpx.Client(
-            base_url=broker.url, auth=(broker.user, broker.password), trust_env=False,
+            base_url=broker.url,
+            auth=(broker.user, broker.password),
+            trust_env=False,
             timeout=httpx.Timeout(SECONDS, connect=CONNECT_SECONDS),
-        )  # fmt: skip
+        )
     except httpx.InvalidURL as error:
         raise Refused(f"{broker.url}: {error}") from None
 

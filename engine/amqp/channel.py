@@ -183,9 +183,13 @@ class Channel:
             self.return_message(publishing, parsed.raw, body)
 
     def trace(
-        self, publishing: Publishing, parsed: Parsed, body: bytes, encryption: Encryption | None,
+        self,
+        publishing: Publishing,
+        parsed: Parsed,
+        body: bytes,
+        encryption: Encryption | None,
         destinations: tuple[Destination, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         queues = [queue for destination in destinations for queue in destination.route.queues]
         self.broker.firehose.published(
             self.session, self.number, publishing.exchange, publishing.routing_key, parsed.raw, body, encryption, queues
@@ -281,9 +285,13 @@ class Channel:
 
     def return_message(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
         frame = methods.encode(
-            self.number, "Basic.Return", reply_code=NO_ROUTE, reply_text="NO_ROUTE", exchange=publishing.exchange,
+            self.number,
+            "Basic.Return",
+            reply_code=NO_ROUTE,
+            reply_text="NO_ROUTE",
+            exchange=publishing.exchange,
             routing_key=publishing.routing_key,
-        )  # fmt: skip
+        )
         content(self.output, frame, properties, body)
 
     def begin_publish(self, payload: bytes) -> None:

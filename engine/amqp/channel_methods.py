@@ -17,7 +17,7 @@ from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker.direct_reply import PSEUDO_QUEUE, check_declared, check_no_reply_queue, declare, new_name
 from rewindmq.engine.broker.exchanges import strip_cr_lf
-from rewindmq.engine.errors import (  # fmt: skip
+from rewindmq.engine.errors import (
     ChannelError,
     CommandInvalid,
     NotAllowed,
@@ -105,9 +105,15 @@ def access_request(channel: Channel, method: Method) -> None:
 async def exchange_declare(channel: Channel, method: Method) -> None:
     passive = method.flag("passive")
     await channel.broker.declare_exchange(
-        channel.session, method.text("exchange"), method.text("exchange_type"), passive, method.flag("durable"),
-        method.flag("auto_delete"), method.flag("internal"), method.table("arguments"),
-    )  # fmt: skip
+        channel.session,
+        method.text("exchange"),
+        method.text("exchange_type"),
+        passive,
+        method.flag("durable"),
+        method.flag("auto_delete"),
+        method.flag("internal"),
+        method.table("arguments"),
+    )
     if method.flag("nowait"):
         return
     if passive:
@@ -124,18 +130,26 @@ async def exchange_delete(channel: Channel, method: Method) -> None:
 
 async def exchange_bind(channel: Channel, method: Method) -> None:
     await channel.broker.bind(
-        channel.session, method.text("source"), "exchange", method.text("destination"), method.text("routing_key"),
+        channel.session,
+        method.text("source"),
+        "exchange",
+        method.text("destination"),
+        method.text("routing_key"),
         method.table("arguments"),
-    )  # fmt: skip
+    )
     if not method.flag("nowait"):
         reply_when_durable(channel, "Exchange.BindOk")
 
 
 async def exchange_unbind(channel: Channel, method: Method) -> None:
     await channel.broker.unbind(
-        channel.session, method.text("source"), "exchange", method.text("destination"), method.text("routing_key"),
+        channel.session,
+        method.text("source"),
+        "exchange",
+        method.text("destination"),
+        method.text("routing_key"),
         method.table("arguments"),
-    )  # fmt: skip
+    )
     if not method.flag("nowait"):
         reply_when_durable(channel, "Exchange.UnbindOk")
 
@@ -149,17 +163,25 @@ async def queue_declare(channel: Channel, method: Method) -> None:
         return
     passive = method.flag("passive")
     queue = await channel.broker.declare_queue(
-        channel.session, method.text("queue"), passive, method.flag("durable"), method.flag("exclusive"),
-        method.flag("auto_delete"), method.table("arguments"),
-    )  # fmt: skip
+        channel.session,
+        method.text("queue"),
+        passive,
+        method.flag("durable"),
+        method.flag("exclusive"),
+        method.flag("auto_delete"),
+        method.table("arguments"),
+    )
     channel.last_queue = queue.name
     if method.flag("nowait"):
         return
     answer = reply if passive else reply_when_durable
     answer(
-        channel, "Queue.DeclareOk", queue=queue.name, message_count=queue.messages_ready,
+        channel,
+        "Queue.DeclareOk",
+        queue=queue.name,
+        message_count=queue.messages_ready,
         consumer_count=0 if queue.stream else queue.consumer_count(),  # as RabbitMQ answers for streams
-    )  # fmt: skip
+    )
 
 
 def declare_reply_queue(channel: Channel, method: Method) -> None:
@@ -197,18 +219,26 @@ async def queue_purge(channel: Channel, method: Method) -> None:
 
 async def queue_bind(channel: Channel, method: Method) -> None:
     await channel.broker.bind(
-        channel.session, method.text("exchange"), "queue", queue_name(channel, method), binding_key(channel, method),
+        channel.session,
+        method.text("exchange"),
+        "queue",
+        queue_name(channel, method),
+        binding_key(channel, method),
         method.table("arguments"),
-    )  # fmt: skip
+    )
     if not method.flag("nowait"):
         reply_when_durable(channel, "Queue.BindOk")
 
 
 async def queue_unbind(channel: Channel, method: Method) -> None:
     await channel.broker.unbind(
-        channel.session, method.text("exchange"), "queue", queue_name(channel, method), binding_key(channel, method),
+        channel.session,
+        method.text("exchange"),
+        "queue",
+        queue_name(channel, method),
+        binding_key(channel, method),
         method.table("arguments"),
-    )  # fmt: skip
+    )
     reply_when_durable(channel, "Queue.UnbindOk")
 
 
@@ -253,9 +283,18 @@ async def basic_consume(channel: Channel, method: Method) -> None:
             reply(channel, "Basic.ConsumeOk", consumer_tag=tag)
 
     await channel.broker.consume(
-        channel.session, channel.number, consumer, name, tag, no_ack, method.flag("exclusive"), prefetch,
-        channel.global_prefetch, method.table("arguments"), attached,
-    )  # fmt: skip
+        channel.session,
+        channel.number,
+        consumer,
+        name,
+        tag,
+        no_ack,
+        method.flag("exclusive"),
+        prefetch,
+        channel.global_prefetch,
+        method.table("arguments"),
+        attached,
+    )
 
 
 async def consume_replies(channel: Channel, method: Method, tag: str) -> None:
@@ -348,8 +387,9 @@ def tx_select(channel: Channel, method: Method) -> None:
             log.warning(
                 "%s: channel %d is transactional: when this node dies during a commit, a part of it may be there, also"
                 " within a queue (an embedded log writes all or nothing of it to a queue)",
-                channel.session.peer, channel.number,
-            )  # fmt: skip
+                channel.session.peer,
+                channel.number,
+            )
         channel.transaction = Transaction(channel)
         channel.status.transactional = True
         channel.ready = False
@@ -379,14 +419,32 @@ def generated(prefix: str) -> str:
 # What names exchanges and queues: refused only by a node that has read to the end of the log. A refusal leaves nothing
 # done, so they may be begun once more.
 NAMING: dict[str, Callable[[Channel, Method], Work]] = {
-    "Exchange.Declare": exchange_declare, "Exchange.Delete": exchange_delete, "Exchange.Bind": exchange_bind,
-    "Exchange.Unbind": exchange_unbind, "Queue.Declare": queue_declare, "Queue.Delete": queue_delete,
-    "Queue.Purge": queue_purge, "Queue.Bind": queue_bind, "Queue.Unbind": queue_unbind, "Basic.Consume": basic_consume,
+    "Exchange.Declare": exchange_declare,
+    "Exchange.Delete": exchange_delete,
+    "Exchange.Bind": exchange_bind,
+    "Exchange.Unbind": exchange_unbind,
+    "Queue.Declare": queue_declare,
+    "Queue.Delete": queue_delete,
+    "Queue.Purge": queue_purge,
+    "Queue.Bind": queue_bind,
+    "Queue.Unbind": queue_unbind,
+    "Basic.Consume": basic_consume,
     "Basic.Get": basic_get,
-}  # fmt: skip
+}
 HANDLERS: dict[str, Callable[[Channel, Method], Work | None]] = {
-    **NAMING, "Channel.Open": channel_open, "Channel.Flow": channel_flow, "Access.Request": access_request,
-    "Basic.Qos": basic_qos, "Basic.Cancel": basic_cancel, "Basic.Reject": basic_reject, "Basic.Nack": basic_nack,
-    "Basic.RecoverAsync": basic_recover_async, "Basic.Recover": basic_recover, "Confirm.Select": confirm_select,
-    "Tx.Select": tx_select, "Tx.Commit": tx_commit, "Tx.Rollback": tx_rollback, "Basic.Ack": basic_ack,
-}  # fmt: skip
+    **NAMING,
+    "Channel.Open": channel_open,
+    "Channel.Flow": channel_flow,
+    "Access.Request": access_request,
+    "Basic.Qos": basic_qos,
+    "Basic.Cancel": basic_cancel,
+    "Basic.Reject": basic_reject,
+    "Basic.Nack": basic_nack,
+    "Basic.RecoverAsync": basic_recover_async,
+    "Basic.Recover": basic_recover,
+    "Confirm.Select": confirm_select,
+    "Tx.Select": tx_select,
+    "Tx.Commit": tx_commit,
+    "Tx.Rollback": tx_rollback,
+    "Basic.Ack": basic_ack,
+}

@@ -20,7 +20,7 @@ from rewindmq.engine.amqp import channel_methods, handshake, methods
 from rewindmq.engine.amqp import consumer_timeout as overdue
 from rewindmq.engine.amqp.channel import Channel
 from rewindmq.engine.amqp.erlang import describe
-from rewindmq.engine.amqp.frames import (  # fmt: skip
+from rewindmq.engine.amqp.frames import (
     BODY,
     FANNED_OUT,
     FRAME_MIN_SIZE,
@@ -38,7 +38,7 @@ from rewindmq.engine.amqp.publish_hold import HeldBack
 from rewindmq.engine.amqp.publishing import PutOff
 from rewindmq.engine.broker import limits
 from rewindmq.engine.broker.broker import Broker, Session
-from rewindmq.engine.errors import (  # fmt: skip
+from rewindmq.engine.errors import (
     AmqpError,
     ChannelError,
     ConnectionForced,
@@ -450,9 +450,13 @@ class Connection(HeldBack):
 
 def close_frame(number: int, name: str, error: AmqpError, index: int) -> bytes:
     return methods.encode(
-        number, name, reply_code=error.reply_code, reply_text=short_reply_text(error.reply_text),
-        class_id=index >> 16, method_id=index & 0xFFFF,
-    )  # fmt: skip
+        number,
+        name,
+        reply_code=error.reply_code,
+        reply_text=short_reply_text(error.reply_text),
+        class_id=index >> 16,
+        method_id=index & 0xFFFF,
+    )
 
 
 # By state ("" : any) and method.

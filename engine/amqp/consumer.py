@@ -47,9 +47,16 @@ class Consumer(Holder):
     """One basic.consume. Implements `rewindmq.engine.runtime.partition.Consumer`."""
 
     def __init__(
-        self, output: ChannelOutput, settlement: Settlement, tag: str, no_ack: bool, prefetch: int, notify: bool,
-        gone: "list[Consumer]", creditors: "list[Consumer]",
-    ) -> None:  # fmt: skip
+        self,
+        output: ChannelOutput,
+        settlement: Settlement,
+        tag: str,
+        no_ack: bool,
+        prefetch: int,
+        notify: bool,
+        gone: "list[Consumer]",
+        creditors: "list[Consumer]",
+    ) -> None:
         super().__init__()
         self.output = output
         self.settlement = settlement
@@ -74,9 +81,16 @@ class Consumer(Holder):
         self.middle = b""
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
@@ -89,9 +103,13 @@ class Consumer(Holder):
         body = message.body
         output = self.output
         if (
-            message.route is not self.route or message.properties is not self.properties or len(body) != self.size
-            or redelivered is not self.redelivered or delivery_count or acquired_count
-        ):  # fmt: skip
+            message.route is not self.route
+            or message.properties is not self.properties
+            or len(body) != self.size
+            or redelivered is not self.redelivered
+            or delivery_count
+            or acquired_count
+        ):
             if message.encryption is None:
                 self.prepare(message, redelivered, delivery_count, acquired_count)
             else:
@@ -137,9 +155,17 @@ class Consumer(Holder):
         self.middle = rest + END + header_frame(self.output, properties, self.size)
 
     def fetched(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         raise AssertionError("a consumer does not fetch")
 
     def cancelled(self) -> None:
@@ -212,9 +238,17 @@ class Getter(Holder):
         self.settlement = settlement
 
     def fetched(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         output = self.output
         settlement = self.settlement
         if message is None:
@@ -232,16 +266,28 @@ class Getter(Holder):
         message = partition.opened(message)
         route = message.route
         frame = methods.encode(
-            output.number, "Basic.GetOk", delivery_tag=tag, redelivered=redelivered, exchange=route.exchange,
-            routing_key=route.routing_key, message_count=messages_ready,
-        )  # fmt: skip
+            output.number,
+            "Basic.GetOk",
+            delivery_tag=tag,
+            redelivered=redelivered,
+            exchange=route.exchange,
+            routing_key=route.routing_key,
+            message_count=messages_ready,
+        )
         output.connection.unsent += len(message.body)
         content(output, frame, with_counts(message.properties, delivery_count, acquired_count), message.body)
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         raise AssertionError("a basic.get is no consumer")
 
     def cancelled(self) -> None:

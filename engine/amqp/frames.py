@@ -179,9 +179,13 @@ class FrameReader(ABC):
         kind, number, length, content, body_size = unpack_content(data, pos)
         end = pos + 7 + length
         if (
-            kind != HEADER or number != channel.number or content != CONTENT or length > self.max_payload
-            or end >= size or data[end] != FRAME_END
-        ):  # fmt: skip
+            kind != HEADER
+            or number != channel.number
+            or content != CONTENT
+            or length > self.max_payload
+            or end >= size
+            or data[end] != FRAME_END
+        ):
             return 0
         properties = data[pos + 19 : end]
         body = b""
@@ -189,9 +193,11 @@ class FrameReader(ABC):
             at = end + 8
             end = at + body_size
             if (
-                body_size > self.max_content or end >= size or data[end] != FRAME_END
+                body_size > self.max_content
+                or end >= size
+                or data[end] != FRAME_END
                 or unpack_frame(data, at - 7) != (BODY, number, body_size)
-            ):  # fmt: skip
+            ):
                 return 0
             body = data[at:end]
         payload = data[start + 11 : pos - 1]

@@ -28,10 +28,16 @@ START_OK = 10 << 16 | 11
 TUNE = 10 << 16 | 30
 OPEN = 10 << 16 | 40
 CAPABILITIES = {
-    "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True, "consumer_cancel_notify": True,
-    "connection.blocked": True, "consumer_priorities": True, "authentication_failure_close": True,
-    "per_consumer_qos": True, "direct_reply_to": True,
-}  # fmt: skip
+    "publisher_confirms": True,
+    "exchange_exchange_bindings": True,
+    "basic.nack": True,
+    "consumer_cancel_notify": True,
+    "connection.blocked": True,
+    "consumer_priorities": True,
+    "authentication_failure_close": True,
+    "per_consumer_qos": True,
+    "direct_reply_to": True,
+}
 
 
 def protocol_header(connection: "Connection", header: bytes) -> bool:
@@ -42,16 +48,26 @@ def protocol_header(connection: "Connection", header: bytes) -> bool:
         connection.finish()
         return False
     connection.state = "starting"
-    properties = tables.encode({
-        "capabilities": CAPABILITIES, "cluster_name": connection.broker.cluster_name, "product": "RabbitMQ",
-        "version": RABBITMQ_VERSION, "platform": f"RewindMQ {VERSION}", "rewindmq_version": VERSION,
-        "rewindmq_atomic_commits": connection.broker.atomic_commits,
-        "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
-    })  # fmt: skip
+    properties = tables.encode(
+        {
+            "capabilities": CAPABILITIES,
+            "cluster_name": connection.broker.cluster_name,
+            "product": "RabbitMQ",
+            "version": RABBITMQ_VERSION,
+            "platform": f"RewindMQ {VERSION}",
+            "rewindmq_version": VERSION,
+            "rewindmq_atomic_commits": connection.broker.atomic_commits,
+            "information": f"RewindMQ {VERSION}, compatible with RabbitMQ {RABBITMQ_VERSION}",
+        }
+    )
     connection.say(
-        "Connection.Start", version_major=0, version_minor=9, server_properties=properties,
-        mechanisms=" ".join(sasl.offered(connection.tls)), locales="en_US",
-    )  # fmt: skip
+        "Connection.Start",
+        version_major=0,
+        version_minor=9,
+        server_properties=properties,
+        mechanisms=" ".join(sasl.offered(connection.tls)),
+        locales="en_US",
+    )
     return True
 
 
@@ -84,9 +100,11 @@ async def log_in(connection: "Connection", login: sasl.Login) -> None:
     config = connection.broker.config
     connection.state = "tuning"
     connection.say(
-        "Connection.Tune", channel_max=config.channel_max, frame_max=config.frame_max,
+        "Connection.Tune",
+        channel_max=config.channel_max,
+        frame_max=config.frame_max,
         heartbeat=config.heartbeat_seconds,
-    )  # fmt: skip
+    )
 
 
 async def identify(connection: "Connection", login: sasl.Login) -> None:

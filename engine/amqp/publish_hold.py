@@ -78,10 +78,13 @@ class HeldBack(FrameReader):
     def close_for_memory(self) -> None:
         """506, once it holds more than others, and the memory alarm does not end."""
         kept = self.kept_bytes
-        self.close(ResourceError(
-            f"low on memory: {kept} bytes of messages that had not come whole, or were not committed, were dropped"
-            if kept else "low on memory: the client does not read what was sent to it"
-        ))  # fmt: skip
+        self.close(
+            ResourceError(
+                f"low on memory: {kept} bytes of messages that had not come whole, or were not committed, were dropped"
+                if kept
+                else "low on memory: the client does not read what was sent to it"
+            )
+        )
         if self.throttled:  # close-ok is to be read
             self.throttled = self.link.blocked = False
             self.on_throttle()

@@ -151,6 +151,13 @@ def message(to: Destination, parsed: Parsed, body: bytes, encryption: Encryption
     letter) needs that, and who gets it does not see it (consumer.py `header_frame`)."""
     expiration_ms = parsed.expiration_ms if to.delay_ms is None else to.delay_ms
     return Published(
-        to.route, parsed.raw, expiration_ms, parsed.priority, parsed.persistent, None, encryption, body,
+        to.route,
+        parsed.raw,
+        expiration_ms,
+        parsed.priority,
+        parsed.persistent,
+        None,
+        encryption,
+        body,
         len(body) if encryption is None else encryption.plain_size,
-    )  # fmt: skip
+    )

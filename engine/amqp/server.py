@@ -67,9 +67,11 @@ class AmqpProtocol(asyncio.Protocol):
         peer = transport.get_extra_info("peername") or ("unknown", 0)
         tls, listener = transport.get_extra_info("ssl_object"), self.broker.config.tls
         connection = Connection(
-            self.broker, f"{bracketed(str(peer[0]))}:{peer[1]}", is_loopback(str(peer[0])),
+            self.broker,
+            f"{bracketed(str(peer[0]))}:{peer[1]}",
+            is_loopback(str(peer[0])),
             None if tls is None or listener is None else listener.peer(tls),
-        )  # fmt: skip
+        )
         connection.output.wake = self.wake
         connection.on_throttle = self.choose_reading
         connection.let_in = self.let_in

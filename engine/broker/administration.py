@@ -78,9 +78,15 @@ class Administration(Users):
     # -- policies -----------------------------------------------------------------------------------------------------
 
     async def set_policy(
-        self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
+        self,
+        user: str,
+        vhost: str,
+        name: str,
+        pattern: str,
+        definition: dict[str, object],
+        priority: int,
         apply_to: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """PreconditionFailed with RabbitMQ's validation text for a bad pattern, key or value; NotFound: the vhost."""
         self._check_vhost(vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, False, self.config.semantics)
@@ -98,9 +104,15 @@ class Administration(Users):
         await to_the_end(self.apply_policies(Actor(user, 0), vhost))
 
     async def set_operator_policy(
-        self, user: str, vhost: str, name: str, pattern: str, definition: dict[str, object], priority: int,
+        self,
+        user: str,
+        vhost: str,
+        name: str,
+        pattern: str,
+        definition: dict[str, object],
+        priority: int,
         apply_to: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._check_vhost(vhost)
         text = checked_definition(name, pattern, definition, priority, apply_to, True, self.config.semantics)
         self._check_pattern(pattern)

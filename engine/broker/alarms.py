@@ -84,8 +84,9 @@ class Alarms:
         if self.memory:
             logger.warning(
                 "the memory limit of %d bytes is less than the broker needs by itself: nobody can publish. Raise"
-                " --vm-memory-high-watermark", self.account.limit_bytes,
-            )  # fmt: skip
+                " --vm-memory-high-watermark",
+                self.account.limit_bytes,
+            )
 
     def stop(self) -> None:
         self._stopped = True
@@ -207,11 +208,12 @@ def counted(broker: "Broker") -> dict[Kind, int]:
     consumers = sum(len(partition.consumers) for partition in broker.partitions)
     return {
         Kind.UNACKED: unacked * UNACKED_BYTES,
-        Kind.CONNECTION:
-            len(broker.sessions) * CONNECTION_BYTES + channels * CHANNEL_BYTES + consumers * CONSUMER_BYTES,
+        Kind.CONNECTION: len(broker.sessions) * CONNECTION_BYTES
+        + channels * CHANNEL_BYTES
+        + consumers * CONSUMER_BYTES,
         Kind.LETTER: broker.forwarder.held_bytes,
         Kind.UNWRITTEN: sum(partition.projector.pending_bytes for partition in broker.partitions),
-    }  # fmt: skip
+    }
 
 
 def give_memory_back() -> None:

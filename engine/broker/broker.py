@@ -98,8 +98,16 @@ from rewindmq.schemas.events import (
 )
 
 __all__ = [
-    "CREDIT_WINDOW", "Broker", "ChannelStatus", "Config", "Confirms", "Consumer", "Destination", "Partition", "Session",
-]  # fmt: skip
+    "CREDIT_WINDOW",
+    "Broker",
+    "ChannelStatus",
+    "Config",
+    "Confirms",
+    "Consumer",
+    "Destination",
+    "Partition",
+    "Session",
+]
 
 # Deliveries that a consumer without prefetch (or with no_ack) starts with (`ConsumerAttached.credit`): few, because
 # nobody knows yet how large they are. Its channel gives more by `Credited`, in windows that fit the size of its
@@ -116,10 +124,14 @@ class Broker(Exchanges):
     called once: the parts need the broker, and the broker needs them."""
 
     def __init__(
-        self, config: Config, log_clock: LogClock, metadata: Metadata,
-        make_partitions: Callable[[Surroundings], list[P]], make_keeper: Callable[["Broker", list[P]], Keeper],
+        self,
+        config: Config,
+        log_clock: LogClock,
+        metadata: Metadata,
+        make_partitions: Callable[[Surroundings], list[P]],
+        make_keeper: Callable[["Broker", list[P]], Keeper],
         past: PastProcess,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config = config
         self.past = past
         self.metadata = metadata
@@ -288,9 +300,15 @@ class Broker(Exchanges):
         return effects
 
     async def declare_queue(
-        self, session: Session, name: str, passive: bool, durable: bool, exclusive: bool, auto_delete: bool,
+        self,
+        session: Session,
+        name: str,
+        passive: bool,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
         arguments: tuple[Argument, ...],
-    ) -> Queue:  # fmt: skip
+    ) -> Queue:
         """The queue, made or as it was. An empty name is given one by the broker (amq.gen-..., S-064)."""
         name = strip_cr_lf(name)
         if passive:
@@ -322,11 +340,23 @@ class Broker(Exchanges):
         declarations.check_queue_properties(vhost, name, kind, durable, exclusive, auto_delete)
         if exclusive:
             session.owns_queues_in[partition] = None
-        await self._ask(session, partition, QueueDeclared(
-            vhost, name, kind, durable, exclusive, auto_delete, session.session_id if exclusive else 0, arguments,
-            semantics, self.topology.effective_policy(vhost, name, kind),
-            self.topology.effective_operator_policy(vhost, name, kind),
-        ))  # fmt: skip
+        await self._ask(
+            session,
+            partition,
+            QueueDeclared(
+                vhost,
+                name,
+                kind,
+                durable,
+                exclusive,
+                auto_delete,
+                session.session_id if exclusive else 0,
+                arguments,
+                semantics,
+                self.topology.effective_policy(vhost, name, kind),
+                self.topology.effective_operator_policy(vhost, name, kind),
+            ),
+        )
         self.counters["queues_created_total"] += 1
         self.queues_changed()
         queue = partition.machine.queue(vhost, name)
@@ -401,27 +431,50 @@ class Broker(Exchanges):
         effects = await self._ask(session, partition, Purged(session.vhost, name))
         _check_not_gone(queue)
         return sum(
-            len(effect.message_ids) for effect in effects
+            len(effect.message_ids)
+            for effect in effects
             if isinstance(effect, Forget) and effect.queue is queue and effect.reason == PURGED
-        )  # fmt: skip
+        )
 
     # -- consuming ----------------------------------------------------------------------------------------------------
 
     async def consume(
-        self, session: Session, channel: int, consumer: ReadingConsumer, queue: str, tag: str, no_ack: bool,
-        exclusive: bool, prefetch: int, global_prefetch: int, arguments: tuple[Argument, ...],
+        self,
+        session: Session,
+        channel: int,
+        consumer: ReadingConsumer,
+        queue: str,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        global_prefetch: int,
+        arguments: tuple[Argument, ...],
         attached: Callable[[Partition, Queue, int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Attach. `attached(partition, queue, consumer id)` is called when it is done, before the first delivery."""
         if not is_reply_queue(queue):
             self.access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._usable(session, queue)
         where = resource("queue", queue, session.vhost)
         if found.stream or is_past_asked(arguments):
-            await self.readings.begin(partition, found, Asked(
-                session, channel, self._next_id(), consumer, tag, no_ack, exclusive, prefetch, global_prefetch,
-                arguments,
-            ), attached)  # fmt: skip
+            await self.readings.begin(
+                partition,
+                found,
+                Asked(
+                    session,
+                    channel,
+                    self._next_id(),
+                    consumer,
+                    tag,
+                    no_ack,
+                    exclusive,
+                    prefetch,
+                    global_prefetch,
+                    arguments,
+                ),
+                attached,
+            )
             return
         if global_prefetch > 0 and found.type == "quorum":
             raise NotImplementedByBroker(f"{where} does not support global qos")
@@ -441,11 +494,25 @@ class Broker(Exchanges):
                 is_attached = True
                 attached(partition, found, consumer_id)
 
-        await self._ask(session, partition, ConsumerAttached(
-            session.vhost, queue, consumer_id, channel, tag, no_ack, exclusive, prefetch, credit,
-            global_prefetch,
-            int(priority.value) if priority is not None and isinstance(priority.value, int) else 0, arguments,
-        ), folded)  # fmt: skip
+        await self._ask(
+            session,
+            partition,
+            ConsumerAttached(
+                session.vhost,
+                queue,
+                consumer_id,
+                channel,
+                tag,
+                no_ack,
+                exclusive,
+                prefetch,
+                credit,
+                global_prefetch,
+                int(priority.value) if priority is not None and isinstance(priority.value, int) else 0,
+                arguments,
+            ),
+            folded,
+        )
         if not is_attached:
             partition.detach(consumer_id)
             session.forget(partition, consumer_id)

@@ -46,15 +46,17 @@ class ClockWatch:
             logger.warning(
                 "the wall clock (%s) is %s ahead of the end of the log: this is taken for time in which no broker ran,"
                 " and what is due by now expires; if the date is wrong, set it and see `rewindmq repair_clock`",
-                format_time(wall_ms), length(gap_ms),
-            )  # fmt: skip
+                format_time(wall_ms),
+                length(gap_ms),
+            )
             self._log("start", wall_ms, wall_ms - gap_ms)
         elif gap_ms <= -STEP_MS:
             logger.warning(
                 "the wall clock (%s) is %s behind the end of the log: log time goes on from there, one second a second,"
                 " and timers fire; if the date is right now, see `rewindmq repair_clock`",
-                format_time(wall_ms), length(gap_ms),
-            )  # fmt: skip
+                format_time(wall_ms),
+                length(gap_ms),
+            )
             self._log("start", wall_ms, wall_ms - gap_ms)
             self._own.note(self.clock.difference_ms, self.clock.elapsed_ns())
         self._again()
@@ -89,9 +91,12 @@ class ClockWatch:
             side = "behind" if difference_ms > 0 else "ahead of"
             logger.warning(
                 "the wall clock (%s) is %s %s the broker's time, which goes on at one second a second and is drawn"
-                " toward it by 0.5 ms a second%s", format_time(wall_ms), length(difference_ms), side,
+                " toward it by 0.5 ms a second%s",
+                format_time(wall_ms),
+                length(difference_ms),
+                side,
                 "" if self._broker.folds_what_is_durable else "; `rewindmq repair_clock` sets the log's time to it",
-            )  # fmt: skip
+            )
         self._log("running", wall_ms, wall_ms + difference_ms)
 
     def _log(self, noticed: str, wall_ms: int, log_ms: int) -> None:
@@ -106,9 +111,12 @@ class ClockWatch:
         else:
             logger.warning(
                 "%s: the time that Kafka gives to records is %s %s this machine's wall clock (%s): one of the two is"
-                " wrong", partition.name, length(difference_ms), "ahead of" if difference_ms > 0 else "behind",
+                " wrong",
+                partition.name,
+                length(difference_ms),
+                "ahead of" if difference_ms > 0 else "behind",
                 format_time(wall_ms),
-            )  # fmt: skip
+            )
         if partition.owned and partition.machine.machine_version >= CLOCK_SET_VERSION:
             stepped = ClockStepped(self._broker.config.node, "kafka", wall_ms, wall_ms + difference_ms)
             partition.append(BROKER, stepped)
@@ -129,8 +137,10 @@ class ClockWatch:
         self._own.note(0, clock.elapsed_ns())
         logger.warning(
             "user %r set the time in the log from %s to %s; queues' timers go on as they were",
-            user, format_time(before_ms), format_time(wall_ms),
-        )  # fmt: skip
+            user,
+            format_time(before_ms),
+            format_time(wall_ms),
+        )
         broker.end_of_turn()
         return before_ms, wall_ms
 

@@ -143,9 +143,18 @@ def renewal(queue: Queue, machine_version: int) -> LeaseRenewed | QueueDeclared:
     if machine_version >= 2:
         return LeaseRenewed(queue.vhost, queue.name, queue.queue_id)
     return QueueDeclared(
-        queue.vhost, queue.name, queue.type, queue.durable, queue.exclusive, queue.auto_delete, queue.owner,
-        queue.arguments, queue.semantics, queue.policy, queue.operator_policy,
-    )  # fmt: skip
+        queue.vhost,
+        queue.name,
+        queue.type,
+        queue.durable,
+        queue.exclusive,
+        queue.auto_delete,
+        queue.owner,
+        queue.arguments,
+        queue.semantics,
+        queue.policy,
+        queue.operator_policy,
+    )
 
 
 def check_consumer_arguments(queue: Queue, arguments: tuple[Argument, ...]) -> None:
@@ -189,9 +198,13 @@ def check_queue_equivalence(queue: Queue, durable: bool, auto_delete: bool, argu
 
 
 def check_exchange_equivalence(
-    exchange: ExchangeDeclared, type: str, durable: bool, auto_delete: bool, internal: bool,
+    exchange: ExchangeDeclared,
+    type: str,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
     arguments: tuple[Argument, ...],
-) -> None:  # fmt: skip
+) -> None:
     where = resource("exchange", exchange.exchange, exchange.vhost)
     _same_field(where, "type", exchange.type, type)
     _same_field(where, "durable", exchange.durable, durable)

@@ -40,9 +40,10 @@ def new_name() -> str:
 async def declare(session: Session, partition: Partition, name: str) -> None:
     """The queue of a requester; its consumer has to be attached next."""
     session.owns_queues_in[partition] = None
-    await partition.ask(session.actor, QueueDeclared(
-        session.vhost, name, "classic", False, True, True, session.session_id, (), SEMANTICS, None, None
-    ))  # fmt: skip
+    await partition.ask(
+        session.actor,
+        QueueDeclared(session.vhost, name, "classic", False, True, True, session.session_id, (), SEMANTICS, None, None),
+    )
 
 
 def check_declared(queue: Queue | None, vhost: str, name: str) -> None:

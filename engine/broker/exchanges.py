@@ -81,9 +81,16 @@ class Exchanges(Administration, ABC):
     # -- exchanges and bindings ---------------------------------------------------------------------------------------
 
     async def declare_exchange(
-        self, session: Session, name: str, type: str, passive: bool, durable: bool, auto_delete: bool, internal: bool,
+        self,
+        session: Session,
+        name: str,
+        type: str,
+        passive: bool,
+        durable: bool,
+        auto_delete: bool,
+        internal: bool,
         arguments: tuple[Argument, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         name = strip_cr_lf(name)
         vhost = session.vhost
         if passive:
@@ -141,9 +148,14 @@ class Exchanges(Administration, ABC):
             await self.hidden.until_gone(vhost, name)
 
     async def bind(
-        self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,
+        self,
+        session: Session,
+        source: str,
+        destination_type: str,
+        destination: str,
+        routing_key: str,
         arguments: tuple[Argument, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`destination_type`: queue or exchange."""
         source, destination = strip_cr_lf(source), strip_cr_lf(destination)
         self._check_binding(session, source, destination_type, destination, routing_key)
@@ -166,9 +178,14 @@ class Exchanges(Administration, ABC):
                     raise NotFound(f"no {resource(kind, name, vhost)}")
 
     async def unbind(
-        self, session: Session, source: str, destination_type: str, destination: str, routing_key: str,
+        self,
+        session: Session,
+        source: str,
+        destination_type: str,
+        destination: str,
+        routing_key: str,
         arguments: tuple[Argument, ...],
-    ) -> None:  # fmt: skip
+    ) -> None:
         """No error when there is no such binding."""
         source, destination = strip_cr_lf(source), strip_cr_lf(destination)
         self._check_binding(session, source, destination_type, destination, routing_key)
@@ -178,9 +195,15 @@ class Exchanges(Administration, ABC):
             await self._found_unbound(session, *ends)
 
     async def _found_unbound(
-        self, session: Session, vhost: str, source: str, destination_type: str, destination: str, routing_key: str,
+        self,
+        session: Session,
+        vhost: str,
+        source: str,
+        destination_type: str,
+        destination: str,
+        routing_key: str,
         arguments: tuple[Argument, ...],
-    ) -> bool:  # fmt: skip
+    ) -> bool:
         """The binding was there, as far as this node has read."""
         queue_id = NOT_RECORDED
         if destination_type == "queue" and self.queue(vhost, destination) is not None:

@@ -83,9 +83,11 @@ def check_queue(topology: Topology, partitions: Iterable[Partition], vhost: str,
 
 def count_queues(partitions: Iterable[Partition], vhost: str) -> int:
     return sum(
-        1 for partition in partitions for home, name in partition.machine.by_name
+        1
+        for partition in partitions
+        for home, name in partition.machine.by_name
         if home == vhost and not is_hidden(name)
-    )  # fmt: skip
+    )
 
 
 def _limit(limits: Limits | None, name: str) -> int | None:

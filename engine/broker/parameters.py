@@ -58,7 +58,9 @@ def parameter_item(parameter: ParameterSet | OperatorPolicySet) -> dict[str, obj
     else:
         component = OPERATOR_POLICY
         value = {
-            "pattern": parameter.pattern, "definition": json.loads(parameter.definition),
-            "priority": parameter.priority, "apply-to": parameter.apply_to,
-        }  # fmt: skip
+            "pattern": parameter.pattern,
+            "definition": json.loads(parameter.definition),
+            "priority": parameter.priority,
+            "apply-to": parameter.apply_to,
+        }
     return {"vhost": parameter.vhost, "component": component, "name": parameter.name, "value": value}

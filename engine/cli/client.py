@@ -58,9 +58,12 @@ class Client:
         self.timeout_seconds = timeout_seconds
         credentials = (parts.username or user, parts.password or password)
         self.http = httpx.Client(
-            base_url=self.address, auth=credentials, timeout=timeout_seconds, trust_env=False,
+            base_url=self.address,
+            auth=credentials,
+            timeout=timeout_seconds,
+            trust_env=False,
             verify=trust(ca) if over_tls else False,
-        )  # fmt: skip
+        )
 
     def get(self, *segments: str, **query: str) -> list[Json]:
         answer = self.ask("GET", path(*segments), params=query).json()
@@ -114,10 +117,16 @@ class Client:
 
     def _without_answer(self, error: httpx.HTTPError) -> CliError:
         if isinstance(error, httpx.TimeoutException):
-            return CliError(TIMEOUT, f"operation on {self.address} timed out. Timeout value used:"
-                            f" {self.timeout_seconds} seconds (--timeout)")  # fmt: skip
-        return CliError(UNAVAILABLE, f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq"
-                        " start --data DIR', or say where it is with --url or REWINDMQ_URL")  # fmt: skip
+            return CliError(
+                TIMEOUT,
+                f"operation on {self.address} timed out. Timeout value used:"
+                f" {self.timeout_seconds} seconds (--timeout)",
+            )
+        return CliError(
+            UNAVAILABLE,
+            f"unable to connect to {self.address}: {error}. Start a broker with 'rewindmq"
+            " start --data DIR', or say where it is with --url or REWINDMQ_URL",
+        )
 
     def _refusal(self, method: str, url: str, response: httpx.Response) -> CliError:
         answer: Json = {}

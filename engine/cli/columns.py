@@ -59,51 +59,139 @@ def session(details: dict[str, object]) -> str:
     return f"{details.get('node')}.{details.get('session_id')}"
 
 
-QUEUE: dict[str, Column] = fields(
-    "name", "durable", "auto_delete", "policy", "operator_policy", "exclusive", "exclusive_consumer_tag",
-    "messages_ready", "messages_unacknowledged", "messages", "message_bytes", "message_bytes_ready",
-    "message_bytes_unacknowledged", "head_message_timestamp", "consumers", "state", "type", "leader", "members",
-    "online", "messages_dlx", "message_bytes_dlx", "single_active_consumer_tag",
-) | {
-    "arguments": arguments_of, "effective_policy_definition": definition, "pid": queue_pid, "owner_pid": owner_pid,
-} | dict.fromkeys((
-    "exclusive_consumer_pid", "messages_ready_ram", "messages_unacknowledged_ram", "messages_ram",
-    "messages_persistent", "message_bytes_ram", "message_bytes_persistent", "disk_reads", "disk_writes",
-    "consumer_utilisation", "consumer_capacity", "memory", "slave_pids", "synchronised_slave_pids", "mirror_pids",
-    "synchronised_mirror_pids",
-), blank)  # fmt: skip
+QUEUE: dict[str, Column] = (
+    fields(
+        "name",
+        "durable",
+        "auto_delete",
+        "policy",
+        "operator_policy",
+        "exclusive",
+        "exclusive_consumer_tag",
+        "messages_ready",
+        "messages_unacknowledged",
+        "messages",
+        "message_bytes",
+        "message_bytes_ready",
+        "message_bytes_unacknowledged",
+        "head_message_timestamp",
+        "consumers",
+        "state",
+        "type",
+        "leader",
+        "members",
+        "online",
+        "messages_dlx",
+        "message_bytes_dlx",
+        "single_active_consumer_tag",
+    )
+    | {
+        "arguments": arguments_of,
+        "effective_policy_definition": definition,
+        "pid": queue_pid,
+        "owner_pid": owner_pid,
+    }
+    | dict.fromkeys(
+        (
+            "exclusive_consumer_pid",
+            "messages_ready_ram",
+            "messages_unacknowledged_ram",
+            "messages_ram",
+            "messages_persistent",
+            "message_bytes_ram",
+            "message_bytes_persistent",
+            "disk_reads",
+            "disk_writes",
+            "consumer_utilisation",
+            "consumer_capacity",
+            "memory",
+            "slave_pids",
+            "synchronised_slave_pids",
+            "mirror_pids",
+            "synchronised_mirror_pids",
+        ),
+        blank,
+    )
+)
 
 EXCHANGE: dict[str, Column] = fields("name", "type", "durable", "auto_delete", "internal", "policy") | {
     "arguments": arguments_of,
-}  # fmt: skip
+}
 
 BINDING: dict[str, Column] = {
-    "source_name": field("source"), "source_kind": lambda item: "exchange", "destination_name": field("destination"),
-    "destination_kind": field("destination_type"), "routing_key": field("routing_key"), "arguments": arguments_of,
-}  # fmt: skip
+    "source_name": field("source"),
+    "source_kind": lambda item: "exchange",
+    "destination_name": field("destination"),
+    "destination_kind": field("destination_type"),
+    "routing_key": field("routing_key"),
+    "arguments": arguments_of,
+}
 
 CONNECTION: dict[str, Column] = fields(
-    "name", "port", "host", "peer_port", "peer_host", "ssl", "state", "channels", "auth_mechanism", "user", "vhost",
-    "frame_max", "channel_max", "client_properties", "connected_at", "protocol", "ssl_protocol", "ssl_key_exchange",
-    "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer", "peer_cert_validity", "timeout", "recv_oct",
-    "recv_cnt", "send_oct", "send_cnt", "send_pend",
+    "name",
+    "port",
+    "host",
+    "peer_port",
+    "peer_host",
+    "ssl",
+    "state",
+    "channels",
+    "auth_mechanism",
+    "user",
+    "vhost",
+    "frame_max",
+    "channel_max",
+    "client_properties",
+    "connected_at",
+    "protocol",
+    "ssl_protocol",
+    "ssl_key_exchange",
+    "ssl_cipher",
+    "ssl_hash",
+    "peer_cert_subject",
+    "peer_cert_issuer",
+    "peer_cert_validity",
+    "timeout",
+    "recv_oct",
+    "recv_cnt",
+    "send_oct",
+    "send_cnt",
+    "send_pend",
 ) | {
-    "pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>", "client_properties": client_properties_of,
-}  # fmt: skip
+    "pid": lambda item: f"<{item.get('node')}.{item.get('session_id')}>",
+    "client_properties": client_properties_of,
+}
 
 CHANNEL: dict[str, Column] = fields(
-    "name", "number", "user", "vhost", "transactional", "confirm", "consumer_count", "messages_unacknowledged",
-    "messages_uncommitted", "acks_uncommitted", "prefetch_count", "global_prefetch_count", "messages_unconfirmed",
+    "name",
+    "number",
+    "user",
+    "vhost",
+    "transactional",
+    "confirm",
+    "consumer_count",
+    "messages_unacknowledged",
+    "messages_uncommitted",
+    "acks_uncommitted",
+    "prefetch_count",
+    "global_prefetch_count",
+    "messages_unconfirmed",
     "atomic_commits",
 ) | {
-    "pid": lambda item: f"<{item.get('name')}>", "connection": field("connection_details", "name"),
-}  # fmt: skip
+    "pid": lambda item: f"<{item.get('name')}>",
+    "connection": field("connection_details", "name"),
+}
 
-CONSUMER: dict[str, Column] = {
-    "queue_name": field("queue", "name"), "channel_pid": channel_pid,
-} | fields("consumer_tag", "ack_required", "prefetch_count", "active", "activity_status") | {
-    "arguments": arguments_of,
-}  # fmt: skip
+CONSUMER: dict[str, Column] = (
+    {
+        "queue_name": field("queue", "name"),
+        "channel_pid": channel_pid,
+    }
+    | fields("consumer_tag", "ack_required", "prefetch_count", "active", "activity_status")
+    | {
+        "arguments": arguments_of,
+    }
+)
 
 VHOST: dict[str, Column] = fields("name", "description", "tags", "default_queue_type", "tracing", "cluster_state")
 
@@ -115,8 +203,11 @@ def chosen(asked: Sequence[str], default: Sequence[str], known: dict[str, Column
     names = [name for each in asked for name in each.split(",") if name] or list(default)
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise CliError(USAGE, f"(argument validation): Info key(s) {','.join(unknown)} are not supported. Columns are:"
-                       f" {', '.join(sorted(known))}")  # fmt: skip
+        raise CliError(
+            USAGE,
+            f"(argument validation): Info key(s) {','.join(unknown)} are not supported. Columns are:"
+            f" {', '.join(sorted(known))}",
+        )
     return list(dict.fromkeys(names))
 
 

@@ -85,6 +85,10 @@ def erlang(columns: Sequence[str], rows: Rows, headers: bool) -> list[str]:
 
 
 FORMATTERS: dict[str, Callable[[Sequence[str], Rows, bool], list[str]]] = {
-    "table": table, "pretty_table": pretty_table, "json": as_json, "json_stream": json_stream, "csv": csv,
+    "table": table,
+    "pretty_table": pretty_table,
+    "json": as_json,
+    "json_stream": json_stream,
+    "csv": csv,
     "erlang": erlang,
-}  # fmt: skip
+}

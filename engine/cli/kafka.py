@@ -13,13 +13,22 @@ if TYPE_CHECKING:
     from rewindmq.engine.log.location import History
 
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
-    click.option("--kafka", "servers", metavar="HOST:PORT,...", envvar="REWINDMQ_KAFKA",
-                 help="Bootstrap servers of a Kafka that is the log; else it is in the data directory."),
-    click.option("--kafka-prefix", "prefix", default="rewindmq", show_default=True,
-                 help="Of the names of the topics."),
-    click.option("--kafka-setting", "settings_given", metavar="KEY=VALUE", multiple=True,
-                 help="One more setting of the Kafka clients (librdkafka's names), as for security."),
-)  # fmt: skip
+    click.option(
+        "--kafka",
+        "servers",
+        metavar="HOST:PORT,...",
+        envvar="REWINDMQ_KAFKA",
+        help="Bootstrap servers of a Kafka that is the log; else it is in the data directory.",
+    ),
+    click.option("--kafka-prefix", "prefix", default="rewindmq", show_default=True, help="Of the names of the topics."),
+    click.option(
+        "--kafka-setting",
+        "settings_given",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="One more setting of the Kafka clients (librdkafka's names), as for security.",
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)

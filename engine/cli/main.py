@@ -42,15 +42,25 @@ SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Node": (*node.COMMANDS, *operating.COMMANDS, *copying.COMMANDS),
     "Diagnostics": (*diagnostics.COMMANDS, *diagnostics.NOT_HERE),
     "History": (
-        *history.COMMANDS, *events.COMMANDS, *marks.COMMANDS, *seals.COMMANDS, *erasures.COMMANDS, *versions.COMMANDS,
+        *history.COMMANDS,
+        *events.COMMANDS,
+        *marks.COMMANDS,
+        *seals.COMMANDS,
+        *erasures.COMMANDS,
+        *versions.COMMANDS,
         *clock.COMMANDS,
     ),
-    "Policies": policies.COMMANDS, "Connections": connections.COMMANDS,
-    "Monitoring": listings.COMMANDS, "Queues": queues.COMMANDS, "Replication": quorum.COMMANDS,
-    "Access control": access.COMMANDS, "Virtual hosts": vhosts.COMMANDS,
+    "Policies": policies.COMMANDS,
+    "Connections": connections.COMMANDS,
+    "Monitoring": listings.COMMANDS,
+    "Queues": queues.COMMANDS,
+    "Replication": quorum.COMMANDS,
+    "Access control": access.COMMANDS,
+    "Virtual hosts": vhosts.COMMANDS,
     "Limits": (*limits.COMMANDS, *watermarks.COMMANDS),
-    "Parameters": parameters.COMMANDS, "Definitions": definitions.COMMANDS,
-}  # fmt: skip
+    "Parameters": parameters.COMMANDS,
+    "Definitions": definitions.COMMANDS,
+}
 
 
 class Group(click.Group):

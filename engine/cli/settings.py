@@ -37,9 +37,19 @@ OPTIONS: tuple[Callable[[Any], Any], ...] = (
     ),
 )
 NAMES = (
-    "asked_node", "vhost", "formatter", "silent", "quiet", "no_table_headers", "timeout", "url", "http_port", "user",
-    "password", "tls_ca_cert_file",
-)  # fmt: skip
+    "asked_node",
+    "vhost",
+    "formatter",
+    "silent",
+    "quiet",
+    "no_table_headers",
+    "timeout",
+    "url",
+    "http_port",
+    "user",
+    "password",
+    "tls_ca_cert_file",
+)
 
 
 @dataclass(slots=True)

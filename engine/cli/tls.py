@@ -12,16 +12,20 @@ from rewindmq.engine.tls import TlsListener
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 OPTIONS: tuple[Callable[[Any], Any], ...] = (
     click.option("--tls-port", type=click.IntRange(1, 65535), help="AMQP over TLS, too (RabbitMQ's is 5671)."),
-    click.option("--https-port", type=click.IntRange(1, 65535),
-                 help="The management API over TLS (RabbitMQ's is 15671)."),
+    click.option(
+        "--https-port", type=click.IntRange(1, 65535), help="The management API over TLS (RabbitMQ's is 15671)."
+    ),
     click.option("--tls-cert", type=FILE, help="The broker's certificate, with its chain (PEM)."),
     click.option("--tls-key", type=FILE, help="Its private key (PEM)."),
     click.option("--tls-ca", type=FILE, help="Who signs clients' certificates (PEM)."),
     click.option("--tls-verify-peer", is_flag=True, help="A client's certificate must be signed by --tls-ca."),
     click.option("--tls-fail-if-no-peer-cert", is_flag=True, help="And it must have one."),
-    click.option("--tls-login-from", type=click.Choice(["distinguished_name", "common_name"]),
-                 help="Clients may log in by certificate (SASL EXTERNAL); where the user's name is in it."),
-)  # fmt: skip
+    click.option(
+        "--tls-login-from",
+        type=click.Choice(["distinguished_name", "common_name"]),
+        help="Clients may log in by certificate (SASL EXTERNAL); where the user's name is in it.",
+    ),
+)
 
 
 def with_tls(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -29,10 +33,17 @@ def with_tls(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(command)
     def with_one(
-        *arguments: Any, tls_port: int | None, https_port: int | None, tls_cert: Path | None, tls_key: Path | None,
-        tls_ca: Path | None, tls_verify_peer: bool, tls_fail_if_no_peer_cert: bool, tls_login_from: str | None,
+        *arguments: Any,
+        tls_port: int | None,
+        https_port: int | None,
+        tls_cert: Path | None,
+        tls_key: Path | None,
+        tls_ca: Path | None,
+        tls_verify_peer: bool,
+        tls_fail_if_no_peer_cert: bool,
+        tls_login_from: str | None,
         **options: Any,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         tls = None
         if tls_port is not None or https_port is not None:
             if tls_cert is None or tls_key is None:

@@ -63,9 +63,15 @@ class Node:
     reads_back = True
 
     def __init__(
-        self, config: Config, log: SharedLog, metadata: ReadBackMetadata, store: StateStore,
-        failed: Callable[[Exception], None], broker: "Broker", partitions: list[ReadBackPartition],
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        log: SharedLog,
+        metadata: ReadBackMetadata,
+        store: StateStore,
+        failed: Callable[[Exception], None],
+        broker: "Broker",
+        partitions: list[ReadBackPartition],
+    ) -> None:
         self.epoch = 0
         self.joined = False
         self.log = log
@@ -158,8 +164,12 @@ class Node:
         self._beating = False
         if self._timer is not None:
             self._timer.cancel()
-        logger.info("node %s joined, epoch %d; nodes: %s", self._config.node, self.epoch,
-                    ", ".join(joined.node for joined in topology.nodes.values()))  # fmt: skip
+        logger.info(
+            "node %s joined, epoch %d; nodes: %s",
+            self._config.node,
+            self.epoch,
+            ", ".join(joined.node for joined in topology.nodes.values()),
+        )
         self._beat()
 
     async def _begin_epoch(self) -> None:

@@ -64,10 +64,17 @@ class ReadBackPartition(Partition):
     """`node`: this node's name. `checkpoint_asked(partition)`, `node_lost(epoch)`: called while folding."""
 
     def __init__(
-        self, index: int, log: SharedPartition, machine: Machine, projector: Projector, clock: Callable[[], int],
-        node: str, surroundings: Surroundings, checkpoint_asked: Callable[["ReadBackPartition"], None],
+        self,
+        index: int,
+        log: SharedPartition,
+        machine: Machine,
+        projector: Projector,
+        clock: Callable[[], int],
+        node: str,
+        surroundings: Surroundings,
+        checkpoint_asked: Callable[["ReadBackPartition"], None],
         node_lost: Callable[[int], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(index, log, machine, projector, FramedEncoder(), clock, surroundings)
         self.log = log
         self.node = node

@@ -52,8 +52,13 @@ def recovered(log: "KafkaLog", store: StateStore, config: Config) -> list[Recove
     recoveries = []
     for queue_log in log.queues:
         recovery = recover(queue_log, store)
-        logger.info("%s: %d events folded on top of the state at offset %d, %d quarantined", queue_log.name,
-                    recovery.replayed, recovery.stored_offset, recovery.quarantined.count)  # fmt: skip
+        logger.info(
+            "%s: %d events folded on top of the state at offset %d, %d quarantined",
+            queue_log.name,
+            recovery.replayed,
+            recovery.stored_offset,
+            recovery.quarantined.count,
+        )
         recoveries.append(recovery)
     machines = [each.machine for each in recoveries]
     for left_out in log.left_out:
@@ -103,5 +108,12 @@ def require_homes(topic: str, asked: int | None, machines: Sequence[Machine]) ->
             f"Kafka: the topic {topic} has {found} partitions, and {count} are asked for, by which queue '{queue}' in"
             f" vhost '{vhost}' would not lie in queues-{number}; there is no number by which all queues lie"
         )
-    logger.warning("%s: queue '%s' in vhost '%s' lies in queues-%d, where nobody finds it: it was not declared by a"
-                   " node that has %d partitions", topic, queue, vhost, number, count)  # fmt: skip
+    logger.warning(
+        "%s: queue '%s' in vhost '%s' lies in queues-%d, where nobody finds it: it was not declared by a"
+        " node that has %d partitions",
+        topic,
+        queue,
+        vhost,
+        number,
+        count,
+    )

@@ -46,7 +46,9 @@ async def export(broker: "Broker", work: Work) -> Item:
     """Everything. Lists of entries are made as they are read; until then what they tell of may change."""
     topology = broker.topology
     return {
-        "rabbit_version": RABBITMQ_VERSION, "rabbitmq_version": RABBITMQ_VERSION, "product_name": "RewindMQ",
+        "rabbit_version": RABBITMQ_VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "product_name": "RewindMQ",
         "product_version": VERSION,
         "users": map(partial(user_item, topology), await by_key(work, topology.users)),
         "vhosts": map(vhost_item, await by_key(work, topology.vhosts)),
@@ -55,7 +57,7 @@ async def export(broker: "Broker", work: Work) -> Item:
         "parameters": map(parameter_item, await by_key(work, all_parameters(topology))),
         "global_parameters": map(global_item, await by_key(work, topology.global_parameters)),
         **await _of_vhosts(broker, work, None),
-    }  # fmt: skip
+    }
 
 
 async def export_vhost(broker: "Broker", work: Work, vhost: str) -> Item:
@@ -89,7 +91,7 @@ async def _of_vhosts(broker: "Broker", work: Work, vhost: str | None) -> dict[st
         "queues": map(queue_item, queues),
         "exchanges": map(exchange_item, await work.in_order(exchanges)),
         "bindings": map(binding_item, bindings),
-    }  # fmt: skip
+    }
 
 
 def _is_exported(broker: "Broker", bound: Bound) -> bool:
@@ -104,21 +106,32 @@ def _is_exported(broker: "Broker", bound: Bound) -> bool:
 def user_item(topology: Topology, user: UserSet) -> Item:
     password_hash, algorithm = exported(user.password_hash)
     return {
-        "name": user.name, "password_hash": password_hash, "hashing_algorithm": algorithm, "tags": list(user.tags),
+        "name": user.name,
+        "password_hash": password_hash,
+        "hashing_algorithm": algorithm,
+        "tags": list(user.tags),
         "limits": topology.user_limits.get(user.name, {}),
-    }  # fmt: skip
+    }
 
 
 def permissions_item(each: PermissionsSet) -> Item:
     return {
-        "user": each.user, "vhost": each.vhost, "configure": each.configure, "write": each.write, "read": each.read,
-    }  # fmt: skip
+        "user": each.user,
+        "vhost": each.vhost,
+        "configure": each.configure,
+        "write": each.write,
+        "read": each.read,
+    }
 
 
 def topic_item(each: TopicPermissionsSet) -> Item:
     return {
-        "user": each.user, "vhost": each.vhost, "exchange": each.exchange, "write": each.write, "read": each.read,
-    }  # fmt: skip
+        "user": each.user,
+        "vhost": each.vhost,
+        "exchange": each.exchange,
+        "write": each.write,
+        "read": each.read,
+    }
 
 
 def global_item(each: GlobalParameterSet) -> Item:
@@ -136,31 +149,46 @@ def vhost_item(vhost: VhostCreated) -> Item:
 
 def policy_item(policy: PolicySet) -> Item:
     return {
-        "vhost": policy.vhost, "name": policy.name, "pattern": policy.pattern, "apply-to": policy.apply_to,
-        "definition": json.loads(policy.definition), "priority": policy.priority,
-    }  # fmt: skip
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": json.loads(policy.definition),
+        "priority": policy.priority,
+    }
 
 
 def queue_item(queue: Queue) -> Item:
     return {
-        "name": queue.name, "vhost": queue.vhost, "durable": queue.durable, "auto_delete": queue.auto_delete,
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
         "arguments": table_of(queue.arguments),
-    }  # fmt: skip
+    }
 
 
 def exchange_item(exchange: ExchangeDeclared) -> Item:
     return {
-        "name": exchange.exchange, "vhost": exchange.vhost, "type": exchange.type, "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": table_of(exchange.arguments),
-    }  # fmt: skip
+        "name": exchange.exchange,
+        "vhost": exchange.vhost,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": table_of(exchange.arguments),
+    }
 
 
 def binding_item(bound: Bound) -> Item:
     return {
-        "source": bound.source, "vhost": bound.vhost, "destination": bound.destination,
-        "destination_type": bound.destination_type, "routing_key": bound.routing_key,
+        "source": bound.source,
+        "vhost": bound.vhost,
+        "destination": bound.destination,
+        "destination_type": bound.destination_type,
+        "routing_key": bound.routing_key,
         "arguments": table_of(bound.arguments),
-    }  # fmt: skip
+    }
 
 
 async def load(broker: "Broker", path: Path) -> None:

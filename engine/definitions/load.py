@@ -166,9 +166,14 @@ class Import:
         if name == "" or name.startswith(SERVER_NAMED):
             return
         declared = ExchangeDeclared(
-            vhost, name, text(item, "type"), flag(item, "durable", True), flag(item, "auto_delete", False),
-            flag(item, "internal", False), arguments_from(item.get("arguments")),
-        )  # fmt: skip
+            vhost,
+            name,
+            text(item, "type"),
+            flag(item, "durable", True),
+            flag(item, "auto_delete", False),
+            flag(item, "internal", False),
+            arguments_from(item.get("arguments")),
+        )
         if (vhost, name) in self.exchanges:
             return
         exchange_types.check_type(declared.type)
@@ -180,9 +185,15 @@ class Import:
             if (vhost, name) not in self.broker.topology.exchanges:
                 with self._session(vhost) as session:
                     await self.broker.declare_exchange(
-                        session, name, declared.type, False, declared.durable, declared.auto_delete,
-                        declared.internal, declared.arguments,
-                    )  # fmt: skip
+                        session,
+                        name,
+                        declared.type,
+                        False,
+                        declared.durable,
+                        declared.auto_delete,
+                        declared.internal,
+                        declared.arguments,
+                    )
 
         self.steps.append(step)
 
@@ -193,8 +204,11 @@ class Import:
     def _policy(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
         asked: tuple[Any, Any, Any, Any] = (
-            text(item, "pattern"), given(item, "definition"), item.get("priority", 0), item.get("apply-to", "all"),
-        )  # fmt: skip
+            text(item, "pattern"),
+            given(item, "definition"),
+            item.get("priority", 0),
+            item.get("apply-to", "all"),
+        )
         checked_definition(name, *asked, False, self.broker.config.semantics)
         self.steps.append(lambda: self.broker.set_policy(self.user, vhost, name, *asked))
 

@@ -137,9 +137,10 @@ class Alone:
         """Take the snapshots that are due."""
         every = self._config.snapshot_events
         due = [
-            partition for partition in self.partitions
+            partition
+            for partition in self.partitions
             if partition.machine.next_offset - self._snapshot_offsets[partition.name] >= every
-        ]  # fmt: skip
+        ]
         for partition in due:
             self._snapshot_offsets[partition.name] = partition.machine.next_offset
             partition.checkpoint()

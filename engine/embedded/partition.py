@@ -20,9 +20,14 @@ from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Publishe
 
 class SoleWriterPartition(Partition):
     def __init__(
-        self, index: int, log: LogPartition, machine: Machine, projector: Projector, clock: Callable[[], int],
+        self,
+        index: int,
+        log: LogPartition,
+        machine: Machine,
+        projector: Projector,
+        clock: Callable[[], int],
         surroundings: Surroundings,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(index, log, machine, projector, Encoder(), clock, surroundings)
         self.log = log
         self._folded: list[tuple[int, Confirms, int]] = []  # of this turn, those that need not wait for the disk
@@ -108,9 +113,10 @@ class SoleWriterPartition(Partition):
         before = len(self.effects)
         offset = self.publish(BROKER, message)
         self._refusals[offset] = tuple(
-            effect.queue.name for effect in self.effects[before:]
+            effect.queue.name
+            for effect in self.effects[before:]
             if isinstance(effect, Refuse) and effect.message_id == offset
-        )  # fmt: skip
+        )
         return offset
 
     def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:

@@ -40,8 +40,11 @@ def recovered(log: LogPartition, store: StateStore) -> Recovery:
     if recovery.replayed or recovery.quarantined.count:
         logger.info(
             "%s: %d events folded on top of the state at offset %d, %d quarantined",
-            log.name, recovery.replayed, recovery.stored_offset, recovery.quarantined.count,
-        )  # fmt: skip
+            log.name,
+            recovery.replayed,
+            recovery.stored_offset,
+            recovery.quarantined.count,
+        )
     for behind in recovery.behind:
         logger.warning("%s: %s", log.name, behind)
     return recovery

@@ -51,9 +51,16 @@ COUNTS = 1 << 32
 ERASED, UNREADABLE = b"x-erased", b"x-unreadable"
 # Headers that the broker reads or writes itself: none can name a subject.
 TAKEN = (
-    "CC", "BCC", "x-death", "x-delay", "x-delivery-count", "x-acquired-count", "x-stream-offset", "x-erased",
+    "CC",
+    "BCC",
+    "x-death",
+    "x-delay",
+    "x-delivery-count",
+    "x-acquired-count",
+    "x-stream-offset",
+    "x-erased",
     "x-unreadable",
-)  # fmt: skip
+)
 TAKEN_BEGINNINGS = ("x-first-death-", "x-last-death-")
 
 logger = logging.getLogger(__name__)
@@ -273,6 +280,13 @@ def without_body(message: Published, header: bytes, value: bytes) -> Published:
 
 def with_body(message: Published, properties: bytes, body: bytes) -> Published:
     return Published(
-        message.route, properties, message.expiration_ms, message.priority, message.persistent, message.origin, None,
-        body, len(body),
-    )  # fmt: skip
+        message.route,
+        properties,
+        message.expiration_ms,
+        message.priority,
+        message.persistent,
+        message.origin,
+        None,
+        body,
+        len(body),
+    )

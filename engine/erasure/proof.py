@@ -53,9 +53,10 @@ def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
     """LogError when the history can't be read."""
     erasures = [
         (key_id, erasure)
-        for erasure in topology_of(reader.metadata).erasures if erasure.subject == subject
+        for erasure in topology_of(reader.metadata).erasures
+        if erasure.subject == subject
         for key_id in erasure.key_ids
-    ]  # fmt: skip
+    ]
     reports = {key_id: KeyReport(key_id) for key_id in (*keys.known(subject), *(key_id for key_id, _ in erasures))}
     plain = _count(reader.queues, subject, reports)
     for report in reports.values():

@@ -114,14 +114,17 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/auth/hash_password/{password}": {"GET": access.hash_password},
     "/permissions": {"GET": access.list_permissions},
     "/permissions/{vhost}/{user}": {
-        "GET": access.show_permissions, "PUT": access.put_permissions, "DELETE": access.delete_permissions,
+        "GET": access.show_permissions,
+        "PUT": access.put_permissions,
+        "DELETE": access.delete_permissions,
     },
     "/definitions": {"GET": definitions.export_all, "POST": definitions.import_all},
     "/definitions/{vhost}": {"GET": definitions.export_vhost, "POST": definitions.import_vhost},
     "/all-configuration": {"GET": definitions.export_all, "POST": definitions.import_all},
     "/topic-permissions": {"GET": access.list_topic_permissions},
     "/topic-permissions/{vhost}/{user}": {
-        "GET": access.show_topic_permissions, "PUT": access.put_topic_permissions,
+        "GET": access.show_topic_permissions,
+        "PUT": access.put_topic_permissions,
         "DELETE": access.delete_topic_permissions,
     },
     "/topic-permissions/{vhost}/{user}/{exchange}": {"DELETE": access.delete_topic_permissions},
@@ -129,11 +132,15 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/parameters/{component}": {"GET": parameters.list_component},
     "/parameters/{component}/{vhost}": {"GET": parameters.list_vhost},
     "/parameters/{component}/{vhost}/{name}": {
-        "GET": parameters.show, "PUT": parameters.put, "DELETE": parameters.delete,
+        "GET": parameters.show,
+        "PUT": parameters.put,
+        "DELETE": parameters.delete,
     },
     "/global-parameters": {"GET": parameters.list_global},
     "/global-parameters/{name}": {
-        "GET": parameters.show_global, "PUT": parameters.put_global, "DELETE": parameters.delete_global,
+        "GET": parameters.show_global,
+        "PUT": parameters.put_global,
+        "DELETE": parameters.delete_global,
     },
     "/clock": {"GET": clock.show},
     "/clock/repair": {"POST": clock.repair},
@@ -165,7 +172,9 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/exchanges": {"GET": exchanges.list_all},
     "/exchanges/{vhost}": {"GET": exchanges.list_vhost},
     "/exchanges/{vhost}/{exchange}": {
-        "GET": exchanges.show, "PUT": exchanges.declare, "DELETE": exchanges.delete,
+        "GET": exchanges.show,
+        "PUT": exchanges.declare,
+        "DELETE": exchanges.delete,
     },
     "/exchanges/{vhost}/{exchange}/publish": {"POST": exchanges.publish},
     "/exchanges/{vhost}/{exchange}/bindings/source": {"GET": bindings.from_exchange},
@@ -180,7 +189,9 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/operator-policies": {"GET": policies.list_all_operator},
     "/operator-policies/{vhost}": {"GET": policies.list_vhost_operator},
     "/operator-policies/{vhost}/{name}": {
-        "GET": policies.show_operator, "PUT": policies.put_operator, "DELETE": policies.delete_operator,
+        "GET": policies.show_operator,
+        "PUT": policies.put_operator,
+        "DELETE": policies.delete_operator,
     },
     "/connections": {"GET": clients.connections},
     "/connections/username/{user}": {"GET": clients.user_connections, "DELETE": clients.close_user_connections},
@@ -192,15 +203,27 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "/vhosts/{vhost}/channels": {"GET": clients.vhost_channels},
     "/consumers": {"GET": clients.consumers},
     "/consumers/{vhost}": {"GET": clients.vhost_consumers},
-}  # fmt: skip
+}
 
 
 # These may take longer than the log does for one answer: they look at history, ask Kafka, wait for the disk, or ask
 # again and again.
 PATIENT = {
-    definitions.import_all, definitions.import_vhost, past.at, restore.post, getting.get, state.copy, quorum.status,
-    quorum.critical, quorum.transfer, quorum.add, quorum.delete, quorum.grow, quorum.shrink, quorum.rebalance,
-}  # fmt: skip
+    definitions.import_all,
+    definitions.import_vhost,
+    past.at,
+    restore.post,
+    getting.get,
+    state.copy,
+    quorum.status,
+    quorum.critical,
+    quorum.transfer,
+    quorum.add,
+    quorum.delete,
+    quorum.grow,
+    quorum.shrink,
+    quorum.rebalance,
+}
 
 
 def make_app(broker: "Broker") -> ASGIApp:
@@ -287,9 +310,11 @@ def metrics_routes(broker: "Broker") -> list[Route]:
         return metrics.memory_breakdown(broker)
 
     shows = (
-        ("", show_metrics), ("/per-object", show_metrics_per_object), ("/detailed", show_metrics_detailed),
+        ("", show_metrics),
+        ("/per-object", show_metrics_per_object),
+        ("/detailed", show_metrics_detailed),
         ("/memory-breakdown", show_memory_breakdown),
-    )  # fmt: skip
+    )
     return [Route("/metrics" + path, show, methods=["GET"]) for path, show in shows]
 
 

@@ -116,9 +116,7 @@ def definitions_from(raw: bytes, content_type: str) -> Definitions:
         raw, redirect = fields["file"].removeprefix(BOM), fields.get("redirect")
     document = json_object(raw, None)
     lists = {category: entries for category, entries in document.items() if isinstance(entries, list)}
-    rest: dict[str, Json] = {
-        category: [] if category in lists else value for category, value in document.items()
-    }  # fmt: skip
+    rest: dict[str, Json] = {category: [] if category in lists else value for category, value in document.items()}
     require_few(rest, MAX_VALUES, "the document's head")
     chunks = [
         (category, pickle.dumps(chunk, pickle.HIGHEST_PROTOCOL))

@@ -91,8 +91,9 @@ def is_same(origin: str, host: str) -> bool:
         from_there, here = urlsplit(origin), urlsplit(f"{urlsplit(origin).scheme}://{host}")
         default = DEFAULT_PORTS.get(from_there.scheme)
         return default is not None and (from_there.hostname, from_there.port or default) == (
-            here.hostname, here.port or default,
-        )  # fmt: skip
+            here.hostname,
+            here.port or default,
+        )
     except ValueError:
         return False
 

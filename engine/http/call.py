@@ -314,8 +314,12 @@ async def in_time() -> AsyncIterator[None]:
         async with asyncio.timeout(DURABLE_SECONDS):
             yield
     except TimeoutError:
-        raise ApiError(503, "service_unavailable", f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
-                       " written (is the disk full, is Kafka away?); it is tried again") from None  # fmt: skip
+        raise ApiError(
+            503,
+            "service_unavailable",
+            f"not durable after {DURABLE_SECONDS} seconds: the log cannot be"
+            " written (is the disk full, is Kafka away?); it is tried again",
+        ) from None
 
 
 async def unless_gone(call: Call, work: Coroutine[object, object, Response]) -> Response:

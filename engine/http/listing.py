@@ -45,18 +45,30 @@ async def listed(call: Call, sources: Sequence[T], show: Callable[[T], Item] = a
     page, size = whole(query, "page"), whole(query, "page_size")
     size = DEFAULT_PAGE_SIZE if size is None else size
     if page is None or page < 1 or not 1 <= size <= MAX_PAGE_SIZE:
-        raise ApiError(400, "invalid_pagination_parameters",
-                       f"Invalid pagination parameters: page number {page}, page size {size}")  # fmt: skip
+        raise ApiError(
+            400, "invalid_pagination_parameters", f"Invalid pagination parameters: page number {page}, page size {size}"
+        )
     if query.get("name"):
         chosen = await with_name(work, chosen, show, query)
     if (page - 1) * size > len(chosen):
-        raise ApiError(400, "page_out_of_range",
-                       f"Page out of range, page: {page} page size: {size}, len: {len(chosen)}")  # fmt: skip
+        raise ApiError(
+            400, "page_out_of_range", f"Page out of range, page: {page} page size: {size}, len: {len(chosen)}"
+        )
     on_page = [item async for item in shown(work, chosen[(page - 1) * size : page * size], show, columns)]
-    return await answer(members(work, {
-        "total_count": total, "item_count": len(on_page), "filtered_count": len(chosen), "page": page,
-        "page_size": size, "page_count": math.ceil(len(chosen) / size), "items": on_page,
-    }))  # fmt: skip
+    return await answer(
+        members(
+            work,
+            {
+                "total_count": total,
+                "item_count": len(on_page),
+                "filtered_count": len(chosen),
+                "page": page,
+                "page_size": size,
+                "page_count": math.ceil(len(chosen) / size),
+                "items": on_page,
+            },
+        )
+    )
 
 
 async def shown(

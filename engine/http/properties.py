@@ -19,10 +19,13 @@ def properties_of(raw: bytes) -> dict[str, Json]:
     try:
         found = properties.values(properties.without_blind_copies(raw))
         return {
-            name: value if isinstance(value, int) else plain(tables.mapping(value)) if name == "headers"
+            name: value
+            if isinstance(value, int)
+            else plain(tables.mapping(value))
+            if name == "headers"
             else text_of(value)
             for name, value in found.items()
-        }  # fmt: skip
+        }
     except Malformed:
         return {"undecodable": base64.b64encode(raw).decode()}
 

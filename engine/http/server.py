@@ -155,9 +155,15 @@ async def serve(app: ASGIApp, listening: Sequence[Listening], door: Door, share:
     finish (3 seconds at most), and return by raising CancelledError."""
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
-        app, lifespan="off", ws="none", log_config=None, access_log=False, server_header=False, proxy_headers=False,
+        app,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
         timeout_graceful_shutdown=GRACEFUL_SECONDS,
-    )  # fmt: skip
+    )
     config.load()
     server = _Server(config, listening, door, share)
     task = asyncio.create_task(server.serve())

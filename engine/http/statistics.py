@@ -33,19 +33,29 @@ FORGET_SECONDS = 120.0  # what was not asked for in so long
 
 # message_stats of the overview <- the broker's counters
 OVERVIEW = {
-    "publish": "received", "confirm": "confirmed", "return_unroutable": "unroutable_returned",
-    "drop_unroutable": "unroutable_dropped", "ack": "acknowledged", "deliver_get": "delivered",
-    "deliver": "delivered_consume_manual_ack", "deliver_no_ack": "delivered_consume_auto_ack",
-    "get": "delivered_get_manual_ack", "get_no_ack": "delivered_get_auto_ack", "get_empty": "get_empty",
+    "publish": "received",
+    "confirm": "confirmed",
+    "return_unroutable": "unroutable_returned",
+    "drop_unroutable": "unroutable_dropped",
+    "ack": "acknowledged",
+    "deliver_get": "delivered",
+    "deliver": "delivered_consume_manual_ack",
+    "deliver_no_ack": "delivered_consume_auto_ack",
+    "get": "delivered_get_manual_ack",
+    "get_no_ack": "delivered_get_auto_ack",
+    "get_empty": "get_empty",
     "redeliver": "redelivered",
-}  # fmt: skip
+}
 AT_ONCE = 512  # queues that are counted before others may have their turn
 CHURN = {
-    "connection_created": "connections_opened_total", "connection_closed": "connections_closed_total",
-    "channel_created": "channels_opened_total", "channel_closed": "channels_closed_total",
-    "queue_declared": "queues_declared_total", "queue_created": "queues_created_total",
+    "connection_created": "connections_opened_total",
+    "connection_closed": "connections_closed_total",
+    "channel_created": "channels_opened_total",
+    "channel_closed": "channels_closed_total",
+    "queue_declared": "queues_declared_total",
+    "queue_created": "queues_created_total",
     "queue_deleted": "queues_deleted_total",
-}  # fmt: skip
+}
 
 
 def depth_of(queues: "Iterable[Queue]") -> Numbers:
@@ -91,9 +101,7 @@ class Rates:
     def prune(self, now: float) -> None:
         if now - self.pruned_at > FORGET_SECONDS:
             self.pruned_at = now
-            self.samples = {
-                whose: kept for whose, kept in self.samples.items() if now - kept[-1][0] <= FORGET_SECONDS
-            }  # fmt: skip
+            self.samples = {whose: kept for whose, kept in self.samples.items() if now - kept[-1][0] <= FORGET_SECONDS}
 
 
 class Statistics:
@@ -128,10 +136,16 @@ class Statistics:
                 get_empty += served.get_empty
                 redeliver += served.redeliver
         return {
-            "publish": publish, "ack": ack, "deliver_get": deliver + no_ack + get + get_no_ack, "deliver": deliver,
-            "deliver_no_ack": no_ack, "get": get, "get_no_ack": get_no_ack, "get_empty": get_empty,
+            "publish": publish,
+            "ack": ack,
+            "deliver_get": deliver + no_ack + get + get_no_ack,
+            "deliver": deliver,
+            "deliver_no_ack": no_ack,
+            "get": get,
+            "get_no_ack": get_no_ack,
+            "get_empty": get_empty,
             "redeliver": redeliver,
-        }  # fmt: skip
+        }
 
     def sample(self) -> None:
         """Of the whole node, every now and then as long as the loop runs."""
@@ -159,13 +173,19 @@ def of_channel(channel: "ChannelStatus") -> Numbers:
     tally, settlement = channel.tally, channel.settlement
     fetched = settlement.fetched + settlement.fetched_no_ack
     return {
-        "publish": tally.received, "confirm": tally.confirmed, "return_unroutable": tally.unroutable_returned,
-        "drop_unroutable": tally.unroutable_dropped, "ack": settlement.acked, "deliver_get": settlement.last_tag,
+        "publish": tally.received,
+        "confirm": tally.confirmed,
+        "return_unroutable": tally.unroutable_returned,
+        "drop_unroutable": tally.unroutable_dropped,
+        "ack": settlement.acked,
+        "deliver_get": settlement.last_tag,
         "deliver": settlement.last_tag - fetched - settlement.delivered_no_ack,
-        "deliver_no_ack": settlement.delivered_no_ack, "get": settlement.fetched,
-        "get_no_ack": settlement.fetched_no_ack, "get_empty": settlement.fetched_empty,
+        "deliver_no_ack": settlement.delivered_no_ack,
+        "get": settlement.fetched,
+        "get_no_ack": settlement.fetched_no_ack,
+        "get_empty": settlement.fetched_empty,
         "redeliver": settlement.redelivered,
-    }  # fmt: skip
+    }
 
 
 def of_node(broker: "Broker") -> tuple[Numbers, Numbers]:

@@ -8,8 +8,11 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 STATIC = Path(__file__).parent / "static"
-FILES = {"/": ("index.html", "text/html"), "/page.js": ("page.js", "text/javascript"),
-         "/page.css": ("page.css", "text/css")}  # fmt: skip
+FILES = {
+    "/": ("index.html", "text/html"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/page.css": ("page.css", "text/css"),
+}
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none';"
     " form-action 'none'; frame-ancestors 'none'"
@@ -21,8 +24,13 @@ def page(path: str) -> Callable[[Request], Awaitable[Response]]:
     name, media_type = FILES[path]
 
     async def show(request: Request) -> Response:
-        return FileResponse(STATIC / name, media_type=media_type, headers={
-            "content-security-policy": POLICY, "cache-control": "no-cache",
-        })  # fmt: skip
+        return FileResponse(
+            STATIC / name,
+            media_type=media_type,
+            headers={
+                "content-security-policy": POLICY,
+                "cache-control": "no-cache",
+            },
+        )
 
     return show

@@ -213,9 +213,14 @@ class MomentSource(Source):
 
 class PastReader(Reader):
     def __init__(
-        self, line: Line, partition: Partition, queue: Queue, asked: Asked, source: Source,
+        self,
+        line: Line,
+        partition: Partition,
+        queue: Queue,
+        asked: Asked,
+        source: Source,
         threads: ThreadPoolExecutor,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(line, partition, queue, asked)
         self.source = source
         self._threads = threads

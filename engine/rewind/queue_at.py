@@ -87,9 +87,16 @@ def batched(items: Iterator[MessageView], count: int) -> Iterator[list[MessageVi
 
 
 def queue_at(
-    history: History, vhost: str, queue: str, at: At, first: int, count: int, incarnation: int | None = None,
-    keep: Callable[[Published], Published] = as_published, most_bytes: int | None = None,
-) -> PastQueue:  # fmt: skip
+    history: History,
+    vhost: str,
+    queue: str,
+    at: At,
+    first: int,
+    count: int,
+    incarnation: int | None = None,
+    keep: Callable[[Published], Published] = as_published,
+    most_bytes: int | None = None,
+) -> PastQueue:
     """At most `count` messages from position `first` of the queue: the ready ones in delivery order, then the unacked.
     Of each message what `keep` makes of it, as it is read; of all bodies `most_bytes` (None: no limit), and so fewer
     messages, but one at least.

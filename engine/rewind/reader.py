@@ -122,9 +122,16 @@ class Reader(ABC):
             self._around = around(message.properties, OFFSET, b"l", 8)
         before, behind = self._around
         numbered = Published(
-            message.route, before + offset.to_bytes(8, "big") + behind, message.expiration_ms, message.priority,
-            message.persistent, message.origin, message.encryption, message.body, message.body_size,
-        )  # fmt: skip
+            message.route,
+            before + offset.to_bytes(8, "big") + behind,
+            message.expiration_ms,
+            message.priority,
+            message.persistent,
+            message.origin,
+            message.encryption,
+            message.body,
+            message.body_size,
+        )
         self.consumer.deliver(self.partition, self.queue, message_id, numbered, False, 0, False)
 
     @abstractmethod

@@ -143,22 +143,34 @@ class Wish:
         offset, clock_ms, time_ms = machine.next_offset, machine.clock_ms, machine.log_ms  # before the fold goes on
         there = [
             Wanted(
-                view.message_id, view.size, view.delivery_count, view.redelivered,
+                view.message_id,
+                view.size,
+                view.delivery_count,
+                view.redelivered,
                 None if view.expires_ms is None else max(1, view.expires_ms - clock_ms),
             )
             for view in queue.messages()
-        ]  # fmt: skip
+        ]
         declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
         became = fates_since(machine, log, queue.queue_id, {wanted.message_id for wanted in there})
         wanted = tuple(
-            each for each in there
+            each
+            for each in there
             if became[each.message_id] in self.fates and (not self.ids or each.message_id in self.ids)
-        )  # fmt: skip
+        )
         bindings = bindings_then(reader.metadata, log, self.vhost, self.queue, queue.queue_id, at)
         return Plan(
-            self.vhost, self.queue, queue.queue_id, log.name, offset, time_ms, declared, wanted,
-            dict(Counter(became[each.message_id] for each in there)), bindings,
-        )  # fmt: skip
+            self.vhost,
+            self.queue,
+            queue.queue_id,
+            log.name,
+            offset,
+            time_ms,
+            declared,
+            wanted,
+            dict(Counter(became[each.message_id] for each in there)),
+            bindings,
+        )
 
     def _named(self, log: HistoryPartition) -> Plan:
         wanted = []
@@ -174,8 +186,16 @@ class Wish:
             time_ms = max(time_ms, published_ms)
             wanted.append(Wanted(message_id, event.body_size, 0, False, event.expiration_ms))
         return Plan(
-            self.vhost, self.queue, NO_INCARNATION, log.name, log.next_offset, time_ms, None, tuple(wanted), {},
-        )  # fmt: skip
+            self.vhost,
+            self.queue,
+            NO_INCARNATION,
+            log.name,
+            log.next_offset,
+            time_ms,
+            None,
+            tuple(wanted),
+            {},
+        )
 
     def _undone(self, log: HistoryPartition) -> int:
         """The offset of the last event of that kind, in the life of the incarnation that is asked for."""
@@ -331,8 +351,15 @@ def as_restored(
     plan: Plan, was: Wanted, published: Published, vhost: str, target: str, name: str, number: int
 ) -> Published:
     origin = Origin(
-        plan.vhost, plan.queue, plan.queue_id, was.message_id, "restored", number + 1, name, was.delivery_count,
+        plan.vhost,
+        plan.queue,
+        plan.queue_id,
+        was.message_id,
+        "restored",
+        number + 1,
+        name,
+        was.delivery_count,
         was.redelivered,
-    )  # fmt: skip
+    )
     route = Route(vhost, published.route.exchange, published.route.routing_key, (target,))
     return replace(published, route=route, expiration_ms=was.left_ms, origin=origin)

@@ -115,9 +115,15 @@ class Readings:
     when the session has ended meanwhile. `marks`: of the topology, as it goes on."""
 
     def __init__(
-        self, config: Config, clock: Callable[[], int], ask: Ask, check_open: Callable[[Session], None], marks: Marks,
-        memory: MemoryAccount, past: PastProcess,
-    ) -> None:  # fmt: skip
+        self,
+        config: Config,
+        clock: Callable[[], int],
+        ask: Ask,
+        check_open: Callable[[Session], None],
+        marks: Marks,
+        memory: MemoryAccount,
+        past: PastProcess,
+    ) -> None:
         self._past = past
         self._history = history_of(config)
         self._clock = clock
@@ -164,10 +170,25 @@ class Readings:
                 attached(partition, queue, asked.consumer_id)
 
         self.attach(partition, asked)
-        await self._ask(asked.session, partition, ConsumerAttached(
-            queue.vhost, queue.name, asked.consumer_id, asked.channel, asked.tag, False, asked.exclusive,
-            asked.prefetch, 0, 0, 0, asked.arguments,
-        ), folded)  # fmt: skip
+        await self._ask(
+            asked.session,
+            partition,
+            ConsumerAttached(
+                queue.vhost,
+                queue.name,
+                asked.consumer_id,
+                asked.channel,
+                asked.tag,
+                False,
+                asked.exclusive,
+                asked.prefetch,
+                0,
+                0,
+                0,
+                asked.arguments,
+            ),
+            folded,
+        )
         if reader is None:
             self.detach(partition, asked)
             raise NotFound(f"no {resource('queue', queue.name, queue.vhost)}")
@@ -198,9 +219,12 @@ class Readings:
             attached(partition, queue, asked.consumer_id)
 
         self.attach(partition, asked)
-        await self._ask(asked.session, partition, PastRead(
-            queue.vhost, queue.name, asked.consumer_id, asked.channel, asked.tag, asked.arguments
-        ), folded)  # fmt: skip
+        await self._ask(
+            asked.session,
+            partition,
+            PastRead(queue.vhost, queue.name, asked.consumer_id, asked.channel, asked.tag, asked.arguments),
+            folded,
+        )
         assert reader is not None
         self.ready(reader)
 

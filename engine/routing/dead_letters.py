@@ -58,9 +58,17 @@ class Letter:
     `logged_below`: the death is in the source's log below this mark. `heard`: as runtime/certainty.py has it."""
 
     def __init__(
-        self, message_id: int, reason: str, sequence: int, exchange: str, routing_key: str | None, at_least_once: bool,
-        message: Published | None, logged_below: int, heard: int,
-    ) -> None:  # fmt: skip
+        self,
+        message_id: int,
+        reason: str,
+        sequence: int,
+        exchange: str,
+        routing_key: str | None,
+        at_least_once: bool,
+        message: Published | None,
+        logged_below: int,
+        heard: int,
+    ) -> None:
         self.message_id = message_id
         self.reason = reason
         self.sequence = sequence
@@ -131,18 +139,40 @@ class Forwarder:
     def take(self, partition: Partition, effect: DeadLetter, message: Published | None) -> None:
         if effect.reason in DEATHS:
             self._count(effect.reason, effect.queue, effect.at_least_once)
-        self._add(partition, effect.queue, Letter(
-            effect.message_id, effect.reason, effect.sequence, effect.exchange, effect.routing_key,
-            effect.at_least_once, message, partition.undone_below, self._certainty.begun,
-        ))  # fmt: skip
+        self._add(
+            partition,
+            effect.queue,
+            Letter(
+                effect.message_id,
+                effect.reason,
+                effect.sequence,
+                effect.exchange,
+                effect.routing_key,
+                effect.at_least_once,
+                message,
+                partition.undone_below,
+                self._certainty.begun,
+            ),
+        )
 
     def recover(self, partition: Partition, queue: Queue) -> None:
         """What the queue's outbox still holds is forwarded (again)."""
         for entry in queue.outbox.values():
-            self._add(partition, queue, Letter(
-                entry.message_id, entry.reason, entry.sequence, entry.exchange, entry.routing_key, entry.at_least_once,
-                None, 0, self._certainty.begun,
-            ))  # fmt: skip
+            self._add(
+                partition,
+                queue,
+                Letter(
+                    entry.message_id,
+                    entry.reason,
+                    entry.sequence,
+                    entry.exchange,
+                    entry.routing_key,
+                    entry.at_least_once,
+                    None,
+                    0,
+                    self._certainty.begun,
+                ),
+            )
 
     def drop(self, partition: Partition) -> None:
         """The partition's letters are another node's duty now."""
@@ -304,16 +334,23 @@ class Forwarder:
         origin = Origin(vhost, queue.name, queue.queue_id, letter.message_id, letter.reason, letter.sequence)
         for destination in destinations:
             targets = [
-                name for name in destination.route.queues
+                name
+                for name in destination.route.queues
                 if name not in letter.taken_by and not self._is_cycle(letter, buried, name)
-            ]  # fmt: skip
+            ]
             if targets:
                 narrowed = self._router.narrowed(destination, tuple(targets))
                 forwarded = Published(
-                    narrowed.route, properties,
-                    expiration_ms if destination.delay_ms is None else destination.delay_ms, message.priority,
-                    message.persistent, origin, message.encryption, message.body, message.body_size,
-                )  # fmt: skip
+                    narrowed.route,
+                    properties,
+                    expiration_ms if destination.delay_ms is None else destination.delay_ms,
+                    message.priority,
+                    message.persistent,
+                    origin,
+                    message.encryption,
+                    message.body,
+                    message.body_size,
+                )
                 try:
                     if letter.at_least_once:
                         mark = narrowed.partition.forward(forwarded)
@@ -338,9 +375,12 @@ class Forwarder:
             return bury(message.properties, name, letter.reason, route.exchange, route.routing_key, now_s), None
         except ValueError as error:
             logger.warning(
-                "%s: dead letter %d of %s loses its properties: %s", source.partition.machine.partition,
-                letter.message_id, name, error,
-            )  # fmt: skip
+                "%s: dead letter %d of %s loses its properties: %s",
+                source.partition.machine.partition,
+                letter.message_id,
+                name,
+                error,
+            )
             if letter.reason == DELAYED:
                 return Buried(NO_PROPERTIES, (route.routing_key,), ()), None
             return bury(NO_PROPERTIES, name, letter.reason, route.exchange, route.routing_key, now_s), None
@@ -353,8 +393,9 @@ class Forwarder:
             self._logged_cycles[cycle] = None
             logger.warning(
                 "a message was dropped: these queues (latest death first) are a dead-letter cycle without reason "
-                "'rejected'; this list is not logged again: %s", ", ".join(cycle),
-            )  # fmt: skip
+                "'rejected'; this list is not logged again: %s",
+                ", ".join(cycle),
+            )
         return True
 
     # -- durability ---------------------------------------------------------------------------------------------------

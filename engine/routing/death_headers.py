@@ -71,9 +71,14 @@ def bury(properties: bytes, queue: str, reason: str, exchange: str, routing_key:
     before = next((each for each in history or () if (each.queue, each.reason) == (queue, reason)), None)
     if before is not None:
         death = Death(
-            queue, reason, before.exchange, before.routing_keys, before.count + 1, before.time_s,
+            queue,
+            reason,
+            before.exchange,
+            before.routing_keys,
+            before.count + 1,
+            before.time_s,
             before.original_expiration,
-        )  # fmt: skip
+        )
     deaths = (death, *(each for each in history or () if each is not before))
     headers["x-death"] = tables.array([_table(each) for each in deaths])
     for order in ("last",) if history is not None else ("first", "last"):
@@ -108,9 +113,14 @@ def _death(entries: list[tables.Entry]) -> Death | None:
         return None
     original = entry.get("original-expiration")
     return Death(
-        queue, reason, exchange, tuple(str(key) for key in keys), count, time if time <= YEAR_2106 else time // 1000,
+        queue,
+        reason,
+        exchange,
+        tuple(str(key) for key in keys),
+        count,
+        time if time <= YEAR_2106 else time // 1000,
         original if isinstance(original, str) else None,
-    )  # fmt: skip
+    )
 
 
 def _table(death: Death) -> bytes:

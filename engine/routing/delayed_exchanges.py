@@ -69,9 +69,11 @@ class HiddenQueues:
     """`changed` after each event of the metadata log. `when_durable(callback)`: as the broker's."""
 
     def __init__(
-        self, topology: Topology, partition_for: "Callable[[str, str], Partition]",
+        self,
+        topology: Topology,
+        partition_for: "Callable[[str, str], Partition]",
         when_durable: Callable[[Callable[[], None]], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._topology = topology
         self._partition_for = partition_for
         self._when_durable = when_durable
@@ -139,9 +141,18 @@ class HiddenQueues:
     def _declaration(self, vhost: str, exchange: str) -> QueueDeclared:
         known = Argument(KNOWN_AT, "long", self._topology.next_offset)
         return QueueDeclared(
-            vhost, queue_of(exchange), TYPE, durable=True, exclusive=False, auto_delete=False, owner=0,
-            arguments=(known,), semantics=SEMANTICS, policy=None, operator_policy=None,
-        )  # fmt: skip
+            vhost,
+            queue_of(exchange),
+            TYPE,
+            durable=True,
+            exclusive=False,
+            auto_delete=False,
+            owner=0,
+            arguments=(known,),
+            semantics=SEMANTICS,
+            policy=None,
+            operator_policy=None,
+        )
 
     def broken(self, partition: "Partition") -> Iterator[tuple[str, QueueDeclared | QueueDeleted]]:
         """What a crash left of a partition's hidden queues, in words, and what mends it."""

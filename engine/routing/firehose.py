@@ -84,29 +84,58 @@ class Firehose:
         return Tapped(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
 
     def published(
-        self, session: Session, channel: int, exchange: str, routing_key: str, properties: bytes, body: bytes,
-        encryption: Encryption | None, queues: Iterable[str],
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        channel: int,
+        exchange: str,
+        routing_key: str,
+        properties: bytes,
+        body: bytes,
+        encryption: Encryption | None,
+        queues: Iterable[str],
+    ) -> None:
         """A client published this to these queues; `body` as it is logged."""
         if exchange != TRACE_EXCHANGE:
             routed = array([longstr(queue) for queue in queues])
             self._copy(
-                f"publish.{exchange}", session, channel, exchange, routing_key, properties, body, encryption,
+                f"publish.{exchange}",
+                session,
+                channel,
+                exchange,
+                routing_key,
+                properties,
+                body,
+                encryption,
                 {"routed_queues": routed},
-            )  # fmt: skip
+            )
 
     def delivered(self, session: Session, channel: int, queue: str, message: Published, redelivered: bool) -> None:
         route = message.route
         if route.exchange != TRACE_EXCHANGE:
             self._copy(
-                f"deliver.{queue}", session, channel, route.exchange, route.routing_key, message.properties,
-                message.body, message.encryption, {"redelivered": signedint(redelivered)},
-            )  # fmt: skip
+                f"deliver.{queue}",
+                session,
+                channel,
+                route.exchange,
+                route.routing_key,
+                message.properties,
+                message.body,
+                message.encryption,
+                {"redelivered": signedint(redelivered)},
+            )
 
     def _copy(
-        self, key: str, session: Session, channel: int, exchange: str, routing_key: str, properties: bytes,
-        body: bytes, encryption: Encryption | None, more: dict[str, bytes],
-    ) -> None:  # fmt: skip
+        self,
+        key: str,
+        session: Session,
+        channel: int,
+        exchange: str,
+        routing_key: str,
+        properties: bytes,
+        body: bytes,
+        encryption: Encryption | None,
+        more: dict[str, bytes],
+    ) -> None:
         destinations = self._router.route(session.vhost, TRACE_EXCHANGE, key, None)
         if not destinations:
             return
@@ -116,13 +145,24 @@ class Firehose:
         except ValueError:  # a service appended it to the log itself, with bytes that are no properties
             fields, copies = {}, []
         keys = (routing_key, *copies)
-        told = join({HEADERS: join_headers({
-            "exchange_name": longstr(exchange), "routing_keys": array([longstr(each) for each in keys]),
-            "properties": b"F" + join_headers({NAMES[bit]: as_header(bit, raw) for bit, raw in fields.items()}),
-            "node": longstr(self._config.node), "vhost": longstr(session.vhost),
-            "connection": longstr(self._config.connection_name(session.peer)), "channel": signedint(channel),
-            "user": longstr(session.user), **more,
-        })})  # fmt: skip
+        told = join(
+            {
+                HEADERS: join_headers(
+                    {
+                        "exchange_name": longstr(exchange),
+                        "routing_keys": array([longstr(each) for each in keys]),
+                        "properties": b"F"
+                        + join_headers({NAMES[bit]: as_header(bit, raw) for bit, raw in fields.items()}),
+                        "node": longstr(self._config.node),
+                        "vhost": longstr(session.vhost),
+                        "connection": longstr(self._config.connection_name(session.peer)),
+                        "channel": signedint(channel),
+                        "user": longstr(session.user),
+                        **more,
+                    }
+                )
+            }
+        )
         size = len(body) if encryption is None else encryption.plain_size
         for to in destinations:
             to.partition.publish(BROKER, Published(to.route, told, None, None, False, None, encryption, body, size))
@@ -139,16 +179,31 @@ class Tapped:
         self.consumer = consumer
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         self.consumer.deliver(partition, queue, message_id, message, redelivered, delivery_count, final, acquired_count)
         self.firehose.delivered(self.session, self.channel, queue.name, message, redelivered)
 
     def fetched(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         self.consumer.fetched(
             partition, queue, message_id, message, redelivered, delivery_count, final, messages_ready, acquired_count
         )

@@ -83,9 +83,13 @@ class Router:
         return answer
 
     def route_by_keys(
-        self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content | None,
+        self,
+        vhost: str,
+        exchange: str,
+        routing_keys: tuple[str, ...],
+        content: Content | None,
         published_to: str | None = None,
-    ) -> tuple[Destination, ...]:  # fmt: skip
+    ) -> tuple[Destination, ...]:
         """As `route` for a message with carbon copies: what any of its keys matches. The route has the first key, and
         the exchange that the message was published to, should that be another one."""
         reached = self.reached(vhost, exchange, routing_keys, content or NO_CONTENT)
@@ -105,8 +109,9 @@ class Router:
                         todo.append(follower)
             needs = any(
                 matching.needs_content(found)
-                for name in reached if (found := self.topology.exchanges.get((vhost, name))) is not None
-            )  # fmt: skip
+                for name in reached
+                if (found := self.topology.exchanges.get((vhost, name))) is not None
+            )
             self._needs_content[key] = needs
         return needs
 

@@ -37,9 +37,10 @@ LOG_SECONDS = 10.0
 
 FULL, UNKNOWN, ADDRESS = "full", "not_logged_in", "address"
 WHY = {
-    FULL: "there are {most} connections", UNKNOWN: "{unknown} connections have not logged in",
+    FULL: "there are {most} connections",
+    UNKNOWN: "{unknown} connections have not logged in",
     ADDRESS: "{of_address} connections of this address have not logged in",
-}  # fmt: skip
+}
 
 
 class Door:
@@ -85,8 +86,11 @@ class Door:
         limits = {"most": self.share, "unknown": self.most_unknown, "of_address": self.most_of_address}
         logger.warning(
             "%s: %d connections refused since the last such line, the latest from %s: %s, which is the limit",
-            self.protocol, self._untold, address, WHY[reason].format(**limits),
-        )  # fmt: skip
+            self.protocol,
+            self._untold,
+            address,
+            WHY[reason].format(**limits),
+        )
         self._told_at, self._untold = now, 0
 
 
@@ -184,9 +188,14 @@ class Listener:
     refused client is sent, where it can read it."""
 
     def __init__(
-        self, listening: socket.socket, door: Door, make: Callable[[Guest], asyncio.Protocol],
-        context: ssl.SSLContext | None = None, handshake_seconds: float = 10.0, answer: bytes = b"",
-    ) -> None:  # fmt: skip
+        self,
+        listening: socket.socket,
+        door: Door,
+        make: Callable[[Guest], asyncio.Protocol],
+        context: ssl.SSLContext | None = None,
+        handshake_seconds: float = 10.0,
+        answer: bytes = b"",
+    ) -> None:
         listening.setblocking(False)
         self.socket = listening
         self.door = door
@@ -247,9 +256,12 @@ class Listener:
         seconds = None if self._context is None else self._seconds
         try:
             await self._loop.connect_accepted_socket(
-                lambda: self._make(guest), sock, ssl=self._context, ssl_handshake_timeout=seconds,
+                lambda: self._make(guest),
+                sock,
+                ssl=self._context,
+                ssl_handshake_timeout=seconds,
                 ssl_shutdown_timeout=seconds,
-            )  # fmt: skip
+            )
         except (OSError, TimeoutError) as error:  # gone already, or no TLS (ssl.SSLError is an OSError)
             guest.leave()
             sock.close()

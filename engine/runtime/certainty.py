@@ -76,9 +76,11 @@ class Certainty:
             self._reading.cancel()
 
     async def assured(
-        self, attempt: Callable[[], Awaitable[T]], wait: Callable[[], Awaitable[None]],
+        self,
+        attempt: Callable[[], Awaitable[T]],
+        wait: Callable[[], Awaitable[None]],
         negative: Callable[[Exception], bool] = lambda error: isinstance(error, REFUSALS),
-    ) -> T:  # fmt: skip
+    ) -> T:
         """What `attempt` returns or raises. If it is `negative` because this node had not read enough, it is done once
         more: so what raises such an error must not have done anything. `wait`: as the method of that name; it raises
         when nobody wants to know any more."""

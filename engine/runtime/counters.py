@@ -15,15 +15,28 @@ from collections.abc import Iterable
 from rewindmq.projections.machine.data.effects import DELIVERY_LIMIT, EXPIRED, MAXLEN, REJECTED
 
 COUNTERS = (
-    "connections_opened_total", "connections_closed_total", "channels_opened_total", "channels_closed_total",
-    "queues_declared_total", "queues_created_total", "queues_deleted_total", "global_messages_received_total",
-    "global_messages_received_confirm_total", "global_messages_confirmed_total", "global_messages_routed_total",
-    "global_messages_unroutable_dropped_total", "global_messages_unroutable_returned_total",
-    "global_messages_delivered_total", "global_messages_delivered_consume_auto_ack_total",
-    "global_messages_delivered_consume_manual_ack_total", "global_messages_delivered_get_auto_ack_total",
-    "global_messages_delivered_get_manual_ack_total", "global_messages_get_empty_total",
-    "global_messages_redelivered_total", "global_messages_acknowledged_total",
-)  # fmt: skip
+    "connections_opened_total",
+    "connections_closed_total",
+    "channels_opened_total",
+    "channels_closed_total",
+    "queues_declared_total",
+    "queues_created_total",
+    "queues_deleted_total",
+    "global_messages_received_total",
+    "global_messages_received_confirm_total",
+    "global_messages_confirmed_total",
+    "global_messages_routed_total",
+    "global_messages_unroutable_dropped_total",
+    "global_messages_unroutable_returned_total",
+    "global_messages_delivered_total",
+    "global_messages_delivered_consume_auto_ack_total",
+    "global_messages_delivered_consume_manual_ack_total",
+    "global_messages_delivered_get_auto_ack_total",
+    "global_messages_delivered_get_manual_ack_total",
+    "global_messages_get_empty_total",
+    "global_messages_redelivered_total",
+    "global_messages_acknowledged_total",
+)
 
 # RabbitMQ's (rabbit_msg_size_metrics.erl), in bytes; above the last there is one more.
 SIZE_BOUNDS = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)

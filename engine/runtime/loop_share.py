@@ -108,7 +108,5 @@ class Work:
 
 async def by_key(work: Work, found: Mapping[Any, T], wanted: Callable[[Any], bool] | None = None) -> list[T]:
     """Those whose key is wanted (None: all), in the order of their keys, in slices."""
-    entries = [
-        (key, each) async for key, each in work.over(list(found.items())) if wanted is None or wanted(key)
-    ]  # fmt: skip
+    entries = [(key, each) async for key, each in work.over(list(found.items())) if wanted is None or wanted(key)]
     return await work.in_order(entries)

@@ -222,6 +222,11 @@ class ReadBackMetadata(Metadata):
 
 def unbound(bound: Bound) -> Unbound:
     return Unbound(
-        bound.vhost, bound.source, bound.destination_type, bound.destination, bound.routing_key, bound.arguments,
+        bound.vhost,
+        bound.source,
+        bound.destination_type,
+        bound.destination,
+        bound.routing_key,
+        bound.arguments,
         bound.queue_id,
-    )  # fmt: skip
+    )

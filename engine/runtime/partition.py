@@ -59,14 +59,29 @@ class Consumer(Protocol):
     """What a partition needs of a consumer (rewindmq.engine.amqp.channel implements it)."""
 
     def deliver(
-        self, partition: "Partition", queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None: ...  # fmt: skip
+        self,
+        partition: "Partition",
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None: ...
 
     def fetched(
-        self, partition: "Partition", queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None: ...  # fmt: skip
+        self,
+        partition: "Partition",
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None: ...
 
     def cancelled(self) -> None:
         """The queue is gone: tell the client (basic.cancel), forget the consumer."""
@@ -118,9 +133,15 @@ class Partition(ABC):
     effects: list[Effect]
 
     def __init__(
-        self, index: int, log: ReadableLog, machine: Machine, projector: Projector, encoder: Encoder,
-        clock: Callable[[], int], surroundings: Surroundings,
-    ) -> None:  # fmt: skip
+        self,
+        index: int,
+        log: ReadableLog,
+        machine: Machine,
+        projector: Projector,
+        encoder: Encoder,
+        clock: Callable[[], int],
+        surroundings: Surroundings,
+    ) -> None:
         self.index = index
         self.name = log.name
         self.history = log
@@ -305,9 +326,15 @@ class Partition(ABC):
                         if message is None:
                             message = self.message(queue.queue_id, message_id)
                         consumer.deliver(
-                            self, queue, message_id, message, effect.redelivered, effect.delivery_count, effect.final,
+                            self,
+                            queue,
+                            message_id,
+                            message,
+                            effect.redelivered,
+                            effect.delivery_count,
+                            effect.final,
                             effect.acquired_count,
-                        )  # fmt: skip
+                        )
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
                         self.undelivered(effect.consumer)
@@ -419,9 +446,16 @@ class Partition(ABC):
                 message = self.message(effect.queue.queue_id, effect.message_id)
         counters[f"global_messages_{what}_total"] += 1
         consumer.fetched(
-            self, effect.queue, effect.message_id, message, effect.redelivered, effect.delivery_count, effect.final,
-            effect.messages_ready, effect.acquired_count,
-        )  # fmt: skip
+            self,
+            effect.queue,
+            effect.message_id,
+            message,
+            effect.redelivered,
+            effect.delivery_count,
+            effect.final,
+            effect.messages_ready,
+            effect.acquired_count,
+        )
 
     def undelivered(self, consumer_id: int) -> None:
         """It is given nothing more. What it was to get is given back when its connection ends."""
@@ -465,8 +499,10 @@ class Partition(ABC):
         if count == 0:
             logger.warning(
                 "%s: a %s event was quarantined: %s (the first of its kind; others are only counted)",
-                self.machine.partition, effect.event_type, effect.reason,
-            )  # fmt: skip
+                self.machine.partition,
+                effect.event_type,
+                effect.reason,
+            )
         self.quarantined[effect.event_type] = count + 1
 
     # -- durability ---------------------------------------------------------------------------------------------------

@@ -235,10 +235,19 @@ def _duplicate(e: Duplicate, names: Names) -> str:
 
 
 _TOLD: dict[type[Effect], Callable[[Any, Names], str]] = {
-    Keep: _keep, Forget: _forget, Refuse: _refuse, Deliver: _deliver, FetchReply: _fetched, Requeue: _requeue,
-    Delay: _delay, DeadLetter: _dead_letter, Release: _release, CancelConsumer: _cancel, QueueGone: _gone,
+    Keep: _keep,
+    Forget: _forget,
+    Refuse: _refuse,
+    Deliver: _deliver,
+    FetchReply: _fetched,
+    Requeue: _requeue,
+    Delay: _delay,
+    DeadLetter: _dead_letter,
+    Release: _release,
+    CancelConsumer: _cancel,
+    QueueGone: _gone,
     Duplicate: _duplicate,
-}  # fmt: skip
+}
 
 
 def _delivery(e: Deliver | FetchReply) -> str:

@@ -35,9 +35,19 @@ from rewindmq.schemas.events import Argument, Policy
 CHUNK_HEADER = struct.Struct("<II")
 LENGTH = struct.Struct("<I")
 COUNTERS = (
-    "published", "acked", "delivered", "expired", "maxlen", "rejected", "delivery_limited", "purged", "lost", "refused",
-    "dead_lettered", "duplicates",
-)  # fmt: skip
+    "published",
+    "acked",
+    "delivered",
+    "expired",
+    "maxlen",
+    "rejected",
+    "delivery_limited",
+    "purged",
+    "lost",
+    "refused",
+    "dead_lettered",
+    "duplicates",
+)
 
 
 class DirtyQueue:
@@ -110,10 +120,21 @@ def _argument(argument: Argument) -> object:
 
 def _holder(holder: Consumer) -> object:
     return [
-        holder.consumer, holder.session, holder.channel, holder.user, holder.attached, holder.tag, holder.no_ack,
-        holder.exclusive, holder.prefetch, holder.priority, [_argument(a) for a in holder.arguments], holder.credit,
-        holder.limiter is not None, len(holder.held),
-    ]  # fmt: skip
+        holder.consumer,
+        holder.session,
+        holder.channel,
+        holder.user,
+        holder.attached,
+        holder.tag,
+        holder.no_ack,
+        holder.exclusive,
+        holder.prefetch,
+        holder.priority,
+        [_argument(a) for a in holder.arguments],
+        holder.credit,
+        holder.limiter is not None,
+        len(holder.held),
+    ]
 
 
 def _fields(queue: Queue) -> dict[str, object]:
@@ -394,8 +415,22 @@ def _load_holders(state: State, queue: Queue, holders: Any, packed: bytes) -> No
 
 
 def _load_holder(state: State, queue: Queue, fields: Any) -> Consumer:
-    (consumer, session, channel, user, attached, tag, no_ack, exclusive, prefetch, priority, arguments, credit, limited,
-     _) = fields  # fmt: skip
+    (
+        consumer,
+        session,
+        channel,
+        user,
+        attached,
+        tag,
+        no_ack,
+        exclusive,
+        prefetch,
+        priority,
+        arguments,
+        credit,
+        limited,
+        _,
+    ) = fields
     holder = Consumer(queue, consumer, session, channel, user)
     holder.attached = attached
     holder.tag = tag

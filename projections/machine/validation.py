@@ -22,12 +22,28 @@ from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGE
 from rewindmq.schemas.events import EPOCH_SHIFT
 
 SETTINGS = (
-    "max_length", "max_length_rule", "max_length_bytes", "max_length_bytes_rule", "overflow", "overflow_rule",
-    "message_ttl_ms", "message_ttl_rule", "expires_ms", "expires_rule", "dead_letter_exchange",
-    "dead_letter_routing_key", "at_least_once", "delivery_limit", "delivery_limit_rule", "consumer_timeout_ms",
-    "max_age_ms", "max_age_rule",
-    "retry", "retry_min_ms", "retry_max_ms",
-)  # fmt: skip
+    "max_length",
+    "max_length_rule",
+    "max_length_bytes",
+    "max_length_bytes_rule",
+    "overflow",
+    "overflow_rule",
+    "message_ttl_ms",
+    "message_ttl_rule",
+    "expires_ms",
+    "expires_rule",
+    "dead_letter_exchange",
+    "dead_letter_routing_key",
+    "at_least_once",
+    "delivery_limit",
+    "delivery_limit_rule",
+    "consumer_timeout_ms",
+    "max_age_ms",
+    "max_age_rule",
+    "retry",
+    "retry_min_ms",
+    "retry_max_ms",
+)
 
 
 def validate(state: State) -> None:

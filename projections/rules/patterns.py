@@ -36,10 +36,12 @@ LOOKED_AT = 1_024  # characters of a name; AMQP's have 255 bytes at the most
 SHOWN = 80  # characters of a pattern in a message
 
 NOT_TAKEN = {
-    "(?R)": "recursion into the whole pattern", "(?0)": "recursion into the whole pattern",
-    r"\g<0>": "recursion into the whole pattern", r"\g'0'": "recursion into the whole pattern",
+    "(?R)": "recursion into the whole pattern",
+    "(?0)": "recursion into the whole pattern",
+    r"\g<0>": "recursion into the whole pattern",
+    r"\g'0'": "recursion into the whole pattern",
     r"\x{": r"\x{..} (write \uXXXX)",  # else it would mean the letter x
-}  # fmt: skip
+}
 COMMON_UNITS = ("a", "A", "0", " ", ".", "-", "_", "/", "ab", "a.", "é")
 ENDS = ("", "!", "!\n!")
 REPEATED = 24

@@ -16,10 +16,22 @@ from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.patterns import refusal
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
-OPERATOR_KEYS = frozenset((
-    "expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "max-in-memory-bytes",
-    "delivery-limit", "queue-version", "overflow", "delayed-retry-type", "delayed-retry-min", "delayed-retry-max",
-))  # fmt: skip
+OPERATOR_KEYS = frozenset(
+    (
+        "expires",
+        "message-ttl",
+        "max-length",
+        "max-length-bytes",
+        "max-in-memory-length",
+        "max-in-memory-bytes",
+        "delivery-limit",
+        "queue-version",
+        "overflow",
+        "delayed-retry-type",
+        "delayed-retry-min",
+        "delayed-retry-max",
+    )
+)
 MAX_AGE = re.compile(r"[1-9][0-9]*[YMDhms]")
 MAX_SEGMENT_BYTES = 3_000_000_000
 
@@ -146,7 +158,8 @@ _SETTINGS: _Settings = {
     "delivery-limit": (_at_least(0), "delivery limit"),
     "max-age": (_max_age, "max age"),
     "queue-leader-locator": (
-        _one_of("client-local", "balanced", "random", "least-leaders"), "queue leader locator value",
+        _one_of("client-local", "balanced", "random", "least-leaders"),
+        "queue leader locator value",
     ),
     "initial-cluster-size": (_at_least(0), "cluster size"),
     "stream-max-segment-size-bytes": (_segment_bytes, "segment size"),
@@ -158,7 +171,7 @@ _SETTINGS: _Settings = {
     "ha-promote-on-shutdown": (_one_of("always", "when-synced"), "ha-promote-on-shutdown value"),
     "ha-promote-on-failure": (_one_of("always", "when-synced"), "ha-promote-on-failure value"),
     "queue-master-locator": (_one_of("min-masters", "client-local", "random"), "queue master locator value"),
-}  # fmt: skip
+}
 
 # For nodes of another profile. A queue that asks for the profile by argument has its own arguments.
 _SETTINGS_OF: dict[str, _Settings] = {

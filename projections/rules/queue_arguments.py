@@ -16,27 +16,55 @@ INTEGER_TYPES = ("byte", "short", "signedint", "long", "unsignedbyte", "unsigned
 # Declaration arguments by queue type, in the order in which equality is checked (`capabilities/0` of each type).
 QUEUE_ARGUMENTS = {
     "classic": (
-        "x-expires", "x-message-ttl", "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-max-length",
-        "x-max-length-bytes", "x-max-priority", "x-overflow", "x-queue-mode", "x-queue-version",
-        "x-single-active-consumer", "x-queue-type", "x-queue-master-locator",
+        "x-expires",
+        "x-message-ttl",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-max-priority",
+        "x-overflow",
+        "x-queue-mode",
+        "x-queue-version",
+        "x-single-active-consumer",
+        "x-queue-type",
+        "x-queue-master-locator",
     ),
     "quorum": (
-        "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-expires", "x-max-length",
-        "x-max-length-bytes", "x-max-in-memory-length", "x-max-in-memory-bytes", "x-overflow",
-        "x-single-active-consumer", "x-queue-type", "x-quorum-initial-group-size", "x-delivery-limit",
-        "x-message-ttl", "x-queue-leader-locator",
-    ),
-    "stream": (
-        "x-max-length-bytes", "x-queue-type", "x-max-age", "x-stream-max-segment-size-bytes", "x-initial-cluster-size",
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-dead-letter-strategy",
+        "x-expires",
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-max-in-memory-length",
+        "x-max-in-memory-bytes",
+        "x-overflow",
+        "x-single-active-consumer",
+        "x-queue-type",
+        "x-quorum-initial-group-size",
+        "x-delivery-limit",
+        "x-message-ttl",
         "x-queue-leader-locator",
     ),
-}  # fmt: skip
+    "stream": (
+        "x-max-length-bytes",
+        "x-queue-type",
+        "x-max-age",
+        "x-stream-max-segment-size-bytes",
+        "x-initial-cluster-size",
+        "x-queue-leader-locator",
+    ),
+}
 ALL_ARGUMENTS = frozenset(name for names in QUEUE_ARGUMENTS.values() for name in names)
 # Arguments of profile rabbitmq-4.3 (rabbit_quorum_queue.erl capabilities/0, 4.3).
 OF_RABBITMQ_4_3 = (
-    "x-delayed-retry-type", "x-delayed-retry-min", "x-delayed-retry-max", "x-consumer-timeout",
+    "x-delayed-retry-type",
+    "x-delayed-retry-min",
+    "x-delayed-retry-max",
+    "x-consumer-timeout",
     "x-consumer-disconnected-timeout",
-)  # fmt: skip
+)
 
 Problem = str | None  # the Erlang term that says what is wrong with an argument
 Arguments = dict[str, Argument]
@@ -157,7 +185,11 @@ _CHECKS: dict[str, Callable[[Argument, Arguments], Problem]] = {
     "x-stream-max-segment-size-bytes": not_negative,
     "x-initial-cluster-size": _positive,
     "x-queue-leader-locator": one_of(
-        "invalid_queue_locator_arg", "client-local", "balanced", "random", "least-leaders",
+        "invalid_queue_locator_arg",
+        "client-local",
+        "balanced",
+        "random",
+        "least-leaders",
     ),
-}  # fmt: skip
+}
 CHECKED = tuple(_CHECKS)  # in this order

@@ -75,9 +75,14 @@ class Projector:
     Not thread-safe: it lives in the broker's loop, or in the one thread of a tool."""
 
     def __init__(
-        self, db: Database, machine: "Machine", quarantine: "QuarantineReport", encoder: Encoder, decoder: Decoder,
+        self,
+        db: Database,
+        machine: "Machine",
+        quarantine: "QuarantineReport",
+        encoder: Encoder,
+        decoder: Decoder,
         cache_bytes: int,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.machine = machine
         self.quarantine = quarantine  # all quarantined records: those that are stored, and those that are not yet
         self.cache = BodyCache(decoder, cache_bytes)

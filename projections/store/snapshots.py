@@ -34,8 +34,12 @@ logger = logging.getLogger(__name__)
 
 SUFFIX = ".snapshot"
 _METADATA = (
-    "rewindmq.partition", "rewindmq.offset", "rewindmq.clock_ms", "rewindmq.machine_version", "rewindmq.digest",
-)  # fmt: skip
+    "rewindmq.partition",
+    "rewindmq.offset",
+    "rewindmq.clock_ms",
+    "rewindmq.machine_version",
+    "rewindmq.digest",
+)
 _SCHEMA = fastavro.parse_schema(
     {
         "type": "record",

@@ -11,22 +11,60 @@ from rewindmq.schemas.events import OperatorPolicySet, Policy, PolicySet
 
 # Definition keys that keep a whole policy away from a queue of the type (v3.13.7 `capabilities/0` of each queue type).
 UNSUPPORTED_KEYS = {
-    "classic": frozenset((
-        "max-age", "stream-max-segment-size-bytes", "queue-leader-locator", "initial-cluster-size", "delivery-limit",
-        "dead-letter-strategy", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
-    )),
-    "quorum": frozenset((
-        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
-        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "max-age",
-        "stream-max-segment-size-bytes", "initial-cluster-size",
-    )),
-    "stream": frozenset((
-        "max-priority", "queue-mode", "single-active-consumer", "ha-mode", "ha-params", "ha-sync-mode",
-        "ha-promote-on-shutdown", "ha-promote-on-failure", "queue-master-locator", "expires", "message-ttl",
-        "dead-letter-exchange", "dead-letter-routing-key", "dead-letter-strategy", "max-length", "overflow",
-        "delivery-limit", "max-in-memory-length", "max-in-memory-bytes", "target-group-size",
-    )),
-}  # fmt: skip
+    "classic": frozenset(
+        (
+            "max-age",
+            "stream-max-segment-size-bytes",
+            "queue-leader-locator",
+            "initial-cluster-size",
+            "delivery-limit",
+            "dead-letter-strategy",
+            "max-in-memory-length",
+            "max-in-memory-bytes",
+            "target-group-size",
+        )
+    ),
+    "quorum": frozenset(
+        (
+            "max-priority",
+            "queue-mode",
+            "single-active-consumer",
+            "ha-mode",
+            "ha-params",
+            "ha-sync-mode",
+            "ha-promote-on-shutdown",
+            "ha-promote-on-failure",
+            "queue-master-locator",
+            "max-age",
+            "stream-max-segment-size-bytes",
+            "initial-cluster-size",
+        )
+    ),
+    "stream": frozenset(
+        (
+            "max-priority",
+            "queue-mode",
+            "single-active-consumer",
+            "ha-mode",
+            "ha-params",
+            "ha-sync-mode",
+            "ha-promote-on-shutdown",
+            "ha-promote-on-failure",
+            "queue-master-locator",
+            "expires",
+            "message-ttl",
+            "dead-letter-exchange",
+            "dead-letter-routing-key",
+            "dead-letter-strategy",
+            "max-length",
+            "overflow",
+            "delivery-limit",
+            "max-in-memory-length",
+            "max-in-memory-bytes",
+            "target-group-size",
+        )
+    ),
+}
 APPLIES_TO_QUEUES = {"classic": "classic_queues", "quorum": "quorum_queues", "stream": "streams"}
 
 

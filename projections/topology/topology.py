@@ -37,7 +37,7 @@ from rewindmq.projections.rules.patterns import problem_in_history
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.policies import PolicyRule, highest, highest_for_queue
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     Actor,
     Bound,
     BrokerStarted,
@@ -78,9 +78,14 @@ NESTED_MOST = 100  # three times the depth that the HTTP API takes
 BRACKETS = re.compile(r"[\[\]{}]")
 STRINGS = re.compile(r'"(?:[^"\\]|\\.)*"?', re.DOTALL)
 SYSTEM_EXCHANGES = (
-    ("", "direct"), ("amq.direct", "direct"), ("amq.fanout", "fanout"), ("amq.headers", "headers"),
-    ("amq.match", "headers"), ("amq.rabbitmq.trace", "topic"), ("amq.topic", "topic"),
-)  # fmt: skip
+    ("", "direct"),
+    ("amq.direct", "direct"),
+    ("amq.fanout", "fanout"),
+    ("amq.headers", "headers"),
+    ("amq.match", "headers"),
+    ("amq.rabbitmq.trace", "topic"),
+    ("amq.topic", "topic"),
+)
 # The firehose publishes to it (engine/routing/firehose.py). It is internal: clients cannot publish to it.
 TRACE_EXCHANGE = "amq.rabbitmq.trace"
 
@@ -230,11 +235,14 @@ class Topology:
             [asdict(self.exchanges[key]) for key in sorted(self.exchanges) if key[1] != TRACE_EXCHANGE],
             [[asdict(bound) for bound in self._by_source[key]] for key in sorted(self._by_source)],
             [
-                [[vhost, asdict(rule.event), rule.policy.version] for vhost in sorted(rules)
-                 for _, rule in sorted(rules[vhost].items())]
+                [
+                    [vhost, asdict(rule.event), rule.policy.version]
+                    for vhost in sorted(rules)
+                    for _, rule in sorted(rules[vhost].items())
+                ]
                 for rules in (self._rules, self._operator_rules)
             ],
-        ]  # fmt: skip
+        ]
         later: dict[str, Any] = {
             "topic_permissions": [asdict(self.topic_permissions[key]) for key in sorted(self.topic_permissions)],
             "parameters": [asdict(self.parameters[key]) for key in sorted(self.parameters)],

@@ -79,9 +79,11 @@ class Stepper:
         form = "framed" if log.framed else "plain"
         self.process = subprocess.Popen(
             [sys.executable, "-P", str(WORKER), root_of(version), log.name, form],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(version)},
-        )  # fmt: skip
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -25,17 +25,38 @@ MAX_PROPERTIES_BYTES = 131_052
 SHORT, TABLE, OCTET, TIMESTAMP = range(4)
 # The flag bits, from the highest down.
 (
-    CONTENT_TYPE, CONTENT_ENCODING, HEADERS, DELIVERY_MODE, PRIORITY, CORRELATION_ID, REPLY_TO, EXPIRATION, MESSAGE_ID,
-    TIME, TYPE, USER_ID, APP_ID, CLUSTER_ID,
-) = range(15, 1, -1)  # fmt: skip
+    CONTENT_TYPE,
+    CONTENT_ENCODING,
+    HEADERS,
+    DELIVERY_MODE,
+    PRIORITY,
+    CORRELATION_ID,
+    REPLY_TO,
+    EXPIRATION,
+    MESSAGE_ID,
+    TIME,
+    TYPE,
+    USER_ID,
+    APP_ID,
+    CLUSTER_ID,
+) = range(15, 1, -1)
 # (flag bit, RabbitMQ's name, kind) in the order of the wire
 LAYOUT = (
-    (CONTENT_TYPE, "content_type", SHORT), (CONTENT_ENCODING, "content_encoding", SHORT), (HEADERS, "headers", TABLE),
-    (DELIVERY_MODE, "delivery_mode", OCTET), (PRIORITY, "priority", OCTET), (CORRELATION_ID, "correlation_id", SHORT),
-    (REPLY_TO, "reply_to", SHORT), (EXPIRATION, "expiration", SHORT), (MESSAGE_ID, "message_id", SHORT),
-    (TIME, "timestamp", TIMESTAMP), (TYPE, "type", SHORT), (USER_ID, "user_id", SHORT), (APP_ID, "app_id", SHORT),
+    (CONTENT_TYPE, "content_type", SHORT),
+    (CONTENT_ENCODING, "content_encoding", SHORT),
+    (HEADERS, "headers", TABLE),
+    (DELIVERY_MODE, "delivery_mode", OCTET),
+    (PRIORITY, "priority", OCTET),
+    (CORRELATION_ID, "correlation_id", SHORT),
+    (REPLY_TO, "reply_to", SHORT),
+    (EXPIRATION, "expiration", SHORT),
+    (MESSAGE_ID, "message_id", SHORT),
+    (TIME, "timestamp", TIMESTAMP),
+    (TYPE, "type", SHORT),
+    (USER_ID, "user_id", SHORT),
+    (APP_ID, "app_id", SHORT),
     (CLUSTER_ID, "cluster_id", SHORT),
-)  # fmt: skip
+)
 NAMES = {bit: name for bit, name, _ in LAYOUT}
 KINDS = {bit: kind for bit, _, kind in LAYOUT}
 PREFIXES = (1, 4, 0, 0)  # bytes before the value, by kind: its length

@@ -132,10 +132,18 @@ class Folded:
 
     def whole(self, stretches: Sequence[Range]) -> None:
         """Audit each partition from its beginning, in one task, with its RocksDB."""
-        self._take(fold_log(
-            self.spark, self.place, stretches, fold_audit, columns.AUDITED, fresh=True, store=self._store,
-            reach=self.reach,
-        ))  # fmt: skip
+        self._take(
+            fold_log(
+                self.spark,
+                self.place,
+                stretches,
+                fold_audit,
+                columns.AUDITED,
+                fresh=True,
+                store=self._store,
+                reach=self.reach,
+            )
+        )
 
     def in_chunks(self, own: Snapshots, stretches: Sequence[Range], since_last: bool) -> None:
         """Audit from ledger to ledger. If a ledger does not hold, its partition is audited again as a whole."""
@@ -151,9 +159,7 @@ class Folded:
         self.rows += [Finding(SNAPSHOTS, False, name, offset, None, None, why) for name, offset, why in beyond]
         if self._store is not None:
             sound = [each for each in stretches if each.partition not in doubtful]
-            self.rows += for_each(
-                self.spark, sound, store_rows, columns.AUDIT, data=self._store, own=own
-            ).collect()  # fmt: skip
+            self.rows += for_each(self.spark, sound, store_rows, columns.AUDIT, data=self._store, own=own).collect()
         if doubtful:
             self.rows = [row for row in self.rows if row.partition not in doubtful or is_first(row, doubtful)]
             self._letters = [each.where(~each.partition.isin(*doubtful)) for each in self._letters]

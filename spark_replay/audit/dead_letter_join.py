@@ -51,9 +51,16 @@ class Post:
         queue = letter.queue
         self.under_way[queue.queue_id, letter.message_id] = letter.sequence
         self._row(
-            (queue.vhost, queue.name, queue.queue_id, letter.sequence), SENT, offset, now_ms, letter.message_id,
-            letter.reason, None, letter.exchange, letter.routing_key,
-        )  # fmt: skip
+            (queue.vhost, queue.name, queue.queue_id, letter.sequence),
+            SENT,
+            offset,
+            now_ms,
+            letter.message_id,
+            letter.reason,
+            None,
+            letter.exchange,
+            letter.routing_key,
+        )
 
     def released(self, offset: int, now_ms: int, event: Event, effect: Release) -> None:
         queue = effect.queue
@@ -76,10 +83,17 @@ class Post:
             self._row(number, ARRIVED, offset, now_ms, origin.message_id, origin.reason, target)
 
     def _row(
-        self, number: tuple[str, str, int, int], kind: int, offset: int, now_ms: int, message_id: int,
-        reason: str | None = None, target: str | None = None, exchange: str | None = None,
+        self,
+        number: tuple[str, str, int, int],
+        kind: int,
+        offset: int,
+        now_ms: int,
+        message_id: int,
+        reason: str | None = None,
+        target: str | None = None,
+        exchange: str | None = None,
         routing_key: str | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.count += 1
         self.rows.append(
             (*number, kind, self.partition, offset, now_ms, message_id, reason, target, exchange, routing_key)

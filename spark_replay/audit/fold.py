@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.last_words import Behind, LastWords
-from rewindmq.projections.machine.data.effects import (  # fmt: skip
+from rewindmq.projections.machine.data.effects import (
     DELAYED,
     DELETED,
     DELIVERY_LIMIT,
@@ -32,7 +32,7 @@ from rewindmq.projections.machine.data.effects import (  # fmt: skip
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.schemas.clock_events import ClockSet
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     EPOCH_SHIFT,
     Acked,
     Actor,
@@ -380,9 +380,15 @@ class AuditProduct:
                 account.fail(CONSERVATION, None, f"basic.get found nothing, but {account.ready} are ready")
             return
         account.delivered(
-            effect.message_id, effect.consumer, effect.redelivered, effect.delivery_count, effect.acquired_count,
-            effect.final, self.offset, self.least_ms,
-        )  # fmt: skip
+            effect.message_id,
+            effect.consumer,
+            effect.redelivered,
+            effect.delivery_count,
+            effect.acquired_count,
+            effect.final,
+            self.offset,
+            self.least_ms,
+        )
         if isinstance(effect, Deliver):
             single, later = account.single_active, account.later
             wrong = self.attached.given(account.key, effect.consumer, effect.final, single, later)

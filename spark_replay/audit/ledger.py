@@ -14,7 +14,7 @@ defect is one finding. `beliefs` are an account's fields, so that an audit can b
 from collections.abc import Callable
 from typing import Any
 
-from rewindmq.projections.machine.data.effects import (  # fmt: skip
+from rewindmq.projections.machine.data.effects import (
     ACKED,
     DELAYED,
     DELIVERED,
@@ -41,8 +41,14 @@ from rewindmq.spark_replay.audit.limits import Limits, read_limits
 from rewindmq.spark_replay.audit.priority_levels import Levels
 
 CONSERVATION, LIMITS, TTL, DELIVERIES, ORDER, SETTLEMENT, DEAD_LETTERS = (
-    "conservation", "limits", "ttl", "deliveries", "order", "settlement", "dead letters",
-)  # fmt: skip
+    "conservation",
+    "limits",
+    "ttl",
+    "deliveries",
+    "order",
+    "settlement",
+    "dead letters",
+)
 
 # The events that may cause a reason of leaving (None: any event, because time passes with every event)
 _CAUSES: dict[str, tuple[type, ...] | None] = {
@@ -197,9 +203,16 @@ class Account:
             self.fail(LIMITS, message_id, f"refused with {self.ready} ready, {self.bytes_ready} bytes: {limits}")
 
     def delivered(
-        self, message_id: int, consumer: int, redelivered: bool, delivery_count: int, acquired_count: int,
-        final: bool, cause: int, now_ms: int,
-    ) -> None:  # fmt: skip
+        self,
+        message_id: int,
+        consumer: int,
+        redelivered: bool,
+        delivery_count: int,
+        acquired_count: int,
+        final: bool,
+        cause: int,
+        now_ms: int,
+    ) -> None:
         size = self.sizes.get(message_id)
         if size is None or message_id in self.out or message_id in self.waiting:
             where = "not in the queue" if size is None else f"with consumer {self.out.get(message_id)} or waiting"
@@ -380,9 +393,13 @@ class Account:
         queue, limits = self.queue, self.limits
         mine = (self.ready, len(self.out), len(self.waiting), self.bytes_ready, self.bytes_out, self.bytes_waiting)
         shown = (
-            queue.messages_ready, queue.messages_unacked, queue.messages_delayed, queue.message_bytes_ready,
-            queue.message_bytes_unacked, queue.message_bytes_delayed,
-        )  # fmt: skip
+            queue.messages_ready,
+            queue.messages_unacked,
+            queue.messages_delayed,
+            queue.message_bytes_ready,
+            queue.message_bytes_unacked,
+            queue.message_bytes_delayed,
+        )
         if mine != shown:
             detail = f"ready, unacked, waiting and their bytes are {mine} by the history, {shown} by the fold"
             self.fail(CONSERVATION, None, detail)

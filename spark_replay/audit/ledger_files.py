@@ -126,9 +126,11 @@ def _claimed(product: AuditProduct) -> dict[str, Any]:
     assert product.post is not None, "an audit that keeps ledgers notes dead letters"
     machine = product.machine
     return {
-        "digest": machine.digest(), "head": machine.head(), "beliefs": product.beliefs,
+        "digest": machine.digest(),
+        "head": machine.head(),
+        "beliefs": product.beliefs,
         "under_way": product.post.under_way,
-    }  # fmt: skip
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -34,9 +34,12 @@ class Limits:
 
 
 def read_limits(
-    queue_type: str, arguments: tuple[Argument, ...], policy: Policy | None, operator_policy: Policy | None,
+    queue_type: str,
+    arguments: tuple[Argument, ...],
+    policy: Policy | None,
+    operator_policy: Policy | None,
     later: bool = False,
-) -> Limits:  # fmt: skip
+) -> Limits:
     """The limits of a queue. `later`: it is a quorum queue of profile rabbitmq-4.3."""
     given = {argument.name: argument.value for argument in arguments}
     below = json.loads(policy.definition) if policy else {}
@@ -50,8 +53,11 @@ def read_limits(
     if queue_type == "stream":
         ages = (above.get("max-age"), below.get("max-age"), given.get("x-max-age"))
         age = next((value for value in ages if isinstance(value, str)), None)
-        smaller = [value for value in (below.get("max-length-bytes"), above.get("max-length-bytes"))
-                   if type(value) is int and value >= 0]  # fmt: skip
+        smaller = [
+            value
+            for value in (below.get("max-length-bytes"), above.get("max-length-bytes"))
+            if type(value) is int and value >= 0
+        ]
         most = min(smaller) if smaller else smallest("max-length-bytes")
         return Limits(None, most, None, None, True, None, None if age is None else _age_ms(age))
 

@@ -167,9 +167,12 @@ def segment_rows(part: Part) -> "Iterator[pa.RecordBatch]":
 
 
 def joined(
-    partition: str, parts: Sequence[Part], rows: Iterable[Any], known: Mapping[Part, VerifiedSegment],
+    partition: str,
+    parts: Sequence[Part],
+    rows: Iterable[Any],
+    known: Mapping[Part, VerifiedSegment],
     proven: Proven | None,
-) -> Finding:  # fmt: skip
+) -> Finding:
     """The finding for one partition: the tasks' rows about its segments, and whether these follow on each other."""
     told = {}
     for row in rows:

@@ -18,7 +18,7 @@ from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     Bound,
     OperatorPolicyCleared,
     OperatorPolicySet,

@@ -166,10 +166,16 @@ class Stopped(Exception):
 
 
 def watch(
-    spark: "SparkSession", place: InKafka, directory: Path, interval_s: float = 10.0, batch_events: int = 1_000_000,
-    fail_fast: bool = False, once: bool = False, report: Callable[[BatchReport], None] = lambda report: None,
+    spark: "SparkSession",
+    place: InKafka,
+    directory: Path,
+    interval_s: float = 10.0,
+    batch_events: int = 1_000_000,
+    fail_fast: bool = False,
+    once: bool = False,
+    report: Callable[[BatchReport], None] = lambda report: None,
     started: Callable[[Watch], None] = lambda watch: None,
-) -> Watch:  # fmt: skip
+) -> Watch:
     """Audit the events since the watch of this directory stopped (in a new directory all events), and go on.
 
     It looks again every `interval_s` until it is stopped; `once`: it ends when all events that are there now are

@@ -39,9 +39,15 @@ from rewindmq.spark_replay.location.log import InKafka, Place
     help="Say on stderr how far it is; at a terminal, if neither is given.",
 )
 def audit(
-    place: Place, form: str, page: Path | None, public_keys: tuple[Path, ...], copies: Path | None,
-    snapshots: Path | None, since_last: bool, shown: bool | None,
-) -> int:  # fmt: skip
+    place: Place,
+    form: str,
+    page: Path | None,
+    public_keys: tuple[Path, ...],
+    copies: Path | None,
+    snapshots: Path | None,
+    since_last: bool,
+    shown: bool | None,
+) -> int:
     """Check the history against itself, its seals and hash chain, the broker's claims and its RocksDB."""
     from rewindmq.engine.log.seals.seal import public_keys as read_keys
     from rewindmq.engine.log.seals.seal import read_copies
@@ -103,9 +109,11 @@ def cut(place: Place, every: int, out: Path) -> None:
 @click.command("watch")
 @with_topics
 @click.option(
-    "--checkpoint", required=True, type=click.Path(file_okay=False, path_type=Path),
+    "--checkpoint",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
     help="A directory of this watch's own: it goes on from there.",
-)  # fmt: skip
+)
 @click.option("--interval", default=10.0, type=click.FloatRange(0.1), show_default=True, help="Seconds.")
 @click.option("--batch-events", default=1_000_000, type=click.IntRange(1), show_default=True, help="About so many.")
 @click.option("--fail-fast", is_flag=True, help="End with status 1 when something is found.")
@@ -113,7 +121,7 @@ def cut(place: Place, every: int, out: Path) -> None:
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 def watch_command(
     place: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
-) -> int:  # fmt: skip
+) -> int:
     """Audit a history in Kafka as it goes on, until SIGTERM or SIGINT; a line for each batch with events."""
     from rewindmq.spark_replay.audit.watch import Watch, watch
     from rewindmq.spark_replay.commands.report import print_batch
@@ -127,9 +135,16 @@ def watch_command(
 
     try:
         done = watch(
-            start_spark(place), place, checkpoint, interval, batch_events, fail_fast, once,
-            functools.partial(print_batch, form=form), stop_on_signals,
-        )  # fmt: skip
+            start_spark(place),
+            place,
+            checkpoint,
+            interval,
+            batch_events,
+            fail_fast,
+            once,
+            functools.partial(print_batch, form=form),
+            stop_on_signals,
+        )
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -17,13 +17,28 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
 _TOPICS = (
-    click.option("--prefix", "--kafka-prefix", "prefix", default="rewindmq", show_default=True,
-                 help="Of the names of its topics."),
-    click.option("--kafka-setting", "settings", metavar="KEY=VALUE", multiple=True,
-                 help="One more setting of the Kafka clients (librdkafka's names), as for security."),
-    click.option("--kafka-config", "settings_file", type=click.Path(dir_okay=False, path_type=Path),
-                 help="A file of such settings, a line each: for those that are secret."),
-)  # fmt: skip
+    click.option(
+        "--prefix",
+        "--kafka-prefix",
+        "prefix",
+        default="rewindmq",
+        show_default=True,
+        help="Of the names of its topics.",
+    ),
+    click.option(
+        "--kafka-setting",
+        "settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="One more setting of the Kafka clients (librdkafka's names), as for security.",
+    ),
+    click.option(
+        "--kafka-config",
+        "settings_file",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="A file of such settings, a line each: for those that are secret.",
+    ),
+)
 _KAFKA = click.option("--kafka", help="Instead of it: the log is in this Kafka, host:port (more are comma separated).")
 _KAFKA_ONLY = click.option(
     "--kafka", required=True, help="The Kafka that the log is in, host:port (more are comma separated)."
@@ -34,8 +49,14 @@ def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
     """A data directory or topics of a Kafka; the command gets it as `place`."""
 
     @functools.wraps(command)
-    def found(data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...],
-              settings_file: Path | None, **others: Any) -> Any:  # fmt: skip
+    def found(
+        data: Path | None,
+        kafka: str | None,
+        prefix: str,
+        settings: tuple[str, ...],
+        settings_file: Path | None,
+        **others: Any,
+    ) -> Any:
         return _as_run(command, _existing(data, kafka, prefix, settings, settings_file), others)
 
     return _wrapped(found, (_DATA, _KAFKA, *_TOPICS))

@@ -15,21 +15,27 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 
 queue_option = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
 format_option = click.option(
-    "--format", "form", default="table", show_default=True,
+    "--format",
+    "form",
+    default="table",
+    show_default=True,
     type=click.Choice(["table", "json", "csv", "parquet", "delta"]),
-)  # fmt: skip
+)
 out_option = click.option(
     "--out", type=click.Path(path_type=Path), help="A directory to write to (parquet and delta need one)."
 )
 without_option = click.option(
-    "--without", "left_out", multiple=True,
+    "--without",
+    "left_out",
+    multiple=True,
     help="As if it had not been: message=queues-0:123, user=eve, session=7, from=TIME, to=TIME (or mark:NAME, -10m);"
     " with commas: all of them at once. May be given again.",
-)  # fmt: skip
+)
 snapshots_option = click.option(
-    "--snapshots", type=click.Path(path_type=Path),
+    "--snapshots",
+    type=click.Path(path_type=Path),
     help="Snapshots to begin from (of `cut`, or a node's), and not those beside the log.",
-)  # fmt: skip
+)
 
 
 def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:

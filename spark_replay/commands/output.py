@@ -165,12 +165,27 @@ def _pages(rows: Iterable[list[str]], page: int) -> Iterator[list[list[str]]]:
 
 
 _QUEUE_TABLE = (
-    "vhost", "queue", "type", "policy", "messages_ready", "messages_unacknowledged", "message_bytes_ready", "consumers",
-)  # fmt: skip
+    "vhost",
+    "queue",
+    "type",
+    "policy",
+    "messages_ready",
+    "messages_unacknowledged",
+    "message_bytes_ready",
+    "consumers",
+)
 _MESSAGE_TABLE = (
-    "queue", "message_id", "state", "position", "size", "redelivered", "delivery_count", "expires", "routing_key",
+    "queue",
+    "message_id",
+    "state",
+    "position",
+    "size",
+    "redelivered",
+    "delivery_count",
+    "expires",
+    "routing_key",
     "body",
-)  # fmt: skip
+)
 
 
 def _print_queue_tables(queues: list[dict[str, Any]], messages: bool) -> None:

@@ -37,9 +37,15 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
 @click.option("--format", "form", type=click.Choice(["json", "table"]), help="Default: table at a terminal, else json.")
 def state_at(
-    place: Place, times: tuple[str, ...], offsets: str | None, mark: str | None, queue: str | None,
-    snapshots: Path | None, messages: bool, form: str | None,
-) -> None:  # fmt: skip
+    place: Place,
+    times: tuple[str, ...],
+    offsets: str | None,
+    mark: str | None,
+    queue: str | None,
+    snapshots: Path | None,
+    messages: bool,
+    form: str | None,
+) -> None:
     """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
     from rewindmq.spark_replay.commands.output import print_states
     from rewindmq.spark_replay.history.state import plan_state, state_frame
@@ -64,9 +70,14 @@ def state_at(
 @format_option
 @out_option
 def history(
-    place: Place, start: str | None, end: str | None, queue: str | None, snapshots: Path | None, form: str,
+    place: Place,
+    start: str | None,
+    end: str | None,
+    queue: str | None,
+    snapshots: Path | None,
+    form: str,
     out: Path | None,
-) -> None:  # fmt: skip
+) -> None:
     """What came of every event: one row an outcome."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.history import history_frame, plan_history
@@ -152,9 +163,15 @@ def diff(
 @format_option
 @out_option
 def slo(
-    place: Place, start: str | None, end: str | None, by: str, every: str | None, queue: str | None, form: str,
+    place: Place,
+    start: str | None,
+    end: str | None,
+    by: str,
+    every: str | None,
+    queue: str | None,
+    form: str,
     out: Path | None,
-) -> None:  # fmt: skip
+) -> None:
     """How long messages waited for their first delivery and stayed in their queue, and how many came back."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.slo import check, plan_slo

@@ -36,9 +36,13 @@ def report_html(findings: Sequence[Finding], place: str, when: datetime | None =
     rows = "".join(
         _cells(each.check, each.partition, each.offset, each.queue, each.message_id, each.detail) for each in bad[:ROWS]
     )
-    found = "<h2>What was found</h2>\n<table>" + _head(
-        "check", "partition", "offset", "queue", "message", "what is wrong"
-    ) + f"{rows}</table>\n" if bad else ""  # fmt: skip
+    found = (
+        "<h2>What was found</h2>\n<table>"
+        + _head("check", "partition", "offset", "queue", "message", "what is wrong")
+        + f"{rows}</table>\n"
+        if bad
+        else ""
+    )
     found += "".join(
         f"<p><b>{html.escape(check)}</b> is {severity}: {html.escape(hint)}</p>\n"
         for (check, severity), hint in advice(bad).items()
@@ -46,11 +50,15 @@ def report_html(findings: Sequence[Finding], place: str, when: datetime | None =
     if len(bad) > ROWS:
         found += f"<p>The first {ROWS:,} of {len(bad):,}; <code>--format json</code> has all of them.</p>\n"
     return _PAGE.format(
-        title="Audit of a RewindMQ history", place=html.escape(place),
-        when=(when or datetime.now(UTC)).isoformat(timespec="seconds"), kind="bad" if bad else "ok",
+        title="Audit of a RewindMQ history",
+        place=html.escape(place),
+        when=(when or datetime.now(UTC)).isoformat(timespec="seconds"),
+        kind="bad" if bad else "ok",
         result=f"failed, {len(bad):,} finding{'s' * (len(bad) > 1)}" if bad else _passed(findings),
-        columns=_head("check", "result", "what it says", "looked at"), checks=checks, found=found,
-    )  # fmt: skip
+        columns=_head("check", "result", "what it says", "looked at"),
+        checks=checks,
+        found=found,
+    )
 
 
 def _passed(findings: Sequence[Finding]) -> str:

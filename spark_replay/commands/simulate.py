@@ -22,9 +22,11 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @click.command("what-if")
 @with_place
 @click.option(
-    "--candidate", "texts", multiple=True,
+    "--candidate",
+    "texts",
+    multiple=True,
     help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
-)  # fmt: skip
+)
 @without_option
 @moment_option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
 @moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
@@ -35,9 +37,16 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @format_option
 @out_option
 def what_if(
-    place: Place, texts: tuple[str, ...], left_out: tuple[str, ...], start: str | None, end: str | None, show: str,
-    every: float, form: str, out: Path | None,
-) -> None:  # fmt: skip
+    place: Place,
+    texts: tuple[str, ...],
+    left_out: tuple[str, ...],
+    start: str | None,
+    end: str | None,
+    show: str,
+    every: float,
+    form: str,
+    out: Path | None,
+) -> None:
     """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.location.marks import plan_stretches
@@ -68,9 +77,18 @@ def what_if(
 @click.option("--name", help="Each message comes back once under a name.")
 @click.option("--dry-run", is_flag=True, help="Only say what would come back.")
 def restore(
-    place: Place, queue: str | None, left_out: tuple[str, ...], time: str | None, condition: str | None, url: str,
-    user: str, password: str, to: str | None, name: str | None, dry_run: bool,
-) -> None:  # fmt: skip
+    place: Place,
+    queue: str | None,
+    left_out: tuple[str, ...],
+    time: str | None,
+    condition: str | None,
+    url: str,
+    user: str,
+    password: str,
+    to: str | None,
+    name: str | None,
+    dry_run: bool,
+) -> None:
     """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
     --without something into another one."""
     from rewindmq.spark_replay.commands.output import nobody_reads, print_json

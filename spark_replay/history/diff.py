@@ -62,9 +62,15 @@ def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: s
     from pyspark.sql import functions as f
 
     frame = fold_log(
-        spark, start.place, stretches_between(start, end), fold_diff, columns.HISTORY, start_ms=start.clock_ms,
-        end_ms=end.clock_ms, queue=queue,
-    )  # fmt: skip
+        spark,
+        start.place,
+        stretches_between(start, end),
+        fold_diff,
+        columns.HISTORY,
+        start_ms=start.clock_ms,
+        end_ms=end.clock_ms,
+        queue=queue,
+    )
     came = f.col("outcome") == PUBLISHED
     changes = frame.where(came | f.col("final"))
     return changes.select(f.when(came, 1).otherwise(-1).cast("int").alias("change"), *columns.HISTORY.names)

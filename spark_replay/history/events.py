@@ -16,10 +16,22 @@ from rewindmq.spark_replay.history.properties import headers
 _COLUMN_OF = {
     name: name
     for name in (
-        "vhost", "queue", "exchange", "routing_key", "consumer", "messages", "requeue", "method", "credit",
-        "expiration_ms", "priority", "persistent", "properties", "body",
+        "vhost",
+        "queue",
+        "exchange",
+        "routing_key",
+        "consumer",
+        "messages",
+        "requeue",
+        "method",
+        "credit",
+        "expiration_ms",
+        "priority",
+        "persistent",
+        "properties",
+        "body",
     )
-} | {"body_size": "size"}  # fmt: skip
+} | {"body_size": "size"}
 _SECRET = "password_hash"
 
 # per event type: (attribute, column) pairs, and the attributes that go into `detail`

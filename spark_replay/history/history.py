@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 
 def history(
-    spark: "SparkSession", place: Place, options: Mapping[str, str] | None = None, queue: str | None = None,
+    spark: "SparkSession",
+    place: Place,
+    options: Mapping[str, str] | None = None,
+    queue: str | None = None,
     snapshots: Path | None = None,
-) -> "DataFrame":  # fmt: skip
+) -> "DataFrame":
     """The table HISTORY (columns.py) of the queue log at a place.
 
     `options` choose the stretch (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
@@ -59,9 +62,12 @@ def plan_history(place: Place, options: Mapping[str, str], snapshots: Path | Non
 
 
 def history_frame(
-    spark: "SparkSession", place: Place, stretches: list[Range], queue: str | None = None,
+    spark: "SparkSession",
+    place: Place,
+    stretches: list[Range],
+    queue: str | None = None,
     snapshots: Path | None = None,
-) -> "DataFrame":  # fmt: skip
+) -> "DataFrame":
     own = own_snapshots(place, snapshots)
     return fold_log(spark, place, stretches, fold_history, columns.HISTORY, snapshots=own, queue=queue)
 

@@ -15,7 +15,7 @@ batch; a row has the combination's number and its own values. Arrow spreads the 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rewindmq.projections.machine.data.effects import (  # fmt: skip
+from rewindmq.projections.machine.data.effects import (
     CancelConsumer,
     DeadLetter,
     Delay,
@@ -60,9 +60,26 @@ BATCH_ROWS = 10_000
 
 # The columns that rows share, and the columns that each row has for itself
 _SAID = columns.some_of(
-    columns.HISTORY, "event", "user", "session", "vhost", "queue", "queue_id", "outcome", "final", "consumer",
-    "delivery_count", "redelivered", "reason", "rule", "policy", "policy_version", "exchange", "routing_key", "origin",
-)  # fmt: skip
+    columns.HISTORY,
+    "event",
+    "user",
+    "session",
+    "vhost",
+    "queue",
+    "queue_id",
+    "outcome",
+    "final",
+    "consumer",
+    "delivery_count",
+    "redelivered",
+    "reason",
+    "rule",
+    "policy",
+    "policy_version",
+    "exchange",
+    "routing_key",
+    "origin",
+)
 _OWN = columns.some_of(columns.HISTORY, "offset", "ordinal", "timestamp", "message_id", "size")
 
 _Row = tuple[Any, ...]
@@ -143,8 +160,22 @@ class HistoryProduct:
         if origin is not None:
             came_from = (origin.vhost, origin.queue, origin.queue_id, origin.message_id, origin.reason)
         for queue in self._takers(offset, actor, event, effects):
-            self.add(queue, PUBLISHED, (offset,), False, event.body_size, None, None, None, None, None, None,
-                     route.exchange, route.routing_key, came_from)  # fmt: skip
+            self.add(
+                queue,
+                PUBLISHED,
+                (offset,),
+                False,
+                event.body_size,
+                None,
+                None,
+                None,
+                None,
+                None,
+                None,
+                route.exchange,
+                route.routing_key,
+                came_from,
+            )
 
     def _takers(self, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> list[Queue]:
         """The queues that took the message: queues of its route that exist and neither refused it nor had seen it.
@@ -162,12 +193,22 @@ class HistoryProduct:
         return [queue for queue in queues if queue is not None and queue not in kept_out]
 
     def add(
-        self, queue: Queue | None, outcome: str, message_ids: Sequence[int | None], final: bool = False,
-        size: int | None = None, consumer: int | None = None, delivery_count: int | None = None,
-        redelivered: bool | None = None, reason: str | None = None, rule: str | None = None,
-        policy: Policy | None = None, exchange: str | None = None, routing_key: str | None = None,
+        self,
+        queue: Queue | None,
+        outcome: str,
+        message_ids: Sequence[int | None],
+        final: bool = False,
+        size: int | None = None,
+        consumer: int | None = None,
+        delivery_count: int | None = None,
+        redelivered: bool | None = None,
+        reason: str | None = None,
+        rule: str | None = None,
+        policy: Policy | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
         origin: _Row | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Add a row of HISTORY about the event at hand for each of these messages."""
         ordinal = self.ordinal
         self.ordinal = ordinal + len(message_ids)
@@ -177,8 +218,24 @@ class HistoryProduct:
         if policy is not None:
             policy_name, version = policy.name, policy.version
         offset, timestamp, event, user, session = self.cause
-        said = (event, user, session, queue, outcome, final, consumer, delivery_count, redelivered, reason, rule,
-                policy_name, version, exchange, routing_key, origin)  # fmt: skip
+        said = (
+            event,
+            user,
+            session,
+            queue,
+            outcome,
+            final,
+            consumer,
+            delivery_count,
+            redelivered,
+            reason,
+            rule,
+            policy_name,
+            version,
+            exchange,
+            routing_key,
+            origin,
+        )
         number = self.said.setdefault(said, len(self.said))
         numbers, offsets, ordinals, timestamps, ids, sizes = self.rows
         for message_id in message_ids:
@@ -200,17 +257,30 @@ class HistoryProduct:
 
 def _delivered(product: HistoryProduct, effect: Deliver) -> None:
     product.add(
-        effect.queue, DELIVERED, (effect.message_id,), effect.final, None, effect.consumer, effect.delivery_count,
+        effect.queue,
+        DELIVERED,
+        (effect.message_id,),
+        effect.final,
+        None,
+        effect.consumer,
+        effect.delivery_count,
         effect.redelivered,
-    )  # fmt: skip
+    )
 
 
 def _fetched(product: HistoryProduct, effect: FetchReply) -> None:
     if effect.message_id >= 0:
         product.add(
-            effect.queue, DELIVERED, (effect.message_id,), effect.final, None, effect.consumer, effect.delivery_count,
-            effect.redelivered, "get",
-        )  # fmt: skip
+            effect.queue,
+            DELIVERED,
+            (effect.message_id,),
+            effect.final,
+            None,
+            effect.consumer,
+            effect.delivery_count,
+            effect.redelivered,
+            "get",
+        )
 
 
 def _left(product: HistoryProduct, effect: Forget) -> None:
@@ -236,9 +306,13 @@ def _refused(product: HistoryProduct, effect: Refuse) -> None:
 
 def _dead_lettered(product: HistoryProduct, effect: DeadLetter) -> None:
     product.add(
-        effect.queue, DEAD_LETTERED, (effect.message_id,), reason=effect.reason, exchange=effect.exchange,
+        effect.queue,
+        DEAD_LETTERED,
+        (effect.message_id,),
+        reason=effect.reason,
+        exchange=effect.exchange,
         routing_key=effect.routing_key,
-    )  # fmt: skip
+    )
 
 
 def _duplicate(product: HistoryProduct, effect: Duplicate) -> None:

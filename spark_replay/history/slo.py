@@ -29,9 +29,14 @@ _MOST_DAYS = 36_500
 
 
 def slo(
-    spark: "SparkSession", place: Place, start: str | None = None, end: str | None = None, queue: str | None = None,
-    by: str = "queue", every: str | None = None,
-) -> "DataFrame":  # fmt: skip
+    spark: "SparkSession",
+    place: Place,
+    start: str | None = None,
+    end: str | None = None,
+    queue: str | None = None,
+    by: str = "queue",
+    every: str | None = None,
+) -> "DataFrame":
     """The table SLO (columns.py), with a row for each queue, or (`by` consumer) for each queue and consumer.
 
     `every` ("5 minutes", aligned to UTC): a row for each such stretch of time; None: one row for all. Times as in
@@ -75,17 +80,25 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     delivered = f.col("outcome") == DELIVERED
     place = f.struct("offset", "ordinal")
     told = told.select(
-        "vhost", "queue", "consumer", "timestamp", "outcome", "final",
+        "vhost",
+        "queue",
+        "consumer",
+        "timestamp",
+        "outcome",
+        "final",
         f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
         (delivered & (place == f.min(f.when(delivered, place)).over(of_message))).alias("first"),
-    )  # fmt: skip
+    )
     if start_ms is not None:
         told = told.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
     since_ms = f.unix_millis("timestamp") - f.unix_millis("began")
     keys: list[Column] = [f.col("vhost"), f.col("queue")]
     keys.append(f.col("consumer") if by == "consumer" else f.lit(None).cast("long").alias("consumer"))
-    keys.append(f.lit(None).cast("timestamp").alias("since") if every is None
-                else f.window("timestamp", every).start.alias("since"))  # fmt: skip
+    keys.append(
+        f.lit(None).cast("timestamp").alias("since")
+        if every is None
+        else f.window("timestamp", every).start.alias("since")
+    )
     if by == "consumer":
         told = told.where(f.col("consumer").isNotNull())
     rows = told.groupBy(*keys).agg(

@@ -102,9 +102,12 @@ class StatePlan:
 
 
 def plan_state(
-    place: Place, time: str | None = None, offsets: str | None = None, snapshots: Path | None = None,
+    place: Place,
+    time: str | None = None,
+    offsets: str | None = None,
+    snapshots: Path | None = None,
     checkpoint: str | None = None,
-) -> StatePlan:  # fmt: skip
+) -> StatePlan:
     """How far to fold each partition, and from where (`checkpoint`: snapshots/checkpoints.py). Needs no Spark.
 
     Raises BadRequest."""
@@ -130,10 +133,19 @@ def plan_state(
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
-    return State(fold_log(
-        spark, plan.place, plan.stretches(), fold_state, columns.STATE, snapshots=plan.snapshots, plan=plan,
-        queue=queue, messages=messages,
-    ))  # fmt: skip
+    return State(
+        fold_log(
+            spark,
+            plan.place,
+            plan.stretches(),
+            fold_state,
+            columns.STATE,
+            snapshots=plan.snapshots,
+            plan=plan,
+            queue=queue,
+            messages=messages,
+        )
+    )
 
 
 def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":

@@ -74,11 +74,14 @@ class Told:
 
 def run_event(settings: Settings, state: RunState, told: Told) -> RunEvent:
     return RunEvent(
-        eventType=state, eventTime=datetime.now(UTC).isoformat(), producer=PRODUCER,
+        eventType=state,
+        eventTime=datetime.now(UTC).isoformat(),
+        producer=PRODUCER,
         run=Run(told.run_id, _run_facets(settings, told)),
         job=Job(settings.namespace, f"{settings.app_name}.{told.command}", _job_facets(settings, told)),
-        inputs=_inputs(told), outputs=[OutputDataset(*name) for name in told.outputs],
-    )  # fmt: skip
+        inputs=_inputs(told),
+        outputs=[OutputDataset(*name) for name in told.outputs],
+    )
 
 
 def dataset_of(place: Place, partition: str) -> Name:
@@ -163,7 +166,9 @@ def _assertions(
 
 def _where(finding: Finding) -> dict[str, Any]:
     where = {
-        "partition": finding.partition, "offset": finding.offset, "queue": finding.queue,
+        "partition": finding.partition,
+        "offset": finding.offset,
+        "queue": finding.queue,
         "message_id": finding.message_id,
-    }  # fmt: skip
+    }
     return {name: value for name, value in where.items() if value is not None}

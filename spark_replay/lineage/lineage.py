@@ -39,9 +39,12 @@ _current: ContextVar["LineageRun | None"] = ContextVar("lineage", default=None)
 
 @contextmanager
 def run(
-    command: str, place: Place, spark: "SparkSession | None" = None, queue: str | None = None,
+    command: str,
+    place: Place,
+    spark: "SparkSession | None" = None,
+    queue: str | None = None,
     files: Iterable[Path | None] = (),
-) -> Iterator["LineageRun"]:  # fmt: skip
+) -> Iterator["LineageRun"]:
     """A run of `command` around the code inside; without `spark` it begins at `begin`.
 
     `files`: directories and files that it writes. Raises BadRequest when its configuration is senseless."""
@@ -168,9 +171,16 @@ class LineageRun:
         with heard(self._warn, self._say):
             try:
                 told = Told(
-                    self.id, self.command, self.place, self.queue, self._spark, self._partitions(), self.findings,
-                    list(dict.fromkeys(self.outputs)), error,
-                )  # fmt: skip
+                    self.id,
+                    self.command,
+                    self.place,
+                    self.queue,
+                    self._spark,
+                    self._partitions(),
+                    self.findings,
+                    list(dict.fromkeys(self.outputs)),
+                    error,
+                )
                 self.settings.client.emit(run_event(self.settings, state, told))
             except Exception as unsent:
                 self._warn(str(unsent))

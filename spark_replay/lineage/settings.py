@@ -67,9 +67,13 @@ def read_settings(conf: Mapping[str, str]) -> Settings | None:
     if client is None:
         return None
     return Settings(
-        client, namespace, ours.get("appName") or APP_NAME, parent, _tags(ours.get("job.tags", "")),
+        client,
+        namespace,
+        ours.get("appName") or APP_NAME,
+        parent,
+        _tags(ours.get("job.tags", "")),
         _tags(ours.get("run.tags", "")),
-    )  # fmt: skip
+    )
 
 
 @contextmanager

@@ -28,9 +28,15 @@ from rewindmq.projections.marks import name_in
 from rewindmq.projections.rewind import OutsideHistory, RewindError, absolute, format_time, parse_time
 
 STRETCH = (
-    "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp", "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "failOnDataLoss",
-)  # fmt: skip
+    "startingOffsets",
+    "endingOffsets",
+    "startingTimestamp",
+    "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+    "failOnDataLoss",
+)
 EARLIEST = -2
 LATEST = -1
 MOST_PIECES = 100_000  # pieces of a table; a Spark job cannot have more tasks

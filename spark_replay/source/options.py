@@ -35,14 +35,13 @@ VIEWS: dict[str, tuple[str, ...]] = {
     "partitions": ("log", "partitions", "snapshots"),
 }
 _TABLES = {
-    "records": columns.RECORDS, "history": columns.HISTORY, "queues": columns.QUEUES, "messages": columns.MESSAGES,
+    "records": columns.RECORDS,
+    "history": columns.HISTORY,
+    "queues": columns.QUEUES,
+    "messages": columns.MESSAGES,
     "partitions": columns.PARTITIONS,
-}  # fmt: skip
-_SPELLED = {
-    name.lower(): name
-    for names in (_PLACE, ("readChangeFeed",), *VIEWS.values())
-    for name in names
-}  # fmt: skip
+}
+_SPELLED = {name.lower(): name for names in (_PLACE, ("readChangeFeed",), *VIEWS.values()) for name in names}
 
 
 class Asked:

@@ -293,11 +293,20 @@ class Fates:
             yield self._row(key, _standing(self.machine, key), after)
 
     def _row(self, key: _Key, before: _Fate, after: _Fate) -> dict[str, Any]:
-        return {"fate": {
-            "candidate": self.world.candidate.name, "vhost": key[0], "queue": key[1], "message_id": key[2],
-            "before": before[0], "before_at": before[1] * 1000, "before_rule": before[2] or None,
-            "after": after[0], "after_at": after[1] * 1000, "after_rule": after[2] or None,
-        }}  # fmt: skip
+        return {
+            "fate": {
+                "candidate": self.world.candidate.name,
+                "vhost": key[0],
+                "queue": key[1],
+                "message_id": key[2],
+                "before": before[0],
+                "before_at": before[1] * 1000,
+                "before_rule": before[2] or None,
+                "after": after[0],
+                "after_at": after[1] * 1000,
+                "after_rule": after[2] or None,
+            }
+        }
 
 
 def _endings(timestamp_ms: int, effects: list[Effect]) -> Iterator[tuple[_Key, _Fate]]:
@@ -324,10 +333,15 @@ def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
     for queue in list(world.machine.queues()):
         if is_queue(wanted, queue.vhost, queue.name):
             for view in queue.messages():
-                yield {"standing": {
-                    "candidate": world.candidate.name, "vhost": queue.vhost, "queue": queue.name,
-                    "message_id": view.message_id, "position": view.position,
-                }}  # fmt: skip
+                yield {
+                    "standing": {
+                        "candidate": world.candidate.name,
+                        "vhost": queue.vhost,
+                        "queue": queue.name,
+                        "message_id": view.message_id,
+                        "position": view.position,
+                    }
+                }
 
 
 class Depths:
@@ -356,10 +370,16 @@ class Depths:
             for vhost, name in names:
                 if world.candidate.concerns(name):
                     before, after = (_length(machine, vhost, name) for machine in (self._machine, world.machine))
-                    yield {"depth": {
-                        "candidate": world.candidate.name, "vhost": vhost, "queue": name, "at": at_ms * 1000,
-                        "before": before, "after": after,
-                    }}  # fmt: skip
+                    yield {
+                        "depth": {
+                            "candidate": world.candidate.name,
+                            "vhost": vhost,
+                            "queue": name,
+                            "at": at_ms * 1000,
+                            "before": before,
+                            "after": after,
+                        }
+                    }
 
 
 def _length(machine: Machine, vhost: str, name: str) -> int:

@@ -46,9 +46,12 @@ def parse_candidate(text: str) -> Candidate:
     if "pattern" not in given:
         raise BadRequest(f'candidate {text!r} does not say of which queues: a pattern, and "." of all')
     return Candidate(
-        str(given.get("name", text)), given["pattern"], given.get("definition"), given.get("arguments") or {},
+        str(given.get("name", text)),
+        given["pattern"],
+        given.get("definition"),
+        given.get("arguments") or {},
         given.get("semantics"),
-    )  # fmt: skip
+    )
 
 
 def check(candidates: Sequence[Candidate], start: str | None, every_ms: int) -> None:

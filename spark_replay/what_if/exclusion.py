@@ -106,9 +106,12 @@ def parse_rule(text: str) -> Rule:
         raise BadRequest(f"--without {text!r}: a session is a number")
     times = {key: _bound(given[key]) if key in given else None for key in ("from", "to")}
     return Rule(
-        (partition, int(number)) if "message" in given else None, given.get("user"),
-        None if session is None else int(session), times["from"], times["to"],
-    )  # fmt: skip
+        (partition, int(number)) if "message" in given else None,
+        given.get("user"),
+        None if session is None else int(session),
+        times["from"],
+        times["to"],
+    )
 
 
 def _bound(text: str) -> int | str:
@@ -169,9 +172,10 @@ def closed(spark: "SparkSession", place: Place, without: Without, stretches: Seq
     of_letters = frame.where(frame.kind == CAME)
     left = frame.where(frame.kind == LEFT).select("partition", "offset")
     # a message with this id is left out of some source; the loop below shows whether it is the same source
-    maybe = {(row.partition, row.offset) for row in left.join(
-        of_letters.selectExpr("message_id as offset").distinct(), "offset", "left_semi"
-    ).collect()}  # fmt: skip
+    maybe = {
+        (row.partition, row.offset)
+        for row in left.join(of_letters.selectExpr("message_id as offset").distinct(), "offset", "left_semi").collect()
+    }
     letters = [
         (row.partition, row.offset, home, row.message_id, (home, row.message_id) in maybe)
         for row in of_letters.collect()

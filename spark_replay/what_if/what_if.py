@@ -66,9 +66,14 @@ class WhatIf:
 
 
 def what_if(
-    spark: "SparkSession", place: Place, candidates: Sequence[Candidate], start: str | None = None,
-    end: str | None = None, every_ms: int = 60_000, queue: str | None = None,
-) -> WhatIf:  # fmt: skip
+    spark: "SparkSession",
+    place: Place,
+    candidates: Sequence[Candidate],
+    start: str | None = None,
+    end: str | None = None,
+    every_ms: int = 60_000,
+    queue: str | None = None,
+) -> WhatIf:
     """The history up to `end` (None: all of it) under each candidate.
 
     A candidate is in force from `start` on (None: from the beginning; arguments and semantics always are). Depths are
@@ -80,9 +85,11 @@ def what_if(
         each if each.without is None else replace(each, without=closed(spark, place, each.without, stretches))
         for each in candidates
     ]
-    return WhatIf(fold_log(
-        spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=tried, every_ms=every_ms, queue=queue
-    ))  # fmt: skip
+    return WhatIf(
+        fold_log(
+            spark, place, stretches, fold_worlds, columns.WHAT_IF, candidates=tried, every_ms=every_ms, queue=queue
+        )
+    )
 
 
 def fold_worlds(

@@ -59,9 +59,18 @@ def rewindmq(certificates: Certificates, ports: Ports) -> Iterator[Address]:
     fixed = {"--amqp-port": ports.amqp, "--http-port": ports.http}
     there = [each for name, number in fixed.items() if number is not None for each in (name, str(number))]
     broker = RunningBroker(
-        home / "data", "--tls-port", str(port), "--tls-cert", str(certificates.certificate), "--tls-key",
-        str(certificates.key), "--tls-ca", str(certificates.ca), "--tls-verify-peer", *there,  # the later one counts
-    )  # fmt: skip
+        home / "data",
+        "--tls-port",
+        str(port),
+        "--tls-cert",
+        str(certificates.certificate),
+        "--tls-key",
+        str(certificates.key),
+        "--tls-ca",
+        str(certificates.ca),
+        "--tls-verify-peer",
+        *there,  # the later one counts
+    )
     try:
         yield Address(ports.amqp or broker.amqp_port, port)
     finally:

@@ -43,9 +43,12 @@ def go_module(name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=CACHE) as asking:
             (Path(asking) / "go.mod").write_text("module asking\n\ngo 1.20\n")
             told = subprocess.run(
-                ["go", "mod", "download", "-json", f"{name}@latest"], cwd=asking, capture_output=True, text=True,
+                ["go", "mod", "download", "-json", f"{name}@latest"],
+                cwd=asking,
+                capture_output=True,
+                text=True,
                 check=True,
-            )  # fmt: skip
+            )
             found = re.search(r'"Dir": "(.*)"', told.stdout)
             assert found, told.stdout
             shutil.copytree(found[1], home)

@@ -46,20 +46,30 @@ def run(suite: str, start: Start, certificates: Certificates) -> dict[str, bool]
     control.chmod(0o755)
     with start(certificates, Ports(PORT, MANAGEMENT_PORT)):
         ran = subprocess.run(
-            ["mvn", "--batch-mode", "test-compile", TEST, f"-Dtest={suite}", "-Dio.layer=socket",
-             f"-Drabbitmqctl.bin={control}", "-Dtest-broker.A.nodename=rewindmq@localhost"],
-            cwd=home, capture_output=True, text=True,
-        )  # fmt: skip
+            [
+                "mvn",
+                "--batch-mode",
+                "test-compile",
+                TEST,
+                f"-Dtest={suite}",
+                "-Dio.layer=socket",
+                f"-Drabbitmqctl.bin={control}",
+                "-Dtest-broker.A.nodename=rewindmq@localhost",
+            ],
+            cwd=home,
+            capture_output=True,
+            text=True,
+        )
     (home.parent / f"{suite}.output").write_text(ran.stdout + ran.stderr)
     reports = list((home / "target" / "surefire-reports").glob("TEST-*.xml"))
     assert reports, ran.stdout[-3000:] + ran.stderr[-3000:]
     return {
-        f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}":
-            case.find("failure") is None and case.find("error") is None
+        f"{case.get('classname', '').rpartition('.')[2]}.{case.get('name')}": case.find("failure") is None
+        and case.find("error") is None
         for report in reports
         for case in Xml.parse(report).iter("testcase")
         if case.find("skipped") is None
-    }  # fmt: skip
+    }
 
 
 def tests_only(theirs: Path) -> bytes:
@@ -82,8 +92,9 @@ def tests_only(theirs: Path) -> bytes:
         for optional in known_one.findall(name("optional")):
             known_one.remove(optional)
     for group, artifact, version in (
-        ("com.rabbitmq", "amqp-client", CLIENT), ("io.netty", "netty-transport-classes-kqueue", "${netty.version}"),
-    ):  # fmt: skip
+        ("com.rabbitmq", "amqp-client", CLIENT),
+        ("io.netty", "netty-transport-classes-kqueue", "${netty.version}"),
+    ):
         one = Xml.SubElement(dependencies, name("dependency"))
         for tag, text in (("groupId", group), ("artifactId", artifact), ("version", version)):
             Xml.SubElement(one, name(tag)).text = text

@@ -28,4 +28,4 @@ KNOWN: dict[str, dict[str, str]] = {
     },
     "java-server": {r"^ChannelLimitNegotiation\.(channelMaxGreater|openingTooMany)|^LoopbackUsers\.loopback$": EVAL},
     "rabbitmq-client": {r"^connection\.onConnect: reject$": TEN_MS},
-}  # fmt: skip
+}

@@ -43,9 +43,10 @@ def asyncio_client(suite: str) -> Suite:
         theirs = source("aiormq", interpreter) / "tests" / "certs"
         with start(Certificates(theirs / "ca.pem", theirs / "server.pem", theirs / "server.key"), ANY) as broker:
             environment = {
-                "AMQP_PORT": str(broker.amqp_port), "AMQPS_PORT": str(broker.tls_port),
+                "AMQP_PORT": str(broker.amqp_port),
+                "AMQPS_PORT": str(broker.tls_port),
                 "PYTHONPATH": str(Path(__file__).parent),
-            }  # fmt: skip
+            }
             return pytest(interpreter, home, ["-p", "broker_for_docker", "tests"], environment, home.parent / "output")
 
     return run
@@ -68,9 +69,10 @@ def blocking_client(suite: str, test: str) -> Suite:
         shutil.copy(server.key, certificates / "client_key_broken.pem")  # another's
         with start(Certificates(authority.certificate, server.certificate, server.key), ANY) as broker:
             environment = {
-                "RABBITMQ_HOST": "127.0.0.1", "RABBITMQ_5672_TCP": str(broker.amqp_port),
+                "RABBITMQ_HOST": "127.0.0.1",
+                "RABBITMQ_5672_TCP": str(broker.amqp_port),
                 "RABBITMQ_5671_TCP": str(broker.tls_port),
-            }  # fmt: skip
+            }
             return pytest(interpreter, home, ["-p", "no:cacheprovider", test], environment, home.parent / "output")
 
     return run
@@ -109,9 +111,12 @@ def go_client(start: Start) -> Outcome:
         start(own_certificates(Path(making)), Ports(http=MANAGEMENT_PORT if free else None)) as broker,
     ):
         ran = subprocess.run(
-            ["go", "test", "-tags", "integration", "-count=1", "-timeout", "900s", "-v", *skipped], cwd=home,
-            env={**os.environ, "AMQP_URL": broker.amqp_url}, capture_output=True, text=True,
-        )  # fmt: skip
+            ["go", "test", "-tags", "integration", "-count=1", "-timeout", "900s", "-v", *skipped],
+            cwd=home,
+            env={**os.environ, "AMQP_URL": broker.amqp_url},
+            capture_output=True,
+            text=True,
+        )
     (home.parent / "amqp091-go.output").write_text(ran.stdout + ran.stderr)
     found = re.findall(r"^--- (PASS|FAIL): (\S+)", ran.stdout, re.MULTILINE)
     assert found, ran.stdout[-3000:] + ran.stderr[-3000:]
@@ -156,10 +161,12 @@ def rascal(_: Path) -> Outcome:
 def watermill(_: Path) -> Outcome:
     home = go_module("github.com/ThreeDotsLabs/watermill-amqp")
     ran = subprocess.run(
-        ["go", "test", "-mod=mod", "-count=1", "-timeout", "900s", "-v", "./..."], cwd=home,
+        ["go", "test", "-mod=mod", "-count=1", "-timeout", "900s", "-v", "./..."],
+        cwd=home,
         env={**os.environ, "WATERMILL_TEST_AMQP_URI": f"amqp://guest:guest@localhost:{AMQP_PORT}/"},
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     (home.parent / "watermill-amqp.output").write_text(ran.stdout + ran.stderr)
     found = re.findall(r"^\s*--- (PASS|FAIL): (\S+)", ran.stdout, re.MULTILINE)
     assert found, ran.stdout[-3000:] + ran.stderr[-3000:]
@@ -168,11 +175,27 @@ def watermill(_: Path) -> Outcome:
 
 def faststream(_: Path) -> Outcome:
     interpreter = python(
-        "faststream", f"faststream[rabbit,nats]=={FASTSTREAM}", "pytest-asyncio", "dirty-equals", "fastapi", "httpx",
-        "typer", "pyyaml", "python-multipart", "pydantic-settings", "psutil", "watchfiles", "msgspec", "jsonschema",
-        "freezegun", "pytest-rerunfailures", "prometheus-client<0.30", "opentelemetry-sdk", "email-validator",
+        "faststream",
+        f"faststream[rabbit,nats]=={FASTSTREAM}",
+        "pytest-asyncio",
+        "dirty-equals",
+        "fastapi",
+        "httpx",
+        "typer",
+        "pyyaml",
+        "python-multipart",
+        "pydantic-settings",
+        "psutil",
+        "watchfiles",
+        "msgspec",
+        "jsonschema",
+        "freezegun",
+        "pytest-rerunfailures",
+        "prometheus-client<0.30",
+        "opentelemetry-sdk",
+        "email-validator",
         "uvicorn",
-    )  # fmt: skip
+    )
     home = repository("ag2ai/faststream", FASTSTREAM)
     options = ["-o", "addopts=", "-m", "rabbit and connected"]
     options += [f"tests/{part}/rabbit" for part in ("brokers", "opentelemetry", "prometheus")]

@@ -61,8 +61,9 @@ FLOODS: dict[str, Ask | None] = {
 
 
 def definitions(queues: int) -> bytes:
-    named = [{"name": f"q{n}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
-             for n in range(queues)]  # fmt: skip
+    named = [
+        {"name": f"q{n}", "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}} for n in range(queues)
+    ]
     return json.dumps({"queues": named}).encode()
 
 

@@ -65,8 +65,12 @@ def disk(directory: Path) -> None:
         os.pwrite(file, check, number * 32)
         os.fdatasync(file)
 
-    ways = {"a block": alone, "check in the block": within, "check in a second file, which is synced": sidecar,
-            "check in the head of the file": head}  # fmt: skip
+    ways = {
+        "a block": alone,
+        "check in the block": within,
+        "check in a second file, which is synced": sidecar,
+        "check in the head of the file": head,
+    }
     for name, way in ways.items():
         wall, cpu = min(timed(way, COMMITS) for _ in range(ROUNDS))
         print(f"{name:42} {wall:7.0f} us on the wall, {cpu:6.1f} us CPU", flush=True)

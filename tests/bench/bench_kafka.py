@@ -40,10 +40,18 @@ def nodes(home: Path, bootstrap: str, count: int, *options: str) -> Iterator[lis
     started: list[Broker] = []
     try:
         for number in range(count):
-            started.append(start_rewindmq(
-                home / f"node{number}", "--kafka", bootstrap, "--kafka-prefix", home.name,
-                "--node", f"node{number}@bench", *options,
-            ))  # fmt: skip
+            started.append(
+                start_rewindmq(
+                    home / f"node{number}",
+                    "--kafka",
+                    bootstrap,
+                    "--kafka-prefix",
+                    home.name,
+                    "--node",
+                    f"node{number}@bench",
+                    *options,
+                )
+            )
         yield started
     finally:
         for node in started:
@@ -94,10 +102,11 @@ def on_two_nodes(home: Path, options: list[str], count: int) -> float:
     with kafka(home / "kafka") as (cluster, _), nodes(home, cluster.bootstrap, count) as brokers:
         results: list[Result] = []
         threads = [
-            threading.Thread(target=lambda pair=pair: results.append(
-                perftest(brokers[pair % count], options, queue=f"bench-{pair}")
-            )) for pair in range(2)
-        ]  # fmt: skip
+            threading.Thread(
+                target=lambda pair=pair: results.append(perftest(brokers[pair % count], options, queue=f"bench-{pair}"))
+            )
+            for pair in range(2)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -120,14 +129,20 @@ def throughput(peers: dict[str, Run], options: list[str], prefetch: str, rounds:
             cpu[name].append(result.per_cpu_second)
             sent = re.search(r"sending rate avg: (\d+)", result.output)
             beside = f", Kafka {kafkas / result.messages * 1e6:.1f} us a message" if kafkas else ""
-            print(f"prefetch {prefetch}: {name:20} {result.per_second:9,.0f} msg/s (sent {sent[1] if sent else '?'})"
-                  f" {result.per_cpu_second:9,.0f} msg/CPU-s{beside}", flush=True)  # fmt: skip
+            print(
+                f"prefetch {prefetch}: {name:20} {result.per_second:9,.0f} msg/s (sent {sent[1] if sent else '?'})"
+                f" {result.per_cpu_second:9,.0f} msg/CPU-s{beside}",
+                flush=True,
+            )
     if len(peers) == len(PEERS):
         ours = "RewindMQ on Kafka"
         for what, measured in (("on the wall", wall), ("per CPU second", cpu)):
             middle = {name: statistics.median(values) for name, values in measured.items()}
-            print(f"RewindMQ on Kafka {what}: {middle[ours] / middle['RabbitMQ quorum']:.2f} x RabbitMQ quorum,"
-                  f" {middle[ours] / middle['RewindMQ embedded']:.2f} x embedded", flush=True)  # fmt: skip
+            print(
+                f"RewindMQ on Kafka {what}: {middle[ours] / middle['RabbitMQ quorum']:.2f} x RabbitMQ quorum,"
+                f" {middle[ours] / middle['RewindMQ embedded']:.2f} x embedded",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -144,8 +159,11 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as home:
                 options = ["-c", most, "-q", most, "--quorum-queue", *timed]
                 result = far_from_kafka(Path(home), options, arguments.delay_ms / 1000)
-            print(f"Kafka {arguments.delay_ms} ms away, {most} unconfirmed, prefetch {most}: {result.per_second:,.0f}"
-                  f" msg/s, confirm latency, ms: {latency(result, 'confirm')}", flush=True)  # fmt: skip
+            print(
+                f"Kafka {arguments.delay_ms} ms away, {most} unconfirmed, prefetch {most}: {result.per_second:,.0f}"
+                f" msg/s, confirm latency, ms: {latency(result, 'confirm')}",
+                flush=True,
+            )
         return
     for prefetch in ("200", "500"):
         throughput(peers, [*OPTIONS, "-q", prefetch, *timed], prefetch, arguments.rounds)

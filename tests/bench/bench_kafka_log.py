@@ -94,8 +94,13 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="SETTING=VALUE", help="of librdkafka")
     arguments = parser.parse_args()
     settings = dict(each.split("=", 1) for each in arguments.set)
-    runs = [("as fast as it goes, 10 in a turn", 10, 0), ("as fast as it goes, 100 in a turn", 100, 0),
-            ("100 a second", 0, 100), ("1,000 a second", 0, 1_000), ("20,000 a second", 0, 20_000)]  # fmt: skip
+    runs = [
+        ("as fast as it goes, 10 in a turn", 10, 0),
+        ("as fast as it goes, 100 in a turn", 100, 0),
+        ("100 a second", 0, 100),
+        ("1,000 a second", 0, 1_000),
+        ("20,000 a second", 0, 20_000),
+    ]
     with tempfile.TemporaryDirectory() as directory, KafkaCluster(Path(directory)) as kafka:
         for name, turn, rate in runs:
             log = KafkaLog.open(kafka.bootstrap, "bench", settings=settings)

@@ -33,8 +33,9 @@ def measure(name: str, home: Path, messages: int) -> None:
         assert ready(broker, "million") == messages
     print(
         f"{messages:,} ready messages   {broker.name:18} idle {idle / 1e6:7.1f} MB, with them {full / 1e6:7.1f} MB "
-        f"({(full - idle) / 1e6:+.1f} MB)", flush=True,
-    )  # fmt: skip
+        f"({(full - idle) / 1e6:+.1f} MB)",
+        flush=True,
+    )
     began = time.monotonic()
     with running(name, home) as broker:
         assert ready(broker, "million") == messages
@@ -46,8 +47,9 @@ def measure(name: str, home: Path, messages: int) -> None:
         cpu, seconds = broker.cpu_seconds() - cpu, time.monotonic() - began
         print(
             f"draining them with acks    {broker.name:18} {messages / seconds:,.0f} a second, "
-            f"{messages / cpu:,.0f} a CPU second", flush=True,
-        )  # fmt: skip
+            f"{messages / cpu:,.0f} a CPU second",
+            flush=True,
+        )
 
 
 def main() -> None:

@@ -27,16 +27,21 @@ KINDS = {
 
 def fan_out(broker: Broker, timed: list[str]) -> None:
     result = perftest(broker, ["-a", "-e", "bench", "-t", "fanout", *PATTERN, *timed], consumers=QUEUES, queue="")
-    print(f"fan-out to {QUEUES:4}      {broker.name:18} {result.per_second:9,.0f} deliveries/s"
-          f" {result.per_cpu_second:9,.0f} a CPU second", flush=True)  # fmt: skip
+    print(
+        f"fan-out to {QUEUES:4}      {broker.name:18} {result.per_second:9,.0f} deliveries/s"
+        f" {result.per_cpu_second:9,.0f} a CPU second",
+        flush=True,
+    )
 
 
 def trickle(broker: Broker, timed: list[str]) -> None:
     options = [*ACKED, "--rate", "20", *PATTERN, *timed]
     result = perftest(broker, options, producers=QUEUES, consumers=QUEUES, queue="")
-    print(f"{QUEUES} queues at 20/s   {broker.name:18} {result.per_second:9,.0f} msg/s"
-          f" {result.per_cpu_second:9,.0f} msg/CPU-s, latency in ms {latency(result, 'consumer')}",
-          flush=True)  # fmt: skip
+    print(
+        f"{QUEUES} queues at 20/s   {broker.name:18} {result.per_second:9,.0f} msg/s"
+        f" {result.per_cpu_second:9,.0f} msg/CPU-s, latency in ms {latency(result, 'consumer')}",
+        flush=True,
+    )
 
 
 def main() -> None:
@@ -55,8 +60,11 @@ def main() -> None:
                 perftest(broker, [*ACKED, *options, "-z", "5"], queue=f"warm-{kind}")
                 result = perftest(broker, [*ACKED, *options, *timed], queue=kind)
             plain = plain or result.per_second
-            print(f"{kind:22} {broker.name:18} {result.per_second:9,.0f} msg/s {result.per_cpu_second:9,.0f} msg/CPU-s,"
-                  f" {result.per_second / plain:.2f} of plain", flush=True)  # fmt: skip
+            print(
+                f"{kind:22} {broker.name:18} {result.per_second:9,.0f} msg/s {result.per_cpu_second:9,.0f} msg/CPU-s,"
+                f" {result.per_second / plain:.2f} of plain",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -23,14 +23,25 @@ from tests.support.spark.connector import make_connectors_known
 
 ROUNDS = 4
 FOLDED = (
-    "timestamp", "actor.session", "event.member0.route", "event.member0.properties", "event.member0.expiration_ms",
-    "event.member0.priority", "event.member0.persistent", "event.member1.queue", "event.member1.consumer",
+    "timestamp",
+    "actor.session",
+    "event.member0.route",
+    "event.member0.properties",
+    "event.member0.expiration_ms",
+    "event.member0.priority",
+    "event.member0.persistent",
+    "event.member1.queue",
+    "event.member1.consumer",
     "event.member1.messages",
-)  # fmt: skip
+)
 FLAT = (
-    "timestamp as t", "actor.session as s", "event.member0.route.queues[0] as q", "event.member0.persistent as p",
-    "event.member1.consumer as c", "event.member1.messages[0].first as m",
-)  # fmt: skip
+    "timestamp as t",
+    "actor.session as s",
+    "event.member0.route.queues[0] as q",
+    "event.member0.persistent as p",
+    "event.member1.consumer as c",
+    "event.member1.messages[0].first as m",
+)
 
 
 def without_bodies() -> str:
@@ -77,8 +88,11 @@ def main() -> None:
                 wall, cpu = time.monotonic(), tree_cpu_seconds()
                 job()
                 wall, cpu = time.monotonic() - wall, tree_cpu_seconds() - cpu
-                print(f"{turn} {name:10} {wall:6.2f} s: {events / wall:9,.0f} events/s on the wall,"
-                      f" {events / cpu:9,.0f} a CPU second", flush=True)  # fmt: skip
+                print(
+                    f"{turn} {name:10} {wall:6.2f} s: {events / wall:9,.0f} events/s on the wall,"
+                    f" {events / cpu:9,.0f} a CPU second",
+                    flush=True,
+                )
         spark.stop()
 
 

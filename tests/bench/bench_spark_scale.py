@@ -92,13 +92,15 @@ def measure(data: Path, own: Path, every: int, cores: int) -> dict[str, Any]:
     base = EmbeddedLogReader(data).queues[0].next_offset // every // 2 * every
     found["state_at"] = {
         distance: min(
-            timed(lambda at=base + distance: state_at(  # type: ignore[misc]
-                spark, str(data), offsets=str(at), messages=False, snapshots=own
-            ).rows.collect())[0]
+            timed(
+                lambda at=base + distance: state_at(  # type: ignore[misc]
+                    spark, str(data), offsets=str(at), messages=False, snapshots=own
+                ).rows.collect()
+            )[0]
             for _ in range(ROUNDS)
         )
         for distance in (0, every // 64, every // 16, every // 4, every - 1)
-    }  # fmt: skip
+    }
     return found
 
 

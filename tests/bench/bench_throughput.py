@@ -30,8 +30,9 @@ def main() -> None:
                     cpu[name].append(result.per_cpu_second)
                     print(
                         f"{workload:40} {broker.name:18} {result.per_second:9,.0f} msg/s "
-                        f"{result.per_cpu_second:9,.0f} msg/CPU-s", flush=True,
-                    )  # fmt: skip
+                        f"{result.per_cpu_second:9,.0f} msg/CPU-s",
+                        flush=True,
+                    )
         if len(brokers) == 2:
             ratios = [statistics.median(m["rewindmq"]) / statistics.median(m["rabbitmq"]) for m in (wall, cpu)]
             print(f"{workload:40} RewindMQ / RabbitMQ: {ratios[0]:.2f} on the wall, {ratios[1]:.2f} per CPU second\n")

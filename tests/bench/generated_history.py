@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog, EmbeddedPartition
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     BROKER,
     Acked,
     Actor,

@@ -103,12 +103,19 @@ def start_rabbitmq(home: Path) -> Broker:
     node = f"bench{zlib.crc32(str(home).encode())}@localhost"  # the same after a restart, which may change ports
     (home / "plugins").write_text("[].\n")
     env = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "RABBITMQ_NODENAME": node,
-        "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(dist),
-        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"), "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"), "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_CONF_ENV_FILE": str(home / "none"), "RABBITMQ_CONFIG_FILE": str(home / "none"),
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "RABBITMQ_NODENAME": node,
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_DIST_PORT": str(dist),
+        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
+        "RABBITMQ_CONFIG_FILE": str(home / "none"),
+    }
     with open(home / "out", "ab") as out:
         process = subprocess.Popen([str(RABBITMQ)], env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
     broker = Broker("RabbitMQ " + rabbitmq_version(), port, process, home)

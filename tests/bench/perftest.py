@@ -43,10 +43,26 @@ def perftest(
     if not LIB.exists():
         subprocess.run(["mvn", "-B", "-q", "-f", str(HERE / "pom.xml"), "package"], check=True)
     command = [
-        "java", "-cp", f"{LIB}/*", "com.rabbitmq.perf.PerfTest", "-h", f"amqp://guest:guest@127.0.0.1:{broker.port}",
-        "-x", str(producers), "-y", str(consumers), "-s", "100", "-f", "persistent", "-u", queue,
-        "-ad", "false", *options,
-    ]  # fmt: skip
+        "java",
+        "-cp",
+        f"{LIB}/*",
+        "com.rabbitmq.perf.PerfTest",
+        "-h",
+        f"amqp://guest:guest@127.0.0.1:{broker.port}",
+        "-x",
+        str(producers),
+        "-y",
+        str(consumers),
+        "-s",
+        "100",
+        "-f",
+        "persistent",
+        "-u",
+        queue,
+        "-ad",
+        "false",
+        *options,
+    ]
     cpu, began = broker.cpu_seconds(), time.monotonic()
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     cpu, seconds = broker.cpu_seconds() - cpu, time.monotonic() - began

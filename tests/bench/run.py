@@ -4,9 +4,15 @@ import subprocess
 import sys
 
 SCRIPTS = (
-    "bench_throughput", "bench_queues", "bench_latency", "bench_memory", "bench_spark_fold",
-    "bench_spark_native", "bench_kafka_log", "bench_kafka",
-)  # fmt: skip
+    "bench_throughput",
+    "bench_queues",
+    "bench_latency",
+    "bench_memory",
+    "bench_spark_fold",
+    "bench_spark_native",
+    "bench_kafka_log",
+    "bench_kafka",
+)
 
 for script in SCRIPTS:
     print(f"\n== {script}", flush=True)

@@ -30,9 +30,15 @@ from tests.support.running import RunningBroker
 MAX_HOURS = 24.0
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 LISTINGS = (
-    "/api/overview", "/api/queues", "/api/connections", "/api/channels", "/api/consumers", "/api/nodes", "/metrics",
+    "/api/overview",
+    "/api/queues",
+    "/api/connections",
+    "/api/channels",
+    "/api/consumers",
+    "/api/nodes",
+    "/metrics",
     "/metrics/per-object",
-)  # fmt: skip
+)
 
 
 class Soak:
@@ -48,14 +54,27 @@ class Soak:
             channel.queue_declare("work", durable=True)
             channel.queue_declare("large", durable=True)
             channel.queue_declare("dead", durable=True, arguments={"x-queue-type": "quorum"})
-            channel.queue_declare("short", durable=True, arguments={
-                "x-message-ttl": 500, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
-            })  # fmt: skip
+            channel.queue_declare(
+                "short",
+                durable=True,
+                arguments={
+                    "x-message-ttl": 500,
+                    "x-dead-letter-exchange": "",
+                    "x-dead-letter-routing-key": "dead",
+                },
+            )
             channel.queue_declare("bystander")
         jobs: tuple[Callable[[], None], ...] = (
-            self.publish, self.consume, self.let_expire, self.take_letters, self.send_large, self.come_and_go,
-            self.poll, self.look_back, self.stand_by,
-        )  # fmt: skip
+            self.publish,
+            self.consume,
+            self.let_expire,
+            self.take_letters,
+            self.send_large,
+            self.come_and_go,
+            self.poll,
+            self.look_back,
+            self.stand_by,
+        )
         self.threads = [threading.Thread(target=self.guarded, args=(job,), daemon=True) for job in jobs]
 
     def connected(self) -> pika.BlockingConnection:
@@ -182,8 +201,11 @@ class Soak:
 
     def run(self, seconds: float) -> bool:
         """Whether all went well."""
-        print(f"{'minute':>6} {'published':>10} {'letters':>8} {'connects':>8} {'polls':>6} {'past':>5} {'rss MB':>7}"
-              f" {'held MB':>8} {'p50':>6} {'p99':>7} {'most':>7} {'files':>6} {'data MB':>8}", flush=True)  # fmt: skip
+        print(
+            f"{'minute':>6} {'published':>10} {'letters':>8} {'connects':>8} {'polls':>6} {'past':>5} {'rss MB':>7}"
+            f" {'held MB':>8} {'p50':>6} {'p99':>7} {'most':>7} {'files':>6} {'data MB':>8}",
+            flush=True,
+        )
         for thread in self.threads:
             thread.start()
         end = time.monotonic() + seconds
@@ -216,9 +238,12 @@ class Soak:
         data = sum(path.stat().st_size for path in list(self.broker.data.rglob("*")) if path.is_file()) / 1e6
         with self.http() as client:
             memory = client.get("/api/nodes/rewindmq@localhost/memory").json()["memory"]
-        print(f"{minute:6} {self.published:10} {self.letters:8} {self.connects:8} {self.polls:6} {self.looks_back:5}"
-              f" {resident:7.0f} {memory['total']['held'] / 1e6:8.1f} {at[0]:6.1f} {at[1]:7.1f}"
-              f" {latencies[-1] if latencies else 0:7.1f} {files:6} {data:8.0f}", flush=True)  # fmt: skip
+        print(
+            f"{minute:6} {self.published:10} {self.letters:8} {self.connects:8} {self.polls:6} {self.looks_back:5}"
+            f" {resident:7.0f} {memory['total']['held'] / 1e6:8.1f} {at[0]:6.1f} {at[1]:7.1f}"
+            f" {latencies[-1] if latencies else 0:7.1f} {files:6} {data:8.0f}",
+            flush=True,
+        )
 
 
 def main() -> int:

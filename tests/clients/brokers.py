@@ -20,9 +20,11 @@ from pathlib import Path
 from tests.bench.peers import RABBITMQ, Broker, free_port, start_rewindmq, wait_for_amqp
 
 PLUGINS = (
-    "rabbitmq_management", "rabbitmq_consistent_hash_exchange", "rabbitmq_random_exchange",
+    "rabbitmq_management",
+    "rabbitmq_consistent_hash_exchange",
+    "rabbitmq_random_exchange",
     "rabbitmq_recent_history_exchange",
-)  # fmt: skip
+)
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rewindmq"
 UNSTABLE = CACHE / "rabbitmq-unstable"
 
@@ -97,14 +99,21 @@ def start(command: list[str], root: Path, home: Path, settings: str = "", port: 
     # An at-least-once dead letter that found no target is tried again after three minutes otherwise.
     (home / "advanced.config").write_text("[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 1000}]}].\n")
     env = {
-        "PATH": os.environ["PATH"], "HOME": str(inside), "LANG": "C.UTF-8",
+        "PATH": os.environ["PATH"],
+        "HOME": str(inside),
+        "LANG": "C.UTF-8",
         "RABBITMQ_NODENAME": f"compare{zlib.crc32(str(home).encode())}@localhost",
-        "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(dist),
-        "RABBITMQ_MNESIA_BASE": str(inside / "data"), "RABBITMQ_LOG_BASE": str(inside / "log"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(inside / "plugins"), "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_CONF_ENV_FILE": str(inside / "none"), "RABBITMQ_CONFIG_FILE": str(inside / "rabbitmq.conf"),
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_DIST_PORT": str(dist),
+        "RABBITMQ_MNESIA_BASE": str(inside / "data"),
+        "RABBITMQ_LOG_BASE": str(inside / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(inside / "plugins"),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_CONF_ENV_FILE": str(inside / "none"),
+        "RABBITMQ_CONFIG_FILE": str(inside / "rabbitmq.conf"),
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(inside / "advanced.config"),
-    }  # fmt: skip
+    }
     with open(home / "out", "ab") as out:
         process = subprocess.Popen(command, env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
     try:

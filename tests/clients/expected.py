@@ -47,17 +47,45 @@ EXPECTED: dict[str, dict[str, str]] = {
         "expirations: '99999999999999999999'": "A very large expiration",
     },
     "4.3": {
-        **dict.fromkeys(("global prefetch", "global prefetch changed under way", "global prefetch set late",
-                         "global prefetch and no_ack", "stream refuses: global qos"), GLOBAL_PREFETCH),
-        **{f"arguments, classic: x-queue-{key}": CHECKED_AS_3_13 for key in (
-            "leader-locator='balanced'", "leader-locator='client-local'", "leader-locator='random'", "leader-locator=1",
-            "master-locator='min-masters'", "master-locator=1", "mode='strange'", "mode=1", "type=''", "version=1",
-        )},
-        **dict.fromkeys((
-            "inequivalent", "equivalent declarations: max age", "single active refuses, quorum",
-            "broken frames: too much body", "stream refuses: without acks", "stream refuses: without prefetch",
-            "permissions: exchange passive", "permissions: passive", "reply-to: late",
-        ), CHECKED_AS_3_13),
+        **dict.fromkeys(
+            (
+                "global prefetch",
+                "global prefetch changed under way",
+                "global prefetch set late",
+                "global prefetch and no_ack",
+                "stream refuses: global qos",
+            ),
+            GLOBAL_PREFETCH,
+        ),
+        **{
+            f"arguments, classic: x-queue-{key}": CHECKED_AS_3_13
+            for key in (
+                "leader-locator='balanced'",
+                "leader-locator='client-local'",
+                "leader-locator='random'",
+                "leader-locator=1",
+                "master-locator='min-masters'",
+                "master-locator=1",
+                "mode='strange'",
+                "mode=1",
+                "type=''",
+                "version=1",
+            )
+        },
+        **dict.fromkeys(
+            (
+                "inequivalent",
+                "equivalent declarations: max age",
+                "single active refuses, quorum",
+                "broken frames: too much body",
+                "stream refuses: without acks",
+                "stream refuses: without prefetch",
+                "permissions: exchange passive",
+                "permissions: passive",
+                "reply-to: late",
+            ),
+            CHECKED_AS_3_13,
+        ),
         "message size": "The largest message",
         "published with x-death: x-death": "x-death that a client sends",
         "expiry of requeued": REDELIVERED,
@@ -73,7 +101,7 @@ EXPECTED: dict[str, dict[str, str]] = {
         "stream refuses: offset on a classic queue": READING,
         "expirations: '99999999999999999999'": "A very large expiration",
     },
-}  # fmt: skip
+}
 
 # What 3.13 says in other words than 3.10.8, everywhere: RewindMQ's outcome is read as 3.10.8 would have said it.
 REWORDED: dict[str, list[tuple[str, str]]] = {

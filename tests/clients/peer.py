@@ -50,10 +50,11 @@ class Peer:
     def manage(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
         """A request to the management API, `path` in parts: status and answer. What is PUT goes with the scenario."""
         request = urllib.request.Request(
-            f"http://127.0.0.1:{self.http_port}/api/{path}", None if body is None else json.dumps(body).encode(),
+            f"http://127.0.0.1:{self.http_port}/api/{path}",
+            None if body is None else json.dumps(body).encode(),
             {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode(), "Content-Type": "application/json"},
             method=method,
-        )  # fmt: skip
+        )
         try:
             with urllib.request.urlopen(request, timeout=20) as answer:
                 status, text = answer.status, answer.read()
@@ -64,9 +65,14 @@ class Peer:
         return status, json.loads(text or "null")
 
     def policy(
-        self, definition: dict[str, Any], name: str = "p", kind: str = "policies", to: str = "queues",
-        pattern: str | None = None, priority: int = 0,
-    ) -> tuple[int, Any]:  # fmt: skip
+        self,
+        definition: dict[str, Any],
+        name: str = "p",
+        kind: str = "policies",
+        to: str = "queues",
+        pattern: str | None = None,
+        priority: int = 0,
+    ) -> tuple[int, Any]:
         """A policy for all that begins with the scenario's name (or its `pattern`)."""
         path = f"{kind}/%2F/{urllib.parse.quote(f'{self.prefix} {name}', safe='')}"
         pattern = "^" + re.escape(self.prefix) + re.escape("." if pattern is None else pattern)

@@ -319,14 +319,18 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
         f"requeue by {how}, {kind}": requeue_order(arguments, how)
         for how in ("reject", "nack multiple", "reverse", "recover")
         for kind, arguments in {
-            "classic": {}, "quorum": QUORUM, "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
+            "classic": {},
+            "quorum": QUORUM,
+            "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
         }.items()
     },
     **{
         f"{what}, {kind}": scenario(arguments)
         for what, scenario in (("requeue to a consumer", requeue_to_a_consumer), ("connection loss", connection_loss))
         for kind, arguments in {
-            "classic": {}, "quorum": QUORUM, "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
+            "classic": {},
+            "quorum": QUORUM,
+            "quorum with delivery limit": {**QUORUM, "x-delivery-limit": 9},
         }.items()
     },
     **{f"dead letter {reason}, classic": dead_letter(reason) for reason in ("rejected", "expired", "maxlen")},
@@ -383,4 +387,4 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     **scenarios_stream.SCENARIOS,
     **scenarios_death.SCENARIOS,
     **scenarios_priority.SCENARIOS,
-}  # fmt: skip
+}

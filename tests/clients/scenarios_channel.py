@@ -87,9 +87,15 @@ def transaction_refusals(peer: Peer) -> Any:
         "tx in confirm": lambda c: (c.confirm_delivery(), c.tx_select()),
         "unknown exchange": lambda c: (c.tx_select(), c.basic_publish("nowhere", "", b"")),
         "unknown tag": lambda c: (c.tx_select(), c.basic_ack(7)),
-        "same tag twice": lambda c: (c.tx_select(), c.basic_publish("", queue, b""), c.tx_commit(),
-                                     c.basic_get(queue), c.basic_ack(1), c.basic_ack(1)),
-    }  # fmt: skip
+        "same tag twice": lambda c: (
+            c.tx_select(),
+            c.basic_publish("", queue, b""),
+            c.tx_commit(),
+            c.basic_get(queue),
+            c.basic_ack(1),
+            c.basic_ack(1),
+        ),
+    }
     return {name: peer.error(act) for name, act in acts.items()}
 
 
@@ -195,8 +201,10 @@ def reply_to(peer: Peer) -> Any:
     return {
         "prefix": address.startswith(REPLY_TO + "."),
         "answers": [(m.exchange, m.routing_key == address, m.redelivered, p.correlation_id, b) for m, p, b in taken],
-        "declared passively": there, "declared when gone": gone and gone[0], "late": [one[:3] for one in late],
-    }  # fmt: skip
+        "declared passively": there,
+        "declared when gone": gone and gone[0],
+        "late": [one[:3] for one in late],
+    }
 
 
 def reply_to_refusals(peer: Peer) -> Any:
@@ -212,9 +220,12 @@ def reply_to_refusals(peer: Peer) -> Any:
         "bind": lambda c: c.queue_bind(REPLY_TO, "amq.topic", "k"),
         "delete": lambda c: c.queue_delete(REPLY_TO),
         "get": lambda c: c.basic_get(REPLY_TO),
-        "after cancel": lambda c: (c.basic_consume(REPLY_TO, print, auto_ack=True, consumer_tag="t"),
-                                   c.basic_cancel("t"), c.basic_publish("", queue, b"", ask)),
-    }  # fmt: skip
+        "after cancel": lambda c: (
+            c.basic_consume(REPLY_TO, print, auto_ack=True, consumer_tag="t"),
+            c.basic_cancel("t"),
+            c.basic_publish("", queue, b"", ask),
+        ),
+    }
     return {name: peer.error(act) for name, act in acts.items()}
 
 
@@ -324,10 +335,13 @@ def opening(peer: Peer) -> Any:
             return f"{type(error).__name__}: {error}"[:300]
 
     return {
-        "password": tried(password="wrong"), "user": tried(user="nobody"), "vhost": tried(vhost="nowhere"),
+        "password": tried(password="wrong"),
+        "user": tried(user="nobody"),
+        "vhost": tried(vhost="nowhere"),
         "forbidden vhost": tried(user=nobody, password="secret", vhost="closed"),
-        "allowed": tried(user=nobody, password="secret"), "empty password": tried(password=""),
-    }  # fmt: skip
+        "allowed": tried(user=nobody, password="secret"),
+        "empty password": tried(password=""),
+    }
 
 
 def raw(*frames: Any) -> Callable[[BlockingChannel], None]:
@@ -336,11 +350,13 @@ def raw(*frames: Any) -> Callable[[BlockingChannel], None]:
     def act(channel: BlockingChannel) -> None:
         number = channel.channel_number
         data = b"".join(
-            one if isinstance(one, bytes)
-            else pika.frame.Method(number, one).marshal() if isinstance(one, pika.amqp_object.Method)
+            one
+            if isinstance(one, bytes)
+            else pika.frame.Method(number, one).marshal()
+            if isinstance(one, pika.amqp_object.Method)
             else one(number).marshal()
             for one in frames
-        )  # fmt: skip
+        )
         channel._impl.connection._output_marshaled_frames([data])
         channel.connection.process_data_events(time_limit=0.2)
 
@@ -358,8 +374,10 @@ def broken(peer: Peer) -> Any:
         return pika.frame.Body(number, b"abc")
 
     acts: dict[str, Callable[[BlockingChannel], Any]] = {
-        "body without publish": raw(body), "header without publish": raw(header),
-        "method within content": raw(publish, spec.Basic.Qos()), "body without header": raw(publish, body),
+        "body without publish": raw(body),
+        "header without publish": raw(header),
+        "method within content": raw(publish, spec.Basic.Qos()),
+        "body without header": raw(publish, body),
         "two headers": raw(publish, header, header),
         "too much body": raw(publish, header, lambda n: pika.frame.Body(n, b"abcd")),
         "unknown frame type": raw(b"\x05\x00\x01\x00\x00\x00\x01x\xce"),
@@ -369,7 +387,7 @@ def broken(peer: Peer) -> Any:
         "immediate": raw(spec.Basic.Publish(exchange="", routing_key="k", immediate=True), header, body),
         "flow": raw(spec.Channel.Flow(active=False)),
         "access": raw(b"\x01\x00\x01\x00\x00\x00\x04\x00\x1e\x00\x0a\xce"),
-    }  # fmt: skip
+    }
     return {name: peer.error(act) for name, act in acts.items()}
 
 
@@ -390,9 +408,12 @@ def properties(peer: Peer) -> Any:
     implementation = peer.connection._impl
     told = implementation.server_properties
     return {
-        "product": told["product"], "capabilities": told["capabilities"], "frame max": implementation.params.frame_max,
-        "channel max": implementation.params.channel_max, "heartbeat": implementation.params.heartbeat,
-    }  # fmt: skip
+        "product": told["product"],
+        "capabilities": told["capabilities"],
+        "frame max": implementation.params.frame_max,
+        "channel max": implementation.params.channel_max,
+        "heartbeat": implementation.params.heartbeat,
+    }
 
 
 def all_properties(kind: dict[str, Any]) -> Callable[[Peer], Any]:
@@ -400,13 +421,33 @@ def all_properties(kind: dict[str, Any]) -> Callable[[Peer], Any]:
 
     def scenario(peer: Peer) -> Any:
         queue = peer.queue(kind)
-        table = {"int": 1, "large": 2**40, "negative": -7, "text": "ж", "bytes": b"\xff\x00", "yes": True, "none": None,
-                 "list": [1, "a", [True]], "table": {"a": {"b": 1}}}  # fmt: skip
+        table = {
+            "int": 1,
+            "large": 2**40,
+            "negative": -7,
+            "text": "ж",
+            "bytes": b"\xff\x00",
+            "yes": True,
+            "none": None,
+            "list": [1, "a", [True]],
+            "table": {"a": {"b": 1}},
+        }
         given = pika.BasicProperties(
-            content_type="text/plain", content_encoding="gzip", headers=table, delivery_mode=2, priority=7,
-            correlation_id="c", reply_to="r", expiration="60000", message_id="m", timestamp=1_700_000_000, type="t",
-            user_id="guest", app_id="a", cluster_id="k",
-        )  # fmt: skip
+            content_type="text/plain",
+            content_encoding="gzip",
+            headers=table,
+            delivery_mode=2,
+            priority=7,
+            correlation_id="c",
+            reply_to="r",
+            expiration="60000",
+            message_id="m",
+            timestamp=1_700_000_000,
+            type="t",
+            user_id="guest",
+            app_id="a",
+            cluster_id="k",
+        )
         peer.channel.basic_publish("", queue, b"x", given)
         got = peer.get(queue)
         assert got

@@ -390,11 +390,16 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     **{
         f"{what}, {kind}": make(arguments)
         for what, make in {
-            "single active takes over": single_active_takes_over, "single active refuses": single_active_refuses,
-            "exclusive consumers": exclusive, "single active with priority": single_active_with_priority,
+            "single active takes over": single_active_takes_over,
+            "single active refuses": single_active_refuses,
+            "exclusive consumers": exclusive,
+            "single active with priority": single_active_with_priority,
             "cancel notify": cancel_notify,
-            "channel closed with deliveries": channel_closed_with_deliveries, "no ack": no_ack,
-            "consumer priorities": consumer_priorities, "got": got, "nacked in parts": nacked_in_parts,
+            "channel closed with deliveries": channel_closed_with_deliveries,
+            "no ack": no_ack,
+            "consumer priorities": consumer_priorities,
+            "got": got,
+            "nacked in parts": nacked_in_parts,
             "purged": purged,
         }.items()
         for kind, arguments in KINDS.items()
@@ -405,4 +410,4 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     "settled twice": settled_twice,
     "recovered": recovered,
     **{f"delivery limit {limit}": delivery_limit(limit) for limit in (0, 1, 3)},
-}  # fmt: skip
+}

@@ -109,10 +109,13 @@ def strange_x_death(peer: Peer) -> Any:
         peer.publish(queue, "a", headers={"x-death": value})
         rejected(peer, queue)
         letter = peer.get(dead)
-        told.append(letter and [
-            {key: one for key, one in entry.items() if key != "time"} if isinstance(entry, dict) else entry
-            for entry in letter[1].headers["x-death"]
-        ])  # fmt: skip
+        told.append(
+            letter
+            and [
+                {key: one for key, one in entry.items() if key != "time"} if isinstance(entry, dict) else entry
+                for entry in letter[1].headers["x-death"]
+            ]
+        )
     return told
 
 
@@ -283,9 +286,24 @@ def expirations(peer: Peer) -> Any:
     queue = peer.queue()
     return {
         repr(value): peer.error(lambda c, v=value: c.basic_publish("", queue, b"", pika.BasicProperties(expiration=v)))
-        for value in ("0", "1", "007", "+1", "-1", "1.5", "1e3", " 1", "1 ", "", "x", "1x", "315360000000",
-                      "315360000001", "99999999999999999999")
-    }  # fmt: skip
+        for value in (
+            "0",
+            "1",
+            "007",
+            "+1",
+            "-1",
+            "1.5",
+            "1e3",
+            " 1",
+            "1 ",
+            "",
+            "x",
+            "1x",
+            "315360000000",
+            "315360000001",
+            "99999999999999999999",
+        )
+    }
 
 
 def lease(peer: Peer) -> Any:
@@ -310,9 +328,13 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     **{
         f"{what}, {kind}": make(arguments)
         for what, make in {
-            "chain of deaths": chain, "round again": round_again, "letters to itself": to_itself,
-            "both limits": both_limits, "refused until there is room": refused_until_there_is_room,
-            "expired in order": expired_in_order, "out when expired": out_when_expired,
+            "chain of deaths": chain,
+            "round again": round_again,
+            "letters to itself": to_itself,
+            "both limits": both_limits,
+            "refused until there is room": refused_until_there_is_room,
+            "expired in order": expired_in_order,
+            "out when expired": out_when_expired,
         }.items()
         for kind, arguments in KINDS.items()
     },
@@ -325,4 +347,4 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     "letters at most once": at_most_once,
     "expirations": expirations,
     "lease": lease,
-}  # fmt: skip
+}

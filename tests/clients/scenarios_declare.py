@@ -63,11 +63,14 @@ def flags(kind: dict[str, Any]) -> Callable[[Peer], Any]:
             return peer.error(lambda c: c.queue_declare(name, arguments=kind, **options))
 
         return {
-            "transient": declared(), "durable": declared(durable=True), "exclusive": declared(exclusive=True),
-            "durable exclusive": declared(durable=True, exclusive=True), "auto-delete": declared(auto_delete=True),
+            "transient": declared(),
+            "durable": declared(durable=True),
+            "exclusive": declared(exclusive=True),
+            "durable exclusive": declared(durable=True, exclusive=True),
+            "auto-delete": declared(auto_delete=True),
             "durable auto-delete": declared(durable=True, auto_delete=True),
             "server-named": peer.error(lambda c: c.queue_declare("", durable=True, arguments=kind)),
-        }  # fmt: skip
+        }
 
     return scenario
 
@@ -78,21 +81,26 @@ def together(peer: Peer) -> Any:
         "key without exchange": {"x-dead-letter-routing-key": "k"},
         "key with exchange": {"x-dead-letter-routing-key": "k", "x-dead-letter-exchange": ""},
         "quorum at-least-once, drop-head": {
-            **QUORUM, "x-dead-letter-strategy": "at-least-once", "x-dead-letter-exchange": "",
+            **QUORUM,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-dead-letter-exchange": "",
         },
         "quorum at-least-once without exchange": {
-            **QUORUM, "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+            **QUORUM,
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
         },
         "quorum and lazy": {**QUORUM, "x-queue-mode": "lazy"},
         "stream and ttl": {**STREAM, "x-message-ttl": 1000},
         "stream and dead letters": {**STREAM, "x-dead-letter-exchange": ""},
         "priority and single active": {"x-max-priority": 5, "x-single-active-consumer": True},
-    }  # fmt: skip
+    }
     return {
-        name: peer.error(lambda c, n=name, more=more: c.queue_declare(f"{peer.prefix}.{n}", durable=True,
-                                                                      arguments=more))
+        name: peer.error(
+            lambda c, n=name, more=more: c.queue_declare(f"{peer.prefix}.{n}", durable=True, arguments=more)
+        )
         for name, more in cases.items()
-    }  # fmt: skip
+    }
 
 
 def equivalent(peer: Peer) -> Any:
@@ -133,12 +141,17 @@ def names(peer: Peer) -> Any:
     peer.channel.basic_qos(prefetch_count=1)
     declared.append(peer.error(lambda c: c.queue_declare(f"{peer.prefix}ab", passive=True)))
     generated = peer.channel.queue_declare("", exclusive=True).method.queue
-    return declared, generated.startswith("amq.gen-"), len(generated), {
-        "reserved": peer.error(lambda c: c.queue_declare("amq.x")),
-        "reserved, passive": peer.error(lambda c: c.queue_declare("amq.x", passive=True)),
-        "the generated one from elsewhere": (peer.error(lambda c: c.queue_declare(generated)) or [None])[0],
-        "reserved, of another kind": peer.error(lambda c: c.queue_declare("AMQ.x")),
-    }  # fmt: skip
+    return (
+        declared,
+        generated.startswith("amq.gen-"),
+        len(generated),
+        {
+            "reserved": peer.error(lambda c: c.queue_declare("amq.x")),
+            "reserved, passive": peer.error(lambda c: c.queue_declare("amq.x", passive=True)),
+            "the generated one from elsewhere": (peer.error(lambda c: c.queue_declare(generated)) or [None])[0],
+            "reserved, of another kind": peer.error(lambda c: c.queue_declare("AMQ.x")),
+        },
+    )
 
 
 def the_last_declared(peer: Peer) -> Any:
@@ -154,11 +167,14 @@ def the_last_declared(peer: Peer) -> Any:
     channel.queue_unbind("", "amq.fanout")
     purged = channel.queue_purge("").method.message_count
     nothing: dict[str, Callable[[Any], Any]] = {
-        "consume": lambda c: c.basic_consume("", print), "get": lambda c: c.basic_get(""),
-        "purge": lambda c: c.queue_purge(""), "delete": lambda c: c.queue_delete(""),
-        "bind": lambda c: c.queue_bind("", "amq.fanout"), "unbind": lambda c: c.queue_unbind("", "amq.fanout"),
+        "consume": lambda c: c.basic_consume("", print),
+        "get": lambda c: c.basic_get(""),
+        "purge": lambda c: c.queue_purge(""),
+        "delete": lambda c: c.queue_delete(""),
+        "bind": lambda c: c.queue_bind("", "amq.fanout"),
+        "unbind": lambda c: c.queue_unbind("", "amq.fanout"),
         "passive": lambda c: c.queue_declare("", passive=True),
-    }  # fmt: skip
+    }
     return got, purged, {name: peer.error(act) for name, act in nothing.items()}
 
 
@@ -169,9 +185,11 @@ def passive(peer: Peer) -> Any:
     peer.until(queue, 2)
     peer.consume(queue, 1, peer.connect().channel())
     told = peer.channel.queue_declare(queue, passive=True, durable=False, arguments={"x-max-length": 9}).method
-    return told.message_count, told.consumer_count, peer.error(
-        lambda c: c.queue_declare(queue, passive=True, exclusive=True)
-    )  # fmt: skip
+    return (
+        told.message_count,
+        told.consumer_count,
+        peer.error(lambda c: c.queue_declare(queue, passive=True, exclusive=True)),
+    )
 
 
 def declared_again(peer: Peer) -> Any:

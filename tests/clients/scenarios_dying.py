@@ -19,9 +19,10 @@ def x_death(properties: pika.BasicProperties) -> list[dict[str, Any]]:
 def death_headers(properties: pika.BasicProperties) -> dict[str, Any]:
     """Without x-last-death-*, which is new in 3.13 (S-155)."""
     kept = {
-        key: value for key, value in sorted(properties.headers.items())
+        key: value
+        for key, value in sorted(properties.headers.items())
         if key != "x-death" and not key.startswith("x-last-death-")
-    }  # fmt: skip
+    }
     return {"x-death": x_death(properties), "expiration": properties.expiration, **kept}
 
 
@@ -69,8 +70,9 @@ def dead_letter_twice(peer: Peer) -> Any:
 
 def dead_letter_cycle(peer: Peer) -> Any:
     """A cycle without a rejection ends (S-155)."""
-    a = peer.queue({"x-message-ttl": 20, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{peer.prefix}.b"},
-                   name="a")  # fmt: skip
+    a = peer.queue(
+        {"x-message-ttl": 20, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{peer.prefix}.b"}, name="a"
+    )
     b = peer.queue({"x-message-ttl": 20, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": a}, name="b")
     peer.publish(a, "x")
     time.sleep(0.5)

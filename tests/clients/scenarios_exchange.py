@@ -36,8 +36,29 @@ def arrived(peer: Peer, queues: list[str]) -> list[list[str]]:
 
 def topics(peer: Peer) -> Any:
     """Every pattern against every key."""
-    patterns = ("", "#", "*", "a", "a.b", "a.*", "*.b", "a.#", "#.b", "a.#.b", "#.#", "*.#", "#.*", "a.*.#", "*.*",
-                "..", "a..", "a.*.*", "#.a.#", "a#", "*a")  # fmt: skip
+    patterns = (
+        "",
+        "#",
+        "*",
+        "a",
+        "a.b",
+        "a.*",
+        "*.b",
+        "a.#",
+        "#.b",
+        "a.#.b",
+        "#.#",
+        "*.#",
+        "#.*",
+        "a.*.#",
+        "*.*",
+        "..",
+        "a..",
+        "a.*.*",
+        "#.a.#",
+        "a#",
+        "*a",
+    )
     keys = ("", "a", "b", "a.b", "a.b.c", ".", "..", "a.", ".b", "a..b", "a#", "#", "*", "x.a.y", "a.a.b.b")
     topic = exchange(peer, "topic")
     queues = bound(peer, topic, *patterns)
@@ -48,18 +69,34 @@ def topics(peer: Peer) -> Any:
 def headers(peer: Peer) -> Any:
     """Every binding against every message; x-headers, types, void values, the four kinds of x-match."""
     bindings: dict[str, dict[str, Any]] = {
-        "all": {"x-match": "all", "k": 1}, "none named": {"k": 1}, "any": {"x-match": "any", "k": 1, "s": "x"},
-        "empty all": {"x-match": "all"}, "empty any": {"x-match": "any"}, "nothing": {},
-        "void": {"x-match": "all", "k": None}, "x-": {"x-match": "all", "x-mine": 1},
-        "all-with-x": {"x-match": "all-with-x", "x-mine": 1}, "any-with-x": {"x-match": "any-with-x", "x-mine": 1},
-        "true": {"x-match": "all", "k": True}, "text": {"x-match": "all", "k": "1"},
-        "list": {"x-match": "all", "k": [1]}, "table": {"x-match": "all", "k": {"a": 1}},
-    }  # fmt: skip
+        "all": {"x-match": "all", "k": 1},
+        "none named": {"k": 1},
+        "any": {"x-match": "any", "k": 1, "s": "x"},
+        "empty all": {"x-match": "all"},
+        "empty any": {"x-match": "any"},
+        "nothing": {},
+        "void": {"x-match": "all", "k": None},
+        "x-": {"x-match": "all", "x-mine": 1},
+        "all-with-x": {"x-match": "all-with-x", "x-mine": 1},
+        "any-with-x": {"x-match": "any-with-x", "x-mine": 1},
+        "true": {"x-match": "all", "k": True},
+        "text": {"x-match": "all", "k": "1"},
+        "list": {"x-match": "all", "k": [1]},
+        "table": {"x-match": "all", "k": {"a": 1}},
+    }
     messages: dict[str, dict[str, Any] | None] = {
-        "k": {"k": 1}, "large k": {"k": 2**40}, "k text": {"k": "1"}, "s": {"s": "x"}, "both": {"k": 1, "s": "x"},
-        "x-": {"x-mine": 1}, "true": {"k": True}, "list": {"k": [1]}, "table": {"k": {"a": 1}}, "none": None,
+        "k": {"k": 1},
+        "large k": {"k": 2**40},
+        "k text": {"k": "1"},
+        "s": {"s": "x"},
+        "both": {"k": 1, "s": "x"},
+        "x-": {"x-mine": 1},
+        "true": {"k": True},
+        "list": {"k": [1]},
+        "table": {"k": {"a": 1}},
+        "none": None,
         "empty": {},
-    }  # fmt: skip
+    }
     name = exchange(peer, "headers")
     queues = {key: peer.queue(name=key) for key in bindings}
     refused = {}
@@ -68,10 +105,10 @@ def headers(peer: Peer) -> Any:
     for key, table in messages.items():
         peer.channel.basic_publish(name, "any", key.encode(), pika.BasicProperties(headers=table))
     peer.channel.basic_qos(prefetch_count=1)
-    return {
-        key: refused[key] or [body for body, _ in peer.drain(queue)] for key, queue in queues.items()
-    } | {"x-match none": peer.error(lambda c: c.queue_bind(queues["all"], name, arguments={"x-match": "none"})),
-         "x-match 1": peer.error(lambda c: c.queue_bind(queues["all"], name, arguments={"x-match": 1}))}  # fmt: skip
+    return {key: refused[key] or [body for body, _ in peer.drain(queue)] for key, queue in queues.items()} | {
+        "x-match none": peer.error(lambda c: c.queue_bind(queues["all"], name, arguments={"x-match": "none"})),
+        "x-match 1": peer.error(lambda c: c.queue_bind(queues["all"], name, arguments={"x-match": 1})),
+    }
 
 
 def direct_and_fanout(peer: Peer) -> Any:
@@ -94,13 +131,19 @@ def alternates(peer: Peer) -> Any:
     exchange(peer, "direct", "two", {"alternate-exchange": one})
     missing = exchange(peer, "direct", "missing", {"alternate-exchange": f"{peer.prefix}.nowhere"})
     came = peer.returns(lambda c: [c.basic_publish(x, "k", b"m", mandatory=True) for x in (first, one, missing)])
-    return arrived(peer, queues), came, {
-        "wrong type": peer.error(lambda c: c.exchange_declare(f"{peer.prefix}.e", arguments={"alternate-exchange": 1})),
-        "inequivalent": peer.error(lambda c: c.exchange_declare(first, "direct")),
-        "inequivalent value": peer.error(
-            lambda c: c.exchange_declare(first, "direct", arguments={"alternate-exchange": last})
-        ),
-    }  # fmt: skip
+    return (
+        arrived(peer, queues),
+        came,
+        {
+            "wrong type": peer.error(
+                lambda c: c.exchange_declare(f"{peer.prefix}.e", arguments={"alternate-exchange": 1})
+            ),
+            "inequivalent": peer.error(lambda c: c.exchange_declare(first, "direct")),
+            "inequivalent value": peer.error(
+                lambda c: c.exchange_declare(first, "direct", arguments={"alternate-exchange": last})
+            ),
+        },
+    )
 
 
 def alternate_of_a_policy(peer: Peer) -> Any:
@@ -233,8 +276,9 @@ def copies(peer: Peer) -> Any:
         f"{key}={value!r}": peer.error(
             lambda c, h={key: value}: c.basic_publish(name, "a", b"", pika.BasicProperties(headers=h))
         )
-        for key in ("CC", "BCC") for value in ("b", 1, [1], ["b", 1], {"b": 1}, None, [])
-    }  # fmt: skip
+        for key in ("CC", "BCC")
+        for value in ("b", 1, [1], ["b", 1], {"b": 1}, None, [])
+    }
     return told, wrong
 
 
@@ -279,11 +323,13 @@ def consistent_hash(peer: Peer) -> Any:
         "header": lambda c: c.exchange_declare(f"{name}.h", "x-consistent-hash", arguments={"hash-header": 1}),
     }
     return {
-        "all": sum(map(len, came)), "each twice": all(bodies.count(body) == 2 for bodies in came for body in bodies),
-        "both have some": all(came) and all(counts), "by header": sum(counts),
+        "all": sum(map(len, came)),
+        "each twice": all(bodies.count(body) == 2 for bodies in came for body in bodies),
+        "both have some": all(came) and all(counts),
+        "by header": sum(counts),
         "more weight, more": len(came[0]) < len(came[1]),
         **{key: peer.error(act) for key, act in acts.items()},
-    }  # fmt: skip
+    }
 
 
 def random(peer: Peer) -> Any:

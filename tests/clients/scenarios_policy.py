@@ -184,12 +184,20 @@ def delivery_limit_of_both(peer: Peer) -> Any:
 def refused(peer: Peer) -> Any:
     """Definitions that are no policies, by status."""
     cases: dict[str, dict[str, Any]] = {
-        "max-length": {"max-length": -1}, "text": {"max-length": "5"}, "overflow": {"overflow": "drop"},
-        "unknown": {"max-lengths": 5}, "ttl": {"message-ttl": -1}, "expires": {"expires": 0}, "nothing": {},
-        "limit": {"delivery-limit": -1}, "strategy": {"dead-letter-strategy": "never"},
+        "max-length": {"max-length": -1},
+        "text": {"max-length": "5"},
+        "overflow": {"overflow": "drop"},
+        "unknown": {"max-lengths": 5},
+        "ttl": {"message-ttl": -1},
+        "expires": {"expires": 0},
+        "nothing": {},
+        "limit": {"delivery-limit": -1},
+        "strategy": {"dead-letter-strategy": "never"},
         "two": {"max-length": 1, "x": 2},
-        "exchange": {"dead-letter-exchange": 1}, "priority": {"max-priority": 5}, "mode": {"queue-mode": "lazy"},
-    }  # fmt: skip
+        "exchange": {"dead-letter-exchange": 1},
+        "priority": {"max-priority": 5},
+        "mode": {"queue-mode": "lazy"},
+    }
     return {
         **{name: peer.policy(definition)[0] for name, definition in cases.items()},
         "operator": peer.policy({"dead-letter-exchange": "x"}, kind="operator-policies")[0],
@@ -204,8 +212,11 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     **{
         f"{what}, {kind}": make(arguments)
         for what, make in {
-            "merged limits": merged_limits, "overflow of both": overflow_of_both, "ttl of both": ttl_of_both,
-            "lowered": lowered, "dead letters of a policy": dead_letters_of_a_policy,
+            "merged limits": merged_limits,
+            "overflow of both": overflow_of_both,
+            "ttl of both": ttl_of_both,
+            "lowered": lowered,
+            "dead letters of a policy": dead_letters_of_a_policy,
         }.items()
         for kind, arguments in KINDS.items()
     },
@@ -213,4 +224,4 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     "expires of a policy": expires_of_a_policy,
     "delivery limit of both": delivery_limit_of_both,
     "policies refused": refused,
-}  # fmt: skip
+}

@@ -204,8 +204,11 @@ def nacked_without_limit(peer: Peer) -> Any:
 
 
 RETRIES: dict[str, Callable[[Peer], Any]] = {
-    **{f"retry {kind}, {how}": retried(kind, how) for kind in ("all", "failed", "returned", "disabled")
-       for how in ("nack", "reject")},
+    **{
+        f"retry {kind}, {how}": retried(kind, how)
+        for kind in ("all", "failed", "returned", "disabled")
+        for how in ("nack", "reject")
+    },
     "retry all, nack, no limit": retried("all", "nack", {"x-delivery-limit": -1}),
     "retry all, nack, maximum below minimum": retried("all", "nack", {"x-delayed-retry-max": 1}),
     "retry of nonsense": retried("sometimes", "nack"),
@@ -214,7 +217,7 @@ RETRIES: dict[str, Callable[[Peer], Any]] = {
     "counted": counted({}),
     "counted, limit 9": counted({"x-delivery-limit": 9}),
     "nacked, no limit": nacked_without_limit,
-}  # fmt: skip
+}
 
 SCENARIOS: dict[str, Callable[[Peer], Any]] = {
     f"priority, {kind}: {what}": scenario
@@ -230,4 +233,4 @@ SCENARIOS: dict[str, Callable[[Peer], Any]] = {
         ("purged", purged(arguments)),
         ("stuck behind the head", stuck(arguments)),
     )
-} | RETRIES  # fmt: skip
+} | RETRIES

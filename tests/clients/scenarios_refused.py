@@ -28,8 +28,9 @@ BAD_ARGUMENTS: dict[str, tuple[Any, ...]] = {
 def bad_arguments(peer: Peer) -> Any:
     return {
         f"{key}={value!r}": peer.error(lambda channel, k=key, v=value: channel.queue_declare("bad", arguments={k: v}))
-        for key, values in BAD_ARGUMENTS.items() for value in values
-    }  # fmt: skip
+        for key, values in BAD_ARGUMENTS.items()
+        for value in values
+    }
 
 
 def bad_quorum(peer: Peer) -> Any:
@@ -61,13 +62,15 @@ def inequivalent(peer: Peer) -> Any:
         peer.error(lambda channel: channel.queue_declare(queue, durable=False, arguments={"x-max-length": 5})),
         peer.error(lambda channel: channel.queue_declare(queue, durable=True, arguments={"x-max-length": 6})),
         peer.error(lambda channel: channel.queue_declare(queue, durable=True)),
-        peer.error(lambda channel: channel.queue_declare(queue, durable=True, auto_delete=True,
-                                                         arguments={"x-max-length": 5})),
+        peer.error(
+            lambda channel: channel.queue_declare(queue, durable=True, auto_delete=True, arguments={"x-max-length": 5})
+        ),
         peer.error(lambda channel: channel.queue_declare(queue, durable=True, arguments={"x-max-length": 5, **QUORUM})),
-        peer.error(lambda channel: channel.queue_declare(queue, durable=True, exclusive=True,
-                                                         arguments={"x-max-length": 5})),
+        peer.error(
+            lambda channel: channel.queue_declare(queue, durable=True, exclusive=True, arguments={"x-max-length": 5})
+        ),
         peer.error(lambda channel: channel.queue_declare(queue, passive=True)),
-    ]  # fmt: skip
+    ]
 
 
 def refusals(peer: Peer) -> Any:
@@ -121,11 +124,16 @@ def refusals(peer: Peer) -> Any:
 def exclusive_from_elsewhere(peer: Peer) -> Any:
     queue = peer.queue(durable=False, exclusive=True)
     acts: list[Callable[[BlockingChannel], Any]] = [
-        lambda c: c.queue_declare(queue, passive=True), lambda c: c.queue_declare(queue, exclusive=True),
-        lambda c: c.queue_declare(queue), lambda c: c.basic_consume(queue, print), lambda c: c.queue_delete(queue),
-        lambda c: c.queue_purge(queue), lambda c: c.basic_get(queue), lambda c: c.queue_bind(queue, "amq.topic", "k"),
+        lambda c: c.queue_declare(queue, passive=True),
+        lambda c: c.queue_declare(queue, exclusive=True),
+        lambda c: c.queue_declare(queue),
+        lambda c: c.basic_consume(queue, print),
+        lambda c: c.queue_delete(queue),
+        lambda c: c.queue_purge(queue),
+        lambda c: c.basic_get(queue),
+        lambda c: c.queue_bind(queue, "amq.topic", "k"),
         lambda c: c.basic_publish("", queue, b"allowed"),
-    ]  # fmt: skip
+    ]
     return [peer.error(act) for act in acts]
 
 

@@ -27,9 +27,10 @@ def read(peer: Peer, queue: str, offset: Any, count: int, seconds: float = 0.6) 
     taken: list[Any] = []
     arguments = {} if offset is None else {"x-stream-offset": offset}
     channel.basic_consume(
-        queue, lambda _, m, p, b: taken.append((b.decode(), (p.headers or {}).get("x-stream-offset"))),
+        queue,
+        lambda _, m, p, b: taken.append((b.decode(), (p.headers or {}).get("x-stream-offset"))),
         arguments=arguments,
-    )  # fmt: skip
+    )
     peer.pump(lambda: len(taken) >= count, seconds)
     channel.close()
     return taken
@@ -39,10 +40,16 @@ def offsets(peer: Peer) -> Any:
     """From each kind of offset: what is read, and that all can be read again."""
     queue = filled(peer)
     asked: dict[str, tuple[Any, int]] = {
-        "none": (None, 0), "first": ("first", 10), "next": ("next", 0), "0": (0, 10), "7": (7, 3), "99": (99, 0),
-        "an hour ago": ("1h", 10), "a time ago": (datetime(2020, 1, 1), 10),
+        "none": (None, 0),
+        "first": ("first", 10),
+        "next": ("next", 0),
+        "0": (0, 10),
+        "7": (7, 3),
+        "99": (99, 0),
+        "an hour ago": ("1h", 10),
+        "a time ago": (datetime(2020, 1, 1), 10),
         "a time to come": (datetime(2100, 1, 1), 0),
-    }  # fmt: skip
+    }
     told = {name: read(peer, queue, offset, count) for name, (offset, count) in asked.items()}
     # "last" is the last chunk, and how much that holds is the broker's matter
     last = read(peer, queue, "last", 1, 2)
@@ -126,10 +133,11 @@ def refused(peer: Peer) -> Any:
         "reject": settle(lambda c: c.basic_reject(1, requeue=False)),
         "nack": settle(lambda c: c.basic_nack(1, requeue=True)),
         "offset on a classic queue": lambda c: (
-            c.queue_declare(f"{peer.prefix}.c"), c.basic_qos(prefetch_count=1),
+            c.queue_declare(f"{peer.prefix}.c"),
+            c.basic_qos(prefetch_count=1),
             c.basic_consume(f"{peer.prefix}.c", lambda *_: None, arguments={"x-stream-offset": "middle"}),
         ),
-    }  # fmt: skip
+    }
     return {name: peer.error(act) for name, act in acts.items()}
 
 

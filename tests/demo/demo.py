@@ -53,8 +53,9 @@ class Broker:
         self.amqp_port, self.http_port = _free_ports(2)
         self.process = subprocess.Popen(
             [REWINDMQ, "start", "--data", data, "--amqp-port", str(self.amqp_port), "--http-port", str(self.http_port)],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         ready = self.process.stdout.readline().strip()
         if not ready:
@@ -135,8 +136,15 @@ def show_before_purge(spark: "SparkSession", moment: str) -> None:
     state = state_at(spark, str(DATA), time=moment, queue="cancelled")
     columns = ("position", "message_id", "published", "routing_key", "body")
     rows = state.messages.orderBy("position").select(*columns).collect()
-    table = Table("position", "message", "published", "routing key", "body", title_justify="left",
-                  title=f"queue cancelled at {moment}: {len(rows)} messages, the first and last three")  # fmt: skip
+    table = Table(
+        "position",
+        "message",
+        "published",
+        "routing key",
+        "body",
+        title_justify="left",
+        title=f"queue cancelled at {moment}: {len(rows)} messages, the first and last three",
+    )
     for row in rows[:3] + rows[-3:]:
         body = bytes(row.body).decode()
         table.add_row(str(row.position), str(row.message_id), clock(row.published), row.routing_key, body)
@@ -152,15 +160,27 @@ def show_biography(spark: "SparkSession") -> "tuple[str, list[Row]]":
     victim = rows.orderBy("message_id").first()
     assert victim is not None, "no message ran into the delivery limit"
     message = f"{victim.partition}:{victim.message_id}"
-    table = Table("time", "queue", "what happened", "asked by", "delivery count", "which rule decided",
-                  title=f"biography of message {message}", title_justify="left")  # fmt: skip
+    table = Table(
+        "time",
+        "queue",
+        "what happened",
+        "asked by",
+        "delivery count",
+        "which rule decided",
+        title=f"biography of message {message}",
+        title_justify="left",
+    )
     rows = biography(spark, str(DATA), message).collect()
     life = [row for row in rows if row.queue in (victim.queue, "dead.letters")]
     for row in life:
         table.add_row(
-            clock(row.timestamp), row.queue, row.outcome + (f" ({row.reason})" if row.reason else ""),
-            row.event, "" if row.delivery_count is None else str(row.delivery_count), row.rule or "",
-        )  # fmt: skip
+            clock(row.timestamp),
+            row.queue,
+            row.outcome + (f" ({row.reason})" if row.reason else ""),
+            row.event,
+            "" if row.delivery_count is None else str(row.delivery_count),
+            row.rule or "",
+        )
     console.print(table)
     return message, life
 

@@ -39,10 +39,13 @@ class Flight:
     def body(self) -> bytes:
         return json.dumps(
             {
-                "flight": f"{self.carrier}{self.number}", "from": self.airport, "to": self.destination,
-                "scheduled": self.scheduled, "delay_minutes": self.delay,
+                "flight": f"{self.carrier}{self.number}",
+                "from": self.airport,
+                "to": self.destination,
+                "scheduled": self.scheduled,
+                "delay_minutes": self.delay,
             }
-        ).encode()  # fmt: skip
+        ).encode()
 
 
 def _data_file() -> Path:
@@ -61,7 +64,13 @@ def departures() -> list[Flight]:
     week = week.sort_values(["date", "sched_dep_time", "carrier", "flight"])
     columns = [week[c] for c in ("origin", "carrier", "flight", "dest", "date", "sched_dep_time", "dep_delay")]
     return [
-        Flight(origin, carrier, int(number), dest, f"{date}T{int(at) // 100:02}:{int(at) % 100:02}",
-               None if delay != delay else int(delay))
+        Flight(
+            origin,
+            carrier,
+            int(number),
+            dest,
+            f"{date}T{int(at) // 100:02}:{int(at) % 100:02}",
+            None if delay != delay else int(delay),
+        )
         for origin, carrier, number, dest, date, at, delay in zip(*columns, strict=True)
-    ]  # fmt: skip
+    ]

@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 
 BUCKET_MS = 500
 COLOURS = {
-    "acked": "#4c9f70", "expired": "#b8b8b8", "maxlen": "#e0a030", "delivery_limit": "#b03060",
-    "rejected": "#d06040", "purged": "#7040a0",
-}  # fmt: skip
+    "acked": "#4c9f70",
+    "expired": "#b8b8b8",
+    "maxlen": "#e0a030",
+    "delivery_limit": "#b03060",
+    "rejected": "#d06040",
+    "purged": "#7040a0",
+}
 OTHER = "#606060"
 PURGED_QUEUE = "cancelled"
 LIMIT = 60  # of the policy that demo.py sets
@@ -86,9 +90,16 @@ def changes(spark: "SparkSession", data: Path) -> list[Change]:
 
     rows = history(spark, str(data)).where("outcome = 'published' or final")
     rows = rows.selectExpr(
-        "unix_millis(timestamp) as time_ms", "queue", "outcome", "user", "message_id",
-        "if(origin.reason = 'restored', origin.message_id, null) as restored_id", "partition", "offset", "ordinal",
-    )  # fmt: skip
+        "unix_millis(timestamp) as time_ms",
+        "queue",
+        "outcome",
+        "user",
+        "message_id",
+        "if(origin.reason = 'restored', origin.message_id, null) as restored_id",
+        "partition",
+        "offset",
+        "ordinal",
+    )
     found = rows.orderBy("time_ms", "partition", "offset", "ordinal").drop("partition", "offset", "ordinal")
     return [Change(*row) for row in found.toLocalIterator()]
 
@@ -148,12 +159,16 @@ def undo_section(found: list[Change]) -> str:
 # -- one message's life ----------------------------------------------------------------------------------------------
 
 _WORDS = {
-    "published": "came into <b>{queue}</b>", "delivered": "was delivered to consumer {consumer}",
-    "requeued": "came back ({reason})", "acked": "was acknowledged by consumer {consumer}",
-    "delivery_limit": "had come back too often, and left the queue", "expired": "expired",
-    "maxlen": "was dropped by a length limit", "rejected": "was rejected by consumer {consumer}",
+    "published": "came into <b>{queue}</b>",
+    "delivered": "was delivered to consumer {consumer}",
+    "requeued": "came back ({reason})",
+    "acked": "was acknowledged by consumer {consumer}",
+    "delivery_limit": "had come back too often, and left the queue",
+    "expired": "expired",
+    "maxlen": "was dropped by a length limit",
+    "rejected": "was rejected by consumer {consumer}",
     "dead_lettered": "went on to the exchange <b>{exchange}</b> as a dead letter",
-}  # fmt: skip
+}
 _DOTS = COLOURS | {"requeued": "#d06040", "dead_lettered": "#222222"}
 
 
@@ -311,8 +326,11 @@ def write(spark: "SparkSession", data: Path, target: Path, message: str, life: l
     dropped = sum(change.outcome == "maxlen" for change in found)
     target.write_text(
         _TEMPLATE.format(
-            data=html.escape(data.name), undo=undo_section(found), life=life_section(message, life, body),
-            limit=limit_section(spark, data, dropped), queues=queues_section(found),
+            data=html.escape(data.name),
+            undo=undo_section(found),
+            life=life_section(message, life, body),
+            limit=limit_section(spark, data, dropped),
+            queues=queues_section(found),
         ),
         encoding="utf-8",
-    )  # fmt: skip
+    )

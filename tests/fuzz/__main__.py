@@ -47,15 +47,17 @@ class Result:
         ms = sorted(self.latencies_ms) or [0.0]
         at = [ms[min(len(ms) - 1, int(len(ms) * share))] for share in (0.5, 0.99, 1.0)]
         rss = self.rss_mib or [0]
-        return "\n".join((
-            f"{self.seconds:.0f} s; answered: {codes}",
-            f"bystander: {len(self.latencies_ms)} messages; milliseconds from publish to delivery: p50 {at[0]:.1f},"
-            f" p99 {at[1]:.1f}, max {at[2]:.1f}",
-            f"broker's memory in MiB: {rss[0]} at first, {rss[len(rss) // 2]} in the middle, {rss[-1]} at last,"
-            f" {max(rss)} at most",
-            *(f"DEFECT {each[:3_000]}" for each in dict.fromkeys(self.defects[:20])),
-            f"{len(self.defects)} defects",
-        ))  # fmt: skip
+        return "\n".join(
+            (
+                f"{self.seconds:.0f} s; answered: {codes}",
+                f"bystander: {len(self.latencies_ms)} messages; milliseconds from publish to delivery: p50 {at[0]:.1f},"
+                f" p99 {at[1]:.1f}, max {at[2]:.1f}",
+                f"broker's memory in MiB: {rss[0]} at first, {rss[len(rss) // 2]} in the middle, {rss[-1]} at last,"
+                f" {max(rss)} at most",
+                *(f"DEFECT {each[:3_000]}" for each in dict.fromkeys(self.defects[:20])),
+                f"{len(self.defects)} defects",
+            )
+        )
 
 
 async def fuzz(data: Path, frames: int, requests: int, seconds: float, seed: int) -> Result:
@@ -66,19 +68,29 @@ async def fuzz(data: Path, frames: int, requests: int, seconds: float, seed: int
         with httpx.Client(base_url=f"{broker.http_url}/api", auth=("guest", "guest"), timeout=60) as api:
             prepare(api)
         bystander = start_process(
-            [sys.executable, "-m", "tests.fuzz.bystander", str(broker.amqp_port)], cwd=ROOT, text=True,
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            [sys.executable, "-m", "tests.fuzz.bystander", str(broker.amqp_port)],
+            cwd=ROOT,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         began = time.monotonic()
         attacks = [
-            asyncio.ensure_future(streams_sent.attack(
-                broker.amqp_port, seed + number, frames // AMQP_CLIENTS, result.told, result.defects
-            )) for number in range(AMQP_CLIENTS)
+            asyncio.ensure_future(
+                streams_sent.attack(
+                    broker.amqp_port, seed + number, frames // AMQP_CLIENTS, result.told, result.defects
+                )
+            )
+            for number in range(AMQP_CLIENTS)
         ] + [
-            asyncio.ensure_future(requests_sent.attack(
-                broker.http_port, seed + number, requests // HTTP_CLIENTS, result.told, result.defects
-            )) for number in range(HTTP_CLIENTS)
-        ]  # fmt: skip
+            asyncio.ensure_future(
+                requests_sent.attack(
+                    broker.http_port, seed + number, requests // HTTP_CLIENTS, result.told, result.defects
+                )
+            )
+            for number in range(HTTP_CLIENTS)
+        ]
         watching = asyncio.ensure_future(watch(broker, result))
         _, late = await asyncio.wait(attacks, timeout=seconds)
         for task in (*late, watching):
@@ -162,9 +174,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        result = asyncio.run(fuzz(
-            Path(directory) / "data", options.frames, options.requests, options.seconds, options.seed
-        ))  # fmt: skip
+        result = asyncio.run(
+            fuzz(Path(directory) / "data", options.frames, options.requests, options.seconds, options.seed)
+        )
     print(result.table())
     return 1 if result.defects else 0
 

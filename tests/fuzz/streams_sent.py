@@ -14,18 +14,59 @@ CLOSE = struct.pack(">HH", 10, 50)
 CHANNEL_CLOSE = struct.pack(">HH", 20, 40)
 NUMBERS = (0, 1, 2**7, 2**15, 2**31 - 1, 2**31, 2**32 - 1, 2**53, 2**63 - 1, 2**63, 2**64 - 1)
 NAMES = (
-    b"x-max-length", b"x-max-length-bytes", b"x-message-ttl", b"x-expires", b"x-max-priority", b"x-queue-type",
-    b"x-overflow", b"x-dead-letter-exchange", b"x-dead-letter-routing-key", b"x-delivery-limit",
+    b"x-max-length",
+    b"x-max-length-bytes",
+    b"x-message-ttl",
+    b"x-expires",
+    b"x-max-priority",
+    b"x-queue-type",
+    b"x-overflow",
+    b"x-dead-letter-exchange",
+    b"x-dead-letter-routing-key",
+    b"x-delivery-limit",
     b"x-single-active-consumer",
-    b"x-stream-offset", b"x-rewind-to", b"x-max-age", b"x-queue-mode", b"x-consumer-timeout", b"x-match", b"x-priority",
-    b"x-delayed-type", b"x-delay", b"alternate-exchange", b"x-stream-filter", b"x-cancel-on-ha-failover", b"CC", b"BCC",
-    b"x-death", b"", b"\xff", b"a" * 255,
-)  # fmt: skip
+    b"x-stream-offset",
+    b"x-rewind-to",
+    b"x-max-age",
+    b"x-queue-mode",
+    b"x-consumer-timeout",
+    b"x-match",
+    b"x-priority",
+    b"x-delayed-type",
+    b"x-delay",
+    b"alternate-exchange",
+    b"x-stream-filter",
+    b"x-cancel-on-ha-failover",
+    b"CC",
+    b"BCC",
+    b"x-death",
+    b"",
+    b"\xff",
+    b"a" * 255,
+)
 TEXTS = (
-    b"", b"quorum", b"stream", b"classic", b"reject-publish", b"last", b"next", b"first", b"1D", b"topic", b"fanout",
-    b"all", b"9" * 400, b"\xff\xfe", b"\x00", "\u202e".encode(), b"2026-11-22T00:00:00Z", b"mark:none", b"-1", b"1e999",
+    b"",
+    b"quorum",
+    b"stream",
+    b"classic",
+    b"reject-publish",
+    b"last",
+    b"next",
+    b"first",
+    b"1D",
+    b"topic",
+    b"fanout",
+    b"all",
+    b"9" * 400,
+    b"\xff\xfe",
+    b"\x00",
+    "\u202e".encode(),
+    b"2026-11-22T00:00:00Z",
+    b"mark:none",
+    b"-1",
+    b"1e999",
     b"a" * 70_000,
-)  # fmt: skip
+)
 SIZED = {b"b": 1, b"B": 1, b"t": 1, b"s": 2, b"u": 2, b"I": 4, b"i": 4, b"f": 4, b"l": 8, b"L": 8, b"d": 8, b"T": 8}
 
 
@@ -44,8 +85,14 @@ class HostileStreams(Streams):
             name = pick.choice(("x", "y", "z"))
             return method(channel, "Exchange.Declare", exchange=name, exchange_type=kind_of, arguments=table)
         if kind == 2:
-            return method(channel, "Queue.Bind", queue=queue, exchange=pick.choice(("amq.headers", "amq.topic", "x")),
-                          routing_key=pick.choice(("#", "", "*.#.*", "k" * 255)), arguments=table)  # fmt: skip
+            return method(
+                channel,
+                "Queue.Bind",
+                queue=queue,
+                exchange=pick.choice(("amq.headers", "amq.topic", "x")),
+                routing_key=pick.choice(("#", "", "*.#.*", "k" * 255)),
+                arguments=table,
+            )
         if kind == 3:
             return method(channel, "Basic.Consume", queue=queue, consumer_tag=str(pick.randrange(9)), arguments=table)
         if kind == 4:

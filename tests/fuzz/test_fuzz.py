@@ -39,9 +39,11 @@ def test_a_defect_would_be_seen() -> None:
     broker = RunningBroker.__new__(RunningBroker)
     broker.process = Ended()  # type: ignore[assignment]
     broker.errors = [
-        "2026-11-22T00:00:00.000Z [warning] a line\n", "2026-11-22T00:00:01.000Z [error] in a method\n",
-        '  File "engine/x.py", line 1, in f\n', "KeyError: 'x'\n",
-    ]  # fmt: skip
+        "2026-11-22T00:00:00.000Z [warning] a line\n",
+        "2026-11-22T00:00:01.000Z [error] in a method\n",
+        '  File "engine/x.py", line 1, in f\n',
+        "KeyError: 'x'\n",
+    ]
     result = Result()
     judge(broker, result)
     [defect] = result.defects

@@ -18,9 +18,16 @@ from tests.support.running import ROOT, RunningBroker
 
 # What the images are built from (compose/Dockerfile), and all that a build needs.
 SOURCE = (
-    "pyproject.toml", "README.md", "LICENSE", "pyspark_rewindmq.py",
-    "rewindmq", "schemas", "projections", "engine", "spark_replay",
-)  # fmt: skip
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "pyspark_rewindmq.py",
+    "rewindmq",
+    "schemas",
+    "projections",
+    "engine",
+    "spark_replay",
+)
 SECONDS = 300
 
 
@@ -78,9 +85,13 @@ class Environment:
         """A program of its `bin`, as where it is activated, and without this checkout on any path."""
         env = {**clean(), "PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}"}
         return subprocess.run(
-            [str(self.bin / command[0]), *command[1:]], cwd=cwd, env=env, capture_output=True, text=True,
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=cwd,
+            env=env,
+            capture_output=True,
+            text=True,
             timeout=SECONDS,
-        )  # fmt: skip
+        )
 
 
 def clean() -> dict[str, str]:

@@ -29,8 +29,10 @@ def test_a_wheel_has_one_import_name_and_the_module_that_spark_looks_for(wheel: 
 def test_all_files_of_the_folders_are_in_it(wheel: Path) -> None:
     files = {
         path.relative_to(ROOT).as_posix()
-        for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.is_file() and path.suffix != ".pyc"
-    }  # fmt: skip
+        for folder in FOLDERS
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    }
     own = {path.relative_to(ROOT).as_posix() for path in (ROOT / "rewindmq").iterdir() if path.is_file()}
     assert names(wheel) == {f"rewindmq/{file}" for file in files - NOT_SHIPPED} | own | {"pyspark_rewindmq.py"}
     for each in ("py.typed", "schemas/README.md", "schemas/avsc/Published.avsc", "engine/http/static/index.html"):

@@ -77,11 +77,14 @@ def test_a_broker_with_a_log_of_its_own_loads_no_kafka_client(tmp_path: Path) ->
     assert [name for name in (*HEAVY, "rewindmq.engine.log.kafka", "rewindmq.spark_replay") if name in modules] == []
 
 
-@pytest.mark.parametrize("command", [
-    ("start", "--kafka", "127.0.0.1:1", "--data", "data"),
-    ("rewind", "orders", "--at", "2026-11-21T00:00:00Z", "--kafka", "127.0.0.1:1"),
-    ("verify", "--kafka", "127.0.0.1:1", "--data", "data"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("start", "--kafka", "127.0.0.1:1", "--data", "data"),
+        ("rewind", "orders", "--at", "2026-11-21T00:00:00Z", "--kafka", "127.0.0.1:1"),
+        ("verify", "--kafka", "127.0.0.1:1", "--data", "data"),
+    ],
+)
 def test_a_kafka_needs_its_extra_and_one_line_says_so(
     core: Environment, tmp_path: Path, command: tuple[str, ...]
 ) -> None:

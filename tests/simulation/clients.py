@@ -28,27 +28,46 @@ PERSISTENT, TRANSIENT = b"\x10\x00\x02", b"\x10\x00\x01"
 PATIENCE = 20  # quiet minutes after which letters that still wait will wait for ever
 
 AT_LEAST_ONCE = {
-    "dead-letter-exchange": "dlx", "overflow": "reject-publish", "dead-letter-strategy": "at-least-once",
-}  # fmt: skip
+    "dead-letter-exchange": "dlx",
+    "overflow": "reject-publish",
+    "dead-letter-strategy": "at-least-once",
+}
 POLICIES: list[dict[str, object]] = [
-    {"max-length": 2}, {"max-length": 3, "overflow": "reject-publish"}, {"message-ttl": 40}, {"max-length-bytes": 30},
-    {"dead-letter-exchange": "dlx", "max-length": 2}, {"dead-letter-exchange": "", "dead-letter-routing-key": "q0"},
-    {"delivery-limit": 1, "dead-letter-exchange": "dlx"}, {"expires": 300}, {"dead-letter-exchange": "dlx"},
-    {"dead-letter-exchange": "dlx", "max-length": 1, "overflow": "reject-publish-dlx"}, {"max-length": 0},
-    AT_LEAST_ONCE | {"message-ttl": 20}, AT_LEAST_ONCE | {"max-length": 2}, AT_LEAST_ONCE | {"delivery-limit": 0},
+    {"max-length": 2},
+    {"max-length": 3, "overflow": "reject-publish"},
+    {"message-ttl": 40},
+    {"max-length-bytes": 30},
+    {"dead-letter-exchange": "dlx", "max-length": 2},
+    {"dead-letter-exchange": "", "dead-letter-routing-key": "q0"},
+    {"delivery-limit": 1, "dead-letter-exchange": "dlx"},
+    {"expires": 300},
+    {"dead-letter-exchange": "dlx"},
+    {"dead-letter-exchange": "dlx", "max-length": 1, "overflow": "reject-publish-dlx"},
+    {"max-length": 0},
+    AT_LEAST_ONCE | {"message-ttl": 20},
+    AT_LEAST_ONCE | {"max-length": 2},
+    AT_LEAST_ONCE | {"delivery-limit": 0},
     {"dead-letter-exchange": "nowhere"},
-]  # fmt: skip
+]
 LATER_4_3: dict[str, bool | int | str] = {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"}
 ARGUMENTS: list[dict[str, bool | int | str]] = [
-    {}, {}, {"x-queue-type": "quorum"}, {"x-queue-type": "quorum", "x-delivery-limit": 1}, {"x-max-length": 3},
-    {"x-message-ttl": 30, "x-dead-letter-exchange": "dlx"}, {"x-expires": 200}, {"x-message-ttl": 0},
+    {},
+    {},
+    {"x-queue-type": "quorum"},
+    {"x-queue-type": "quorum", "x-delivery-limit": 1},
+    {"x-max-length": 3},
+    {"x-message-ttl": 30, "x-dead-letter-exchange": "dlx"},
+    {"x-expires": 200},
+    {"x-message-ttl": 0},
     {"x-overflow": "reject-publish-dlx", "x-max-length": 1, "x-dead-letter-exchange": "dlx"},
     {"x-overflow": "reject-publish", "x-max-length": 2},
     {"x-queue-type": "quorum", "x-max-length": 3, **{f"x-{key}": value for key, value in AT_LEAST_ONCE.items()}},
     {"x-queue-type": "quorum", "x-dead-letter-exchange": "dlx", "x-message-ttl": 25},
-    {"x-max-priority": 4}, {"x-max-priority": 2, "x-max-length": 3, "x-dead-letter-exchange": "dlx"}, LATER_4_3,
+    {"x-max-priority": 4},
+    {"x-max-priority": 2, "x-max-length": 3, "x-dead-letter-exchange": "dlx"},
+    LATER_4_3,
     {**LATER_4_3, "x-delayed-retry-type": "all", "x-delayed-retry-min": 15, "x-delivery-limit": 2},
-]  # fmt: skip
+]
 
 
 def arguments(values: dict[str, bool | int | str]) -> tuple[Argument, ...]:
@@ -94,9 +113,16 @@ class Taker:
         self.receipt = self.world.witness.receipts.setdefault(key, Receipt(life, partition.machine.next_offset - 1))
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         self.world.passed("deliver")
         self.world.witness.counts["deliveries"] += 1
         self.receipt.rows.append((queue.queue_id, message_id, redelivered, delivery_count, final))
@@ -105,9 +131,17 @@ class Taker:
             self.outstanding.append(message_id)
 
     def fetched(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         self.world.passed("deliver")
         self.receipt.rows.append((queue.queue_id, message_id, redelivered, delivery_count, final))
         assert (message is None) == (message_id < 0)
@@ -129,12 +163,26 @@ class Clients:
         self.sessions: list[Session] = []
         self.takers: list[Taker] = []
         self.kinds: dict[str, Callable[[], str]] = {
-            "publish": self.publish, "settle": self.settle, "consume": self.consume, "fetch": self.fetch,
-            "credit": self.credit, "cancel": self.cancel, "declare": self.declare, "delete": self.delete,
-            "purge": self.purge, "bind": self.bind, "policy": self.policy, "close": self.close, "wait": self.wait,
-            "arm": self.arm, "crash": self.crash, "restart": self.restart, "clock": self.turn_clock,
-            "disk": self.fill_disk, "delay": self.delay,
-        }  # fmt: skip
+            "publish": self.publish,
+            "settle": self.settle,
+            "consume": self.consume,
+            "fetch": self.fetch,
+            "credit": self.credit,
+            "cancel": self.cancel,
+            "declare": self.declare,
+            "delete": self.delete,
+            "purge": self.purge,
+            "bind": self.bind,
+            "policy": self.policy,
+            "close": self.close,
+            "wait": self.wait,
+            "arm": self.arm,
+            "crash": self.crash,
+            "restart": self.restart,
+            "clock": self.turn_clock,
+            "disk": self.fill_disk,
+            "delay": self.delay,
+        }
 
     def prepare(self) -> None:
         """What every history begins with."""
@@ -216,9 +264,9 @@ class Clients:
         for to in self.world.broker.route(session, exchange, key, Content(properties)):
             lasts = expiration if to.delay_ms is None else to.delay_ms
             priority = self.dice.choice((None, None, 0, 1, 3, 9))
-            offset = to.partition.publish(session.actor, Published(
-                to.route, properties, lasts, priority, persistent, None, None, body, len(body)
-            ))  # fmt: skip
+            offset = to.partition.publish(
+                session.actor, Published(to.route, properties, lasts, priority, persistent, None, None, body, len(body))
+            )
             answer = Answer(self.world, publish, len(publish.places))
             publish.places.append((to.partition.index, offset))
             found = prompt(to)
@@ -260,9 +308,11 @@ class Clients:
         prefetch, no_ack, shared = dice.choice((0, 1, 2, 5)), dice.random() < 0.25, dice.choice((0, 0, 0, 3))
         given = arguments({"x-priority": dice.choice((-1, 5))}) if dice.random() < 0.2 else ()
         taker = Taker(self.world, session, dice.choice((1, 2)), no_ack or prefetch == 0)
-        taker.belongs(*self.world.broker.consume(
-            session, taker.channel, taker, name, "tag", no_ack, dice.random() < 0.05, prefetch, shared, given
-        ))  # fmt: skip
+        taker.belongs(
+            *self.world.broker.consume(
+                session, taker.channel, taker, name, "tag", no_ack, dice.random() < 0.05, prefetch, shared, given
+            )
+        )
         self.takers.append(taker)
         return f"{name} prefetch {prefetch}{' no_ack' if no_ack else ''}{' global' if shared else ''}"
 
@@ -303,15 +353,24 @@ class Clients:
         name = self.dice.choice(QUEUES)
         classic = "x-queue-type" not in given
         self.declare_as(
-            self.dice.choice(self.sessions), name, given, not (classic and self.dice.random() < 0.2),
-            classic and self.dice.random() < 0.15, classic and self.dice.random() < 0.15,
-        )  # fmt: skip
+            self.dice.choice(self.sessions),
+            name,
+            given,
+            not (classic and self.dice.random() < 0.2),
+            classic and self.dice.random() < 0.15,
+            classic and self.dice.random() < 0.15,
+        )
         return f"{name} {given}"
 
     def declare_as(
-        self, session: Session, name: str, given: dict[str, bool | int | str], durable: bool = True,
-        exclusive: bool = False, auto_delete: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        session: Session,
+        name: str,
+        given: dict[str, bool | int | str],
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+    ) -> None:
         self.world.broker.declare_queue(session, name, False, durable, exclusive, auto_delete, arguments(given))
 
     def delete(self) -> str:
@@ -430,8 +489,9 @@ class Clients:
                     self.delete_what_waits_for_itself(session)
         left = [
             f"{q.name} (gone: {q.gone}): {q.messages_ready} ready, {q.messages_unacked} unacked, outbox {q.outbox}"
-            for partition in broker.partitions for q in partition.machine.by_id.values()
-        ]  # fmt: skip
+            for partition in broker.partitions
+            for q in partition.machine.by_id.values()
+        ]
         raise AssertionError("not drained: " + "; ".join(left))
 
     def delete_what_waits_for_itself(self, session: Session) -> None:
@@ -448,5 +508,6 @@ class Clients:
             return False
         return not any(
             queue.messages_ready or queue.messages_unacked or queue.messages_delayed or queue.outbox
-            for partition in self.world.broker.partitions for queue in partition.machine.by_id.values()
-        )  # fmt: skip
+            for partition in self.world.broker.partitions
+            for queue in partition.machine.by_id.values()
+        )

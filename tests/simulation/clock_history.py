@@ -30,10 +30,25 @@ HOUR_MS = 3_600_000
 SLACK_MS = 5  # rounding of two clocks, and slewing between two looks
 TICK_MS = 25  # a Tick comes at most every ten milliseconds
 WEIGHTS = {
-    "publish": 30, "settle": 16, "consume": 8, "fetch": 3, "credit": 3, "cancel": 1, "declare": 5, "delete": 1,
-    "policy": 3, "close": 2, "wait": 12, "arm": 3, "crash": 3, "restart": 2, "clock": 9, "repair": 4, "disk": 1,
+    "publish": 30,
+    "settle": 16,
+    "consume": 8,
+    "fetch": 3,
+    "credit": 3,
+    "cancel": 1,
+    "declare": 5,
+    "delete": 1,
+    "policy": 3,
+    "close": 2,
+    "wait": 12,
+    "arm": 3,
+    "crash": 3,
+    "restart": 2,
+    "clock": 9,
+    "repair": 4,
+    "disk": 1,
     "delay": 5,
-}  # fmt: skip
+}
 
 
 class ClockWorld(World):

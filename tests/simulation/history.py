@@ -14,10 +14,26 @@ from tests.simulation.witness import Witness
 from tests.simulation.world import World
 
 WEIGHTS = {
-    "publish": 32, "settle": 20, "consume": 9, "fetch": 4, "credit": 4, "cancel": 2, "declare": 6, "delete": 2,
-    "purge": 1, "bind": 4, "policy": 4, "close": 2, "wait": 8, "arm": 3, "crash": 2, "restart": 1, "clock": 1,
-    "disk": 1, "delay": 5,
-}  # fmt: skip
+    "publish": 32,
+    "settle": 20,
+    "consume": 9,
+    "fetch": 4,
+    "credit": 4,
+    "cancel": 2,
+    "declare": 6,
+    "delete": 2,
+    "purge": 1,
+    "bind": 4,
+    "policy": 4,
+    "close": 2,
+    "wait": 8,
+    "arm": 3,
+    "crash": 2,
+    "restart": 1,
+    "clock": 1,
+    "disk": 1,
+    "delay": 5,
+}
 STEPS = 100
 CUTS = 150  # tries at cutting a failing history, a fraction of a second each
 
@@ -33,10 +49,14 @@ def history_of(seed: int, steps: int) -> list[Step]:
 
 
 def run(
-    seed: int, history: Sequence[Step], validate: bool, real_rocks: bool = False,
-    look: Callable[[MemoryLog], object] = lambda log: None, worlds: type[World] = World,
+    seed: int,
+    history: Sequence[Step],
+    validate: bool,
+    real_rocks: bool = False,
+    look: Callable[[MemoryLog], object] = lambda log: None,
+    worlds: type[World] = World,
     people: type[Clients] = Clients,
-) -> Witness:  # fmt: skip
+) -> Witness:
     """AssertionError (or whatever the broker fails with) when something is wrong; its note tells the story. `look` is
     given the log when it was judged."""
     directory = Path(tempfile.mkdtemp(prefix="simulation-"))

@@ -250,9 +250,7 @@ class Account:
 
 
 def _receipt(effect: Deliver | FetchReply) -> EffectRow:
-    return (
-        effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final
-    )  # fmt: skip
+    return (effect.queue.queue_id, effect.message_id, effect.redelivered, effect.delivery_count, effect.final)
 
 
 # -- the judgement ----------------------------------------------------------------------------------------------------
@@ -280,9 +278,11 @@ def checkpoints_of(partition: MemoryPartition) -> list[int]:
     """Where the log says what the broker believed."""
     decoder = Decoder()
     return [
-        block.first_offset + at for block in partition.read() for at, record in enumerate(block.records)
+        block.first_offset + at
+        for block in partition.read()
+        for at, record in enumerate(block.records)
         if isinstance(decoder.decode(record)[2], Checkpointed)
-    ]  # fmt: skip
+    ]
 
 
 def refold(account: Account, log: MemoryLog, claims: list[Claim], validate: bool) -> None:

@@ -105,15 +105,30 @@ class Taker:
         return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         self._given(queue, message_id, message, redelivered, delivery_count, final)
 
     def fetched(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         assert (message is None) == (message_id < 0)
         self._given(queue, message_id, message, redelivered, delivery_count, final)
 
@@ -142,14 +157,32 @@ class Clients:
         self.bound: dict[tuple[str, str, str], int] = {}  # source, key, queue that a client was told are bound: its id
         self.unbinding: Counter[tuple[str, str, str]] = Counter()  # asked for, and not answered, which some never are
         self.kinds: dict[str, Callable[[], str]] = {
-            "publish": self.publish, "settle": self.settle, "consume": self.consume, "fetch": self.fetch,
-            "credit": self.credit, "cancel": self.cancel, "declare": self.declare, "delete": self.delete,
-            "purge": self.purge, "bind": self.bind, "policy": self.policy, "connect": self.connect,
-            "close": self.close, "wait": self.wait, "kill": self.kill, "stop": self.stop, "start": self.start,
-            "cut": self.cut, "mend": self.mend, "owners": self.move_duties, "foreign": self.put_nonsense,
-            "clock": self.turn_clock, "exchange": self.exchange, "vhost": self.vhost,
+            "publish": self.publish,
+            "settle": self.settle,
+            "consume": self.consume,
+            "fetch": self.fetch,
+            "credit": self.credit,
+            "cancel": self.cancel,
+            "declare": self.declare,
+            "delete": self.delete,
+            "purge": self.purge,
+            "bind": self.bind,
+            "policy": self.policy,
+            "connect": self.connect,
+            "close": self.close,
+            "wait": self.wait,
+            "kill": self.kill,
+            "stop": self.stop,
+            "start": self.start,
+            "cut": self.cut,
+            "mend": self.mend,
+            "owners": self.move_duties,
+            "foreign": self.put_nonsense,
+            "clock": self.turn_clock,
+            "exchange": self.exchange,
+            "vhost": self.vhost,
             "hold": self.hold,
-        }  # fmt: skip
+        }
 
     def do(self, step: Step) -> None:
         kind, number = step
@@ -236,10 +269,20 @@ class Clients:
         if exchange == "":
             assert bool(destinations) == (broker.queue("/", key) is not None), f"{key}: routed {destinations}"
         for destination in destinations:
-            mark = destination.partition.publish(client.session.actor, Published(
-                destination.route, PERSISTENT if persistent else TRANSIENT, expiration, None, persistent, None, None,
-                body, len(body),
-            ))  # fmt: skip
+            mark = destination.partition.publish(
+                client.session.actor,
+                Published(
+                    destination.route,
+                    PERSISTENT if persistent else TRANSIENT,
+                    expiration,
+                    None,
+                    persistent,
+                    None,
+                    None,
+                    body,
+                    len(body),
+                ),
+            )
             publish.places.append(destination.partition.index)
             destination.partition.await_durable(mark, Answer(publish, len(publish.places) - 1), 0)
         return publish
@@ -289,9 +332,12 @@ class Clients:
         channel = self.dice.choice((1, 2))
         taker = Taker(client, channel, no_ack or prefetch == 0)
         self.takers.append(taker)
-        self.ask(client, broker_of(client.life).consume(
-            client.session, channel, taker, name, "tag", no_ack, exclusive, prefetch, shared, given, taker.belongs
-        ))  # fmt: skip
+        self.ask(
+            client,
+            broker_of(client.life).consume(
+                client.session, channel, taker, name, "tag", no_ack, exclusive, prefetch, shared, given, taker.belongs
+            ),
+        )
 
     def fetch(self) -> str:
         client, name, no_ack = self.idle(), self.dice.choice(QUEUES), self.dice.random() < 0.4
@@ -343,9 +389,12 @@ class Clients:
         classic = "x-queue-type" not in given
         durable, exclusive = not (classic and self.dice.random() < 0.2), classic and self.dice.random() < 0.15
         auto_delete = classic and self.dice.random() < 0.15
-        self.ask(client, broker_of(client.life).declare_queue(
-            client.session, name, False, durable, exclusive, auto_delete, arguments(given)
-        ))  # fmt: skip
+        self.ask(
+            client,
+            broker_of(client.life).declare_queue(
+                client.session, name, False, durable, exclusive, auto_delete, arguments(given)
+            ),
+        )
         return f"{client.life.name} {name} {given}{' exclusive' if exclusive else ''}"
 
     def delete(self) -> str:
@@ -525,12 +574,19 @@ class Clients:
         number = self.dice.randrange(len(self.world.history.partitions))
         partition = self.world.history.partitions[number]
         actor = self.dice.choice((BROKER, Actor("guest", 0), Actor("guest", self.dice.randrange(1, 1 << 30))))
-        event: Event | bytes = self.dice.choice([
-            b"", b"\xc3\x01 nonsense", self.dice.randbytes(30), Tick(), Acked("/", "q1", 77, ((1, 9),)),
-            ConsumerCancelled("/", "q2", 5), DeadLettersForwarded("/", "q1", 99_999, 1),
-            Bound("/", "nowhere", "queue", "q1", "", ()),
-            Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
-        ])  # fmt: skip
+        event: Event | bytes = self.dice.choice(
+            [
+                b"",
+                b"\xc3\x01 nonsense",
+                self.dice.randbytes(30),
+                Tick(),
+                Acked("/", "q1", 77, ((1, 9),)),
+                ConsumerCancelled("/", "q2", 5),
+                DeadLettersForwarded("/", "q1", 99_999, 1),
+                Bound("/", "nowhere", "queue", "q1", "", ()),
+                Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
+            ]
+        )
         if isinstance(event, bytes):
             value = event
         else:

@@ -16,11 +16,32 @@ from tests.simulation.nodes_judge import judge
 from tests.simulation.nodes_world import Life, Record, World
 
 WEIGHTS = {
-    "publish": 30, "settle": 20, "consume": 9, "fetch": 4, "credit": 4, "cancel": 2, "declare": 6, "delete": 2,
-    "purge": 1, "bind": 3, "policy": 3, "connect": 3, "close": 3, "wait": 12, "kill": 2, "stop": 1, "start": 6,
-    "cut": 2, "mend": 3, "owners": 3, "foreign": 1, "clock": 1, "exchange": 2, "vhost": 3,
+    "publish": 30,
+    "settle": 20,
+    "consume": 9,
+    "fetch": 4,
+    "credit": 4,
+    "cancel": 2,
+    "declare": 6,
+    "delete": 2,
+    "purge": 1,
+    "bind": 3,
+    "policy": 3,
+    "connect": 3,
+    "close": 3,
+    "wait": 12,
+    "kill": 2,
+    "stop": 1,
+    "start": 6,
+    "cut": 2,
+    "mend": 3,
+    "owners": 3,
+    "foreign": 1,
+    "clock": 1,
+    "exchange": 2,
+    "vhost": 3,
     "hold": 4,
-}  # fmt: skip
+}
 STEPS = 100
 
 
@@ -225,9 +246,11 @@ class Drive:
         return "; ".join(
             f"{life.name}: {queue.name} (gone: {queue.gone}): {queue.messages_ready} ready, {queue.messages_unacked}"
             f" unacked, outbox {list(queue.outbox)}, at rest {broker_of(life).turns.at_rest}"
-            for life in self.world.lives.values() for machine in life.machines for queue in machine.by_id.values()
+            for life in self.world.lives.values()
+            for machine in life.machines
+            for queue in machine.by_id.values()
             if queue.messages_ready or queue.messages_unacked or queue.outbox
-        )  # fmt: skip
+        )
 
     def check_nothing_half_done(self) -> None:
         self.world.loop.run(10)

@@ -123,9 +123,12 @@ class World:
         }
         self.snapshot_events = dice.choice((15, 60, 10_000))
         self.faults = SharedFaults(
-            dice.getrandbits(64), dice.choice((0.0, 0.01, 0.3)), dice.choice((0.0, 0.01, 0.2, 1.5)),
-            dice.choice((0.0, 0.5, 4.0)), dice.choice((0.0, 0.02, 0.3)),
-        )  # fmt: skip
+            dice.getrandbits(64),
+            dice.choice((0.0, 0.01, 0.3)),
+            dice.choice((0.0, 0.01, 0.2, 1.5)),
+            dice.choice((0.0, 0.5, 4.0)),
+            dice.choice((0.0, 0.02, 0.3)),
+        )
         self.history = SharedHistory(PARTITIONS, self.log_clock, self.loop.call_later, self.faults)
         self._starting: Life
         self._projectors: dict[int, tuple[Life, int, Projector]] = {}  # by the projector's id
@@ -166,9 +169,12 @@ class World:
 
     async def _start(self, life: Life) -> None:
         config = Config(
-            data=self.directory / life.node, partitions=PARTITIONS, node=life.node, kafka="memory",
+            data=self.directory / life.node,
+            partitions=PARTITIONS,
+            node=life.node,
+            kafka="memory",
             snapshot_events=self.snapshot_events,
-        )  # fmt: skip
+        )
         config.data.mkdir(exist_ok=True)
         self._starting = life
         try:

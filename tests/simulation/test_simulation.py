@@ -49,10 +49,31 @@ def test_the_histories_meet_everything() -> None:
     for seed in range(SEEDS):
         witness = witness_of(seed)
         met += witness.counts + witness.ended
-    wanted = [*WEIGHTS, *(f"killed at {point}" for point in POINTS), "crashes", "clean stops", "deliveries", ACKED,
-              DELAYED, DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED, TRANSIENT, "dead letters",
-              "dead letters seen before", "refused", "snapshots", "commits failed", "batches failed",
-              "tails lost", "states mended"]  # fmt: skip
+    wanted = [
+        *WEIGHTS,
+        *(f"killed at {point}" for point in POINTS),
+        "crashes",
+        "clean stops",
+        "deliveries",
+        ACKED,
+        DELAYED,
+        DELETED,
+        DELIVERED,
+        DELIVERY_LIMIT,
+        EXPIRED,
+        MAXLEN,
+        PURGED,
+        REJECTED,
+        TRANSIENT,
+        "dead letters",
+        "dead letters seen before",
+        "refused",
+        "snapshots",
+        "commits failed",
+        "batches failed",
+        "tails lost",
+        "states mended",
+    ]
     assert [what for what in wanted if met[what] < 5] == []
 
 
@@ -67,8 +88,12 @@ def test_a_history_over_a_real_rocksdb(seed: int) -> None:
 
 
 def test_the_seed_asked_for(asked_seed: int) -> None:
-    check(asked_seed, steps=60 if asked_seed in VALIDATED else 100, validate=asked_seed in VALIDATED,
-          real_rocks=asked_seed in REAL_ROCKS)  # fmt: skip
+    check(
+        asked_seed,
+        steps=60 if asked_seed in VALIDATED else 100,
+        validate=asked_seed in VALIDATED,
+        real_rocks=asked_seed in REAL_ROCKS,
+    )
 
 
 @pytest.mark.slow

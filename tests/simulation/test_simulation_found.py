@@ -34,9 +34,9 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
     broker.end_of_turn()
     world.loop.run(10)
     destination = broker.route(session, "", "q1", None)[0]
-    offset = partition.publish(session.actor, Published(
-        destination.route, b"\x10\x00\x02", None, None, True, None, None, b"", 0
-    ))  # fmt: skip
+    offset = partition.publish(
+        session.actor, Published(destination.route, b"\x10\x00\x02", None, None, True, None, None, b"", 0)
+    )
     before = target.log.next_offset
     broker.end_of_turn()
     assert list(source.outbox) == [1]
@@ -50,11 +50,14 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
     assert not source.outbox
 
 
-@pytest.mark.parametrize("ask", [
-    lambda w, s: w.broker.consume(s, 1, Taker(w, s, 1, False), "q", "tag", False, False, 1, 0, ()),
-    lambda w, s: w.broker.fetch(s, 1, Taker(w, s, 1, False), "q", True),
-    lambda w, s: w.broker.purge_queue(s, "q"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda w, s: w.broker.consume(s, 1, Taker(w, s, 1, False), "q", "tag", False, False, 1, 0, ()),
+        lambda w, s: w.broker.fetch(s, 1, Taker(w, s, 1, False), "q", True),
+        lambda w, s: w.broker.purge_queue(s, "q"),
+    ],
+)
 def test_s053_a_queue_that_expires_in_the_moment_it_is_asked_for_is_not_found(
     world: World, ask: Callable[[World, object], object]
 ) -> None:

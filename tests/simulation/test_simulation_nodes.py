@@ -44,9 +44,28 @@ def test_the_histories_meet_everything() -> None:
     met: Counter[str] = Counter()
     for seed in range(SEEDS):
         met += record_of(seed).counts
-    wanted = [*WEIGHTS, ACKED, DELETED, DELIVERED, DELIVERY_LIMIT, EXPIRED, MAXLEN, PURGED, REJECTED, "killed",
-              "stopped", "failed", "dead letters", "dead letters seen before", "publishes refused",
-              "ignored, of a lost life", "declared lost", "checkpoints", "ticks", "refused"]  # fmt: skip
+    wanted = [
+        *WEIGHTS,
+        ACKED,
+        DELETED,
+        DELIVERED,
+        DELIVERY_LIMIT,
+        EXPIRED,
+        MAXLEN,
+        PURGED,
+        REJECTED,
+        "killed",
+        "stopped",
+        "failed",
+        "dead letters",
+        "dead letters seen before",
+        "publishes refused",
+        "ignored, of a lost life",
+        "declared lost",
+        "checkpoints",
+        "ticks",
+        "refused",
+    ]
     assert [what for what in wanted if met[what] == 0] == []
 
 

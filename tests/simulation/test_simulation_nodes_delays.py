@@ -28,9 +28,12 @@ def story(tmp_path: Path) -> Iterator[Story]:
 
 
 def declare(story: Story, client: Client) -> list[object]:
-    return story.ask(client, lambda broker: broker.declare_exchange(
-        client.session, EXCHANGE, "x-delayed-message", False, True, False, False, TYPE
-    ))  # fmt: skip
+    return story.ask(
+        client,
+        lambda broker: broker.declare_exchange(
+            client.session, EXCHANGE, "x-delayed-message", False, True, False, False, TYPE
+        ),
+    )
 
 
 def bind(story: Story, client: Client, queue: str = "q1") -> None:
@@ -47,9 +50,9 @@ def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
         raw = b"\x30\x00" + len(headers).to_bytes(4, "big") + headers + PERSISTENT[2:]
         (destination,) = broker.route(client.session, EXCHANGE, "", Content(raw))
         assert destination.delay_ms == delay_ms
-        destination.partition.publish(client.session.actor, Published(
-            destination.route, raw, delay_ms, None, True, None, None, body, len(body)
-        ))  # fmt: skip
+        destination.partition.publish(
+            client.session.actor, Published(destination.route, raw, delay_ms, None, True, None, None, body, len(body))
+        )
         broker.end_of_turn()
 
     story.world.loop.inside(publish)
@@ -59,9 +62,7 @@ def send(story: Story, client: Client, body: bytes, delay_ms: int) -> None:
 def came(story: Story, life: Life, queue: str = "q1") -> list[bytes]:
     """Bodies of what was published into the queue, by the log."""
     index = broker_of(life).partition_for("/", queue).index
-    return [
-        each.body for each in events_of(story, index) if isinstance(each, Published) and queue in each.route.queues
-    ]  # fmt: skip
+    return [each.body for each in events_of(story, index) if isinstance(each, Published) and queue in each.route.queues]
 
 
 def assign(story: Story, node: str) -> None:

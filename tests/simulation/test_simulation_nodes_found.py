@@ -108,9 +108,9 @@ def test_a_binding_is_not_confirmed_when_another_node_deleted_its_exchange_befor
     """It was: the fold drops a binding from an exchange that is gone, and the client published into nothing."""
     client = story.client(story.start("a"))
     name = "events"
-    assert story.ask(client, lambda broker: broker.declare_exchange(
-        client.session, name, "fanout", False, True, False, False, ()
-    )) == [None]  # fmt: skip
+    assert story.ask(
+        client, lambda broker: broker.declare_exchange(client.session, name, "fanout", False, True, False, False, ())
+    ) == [None]
     story.ask(client, lambda broker: broker.declare_queue(client.session, "q1", False, True, False, False, ()))
     put(story, 0, ExchangeDeleted("/", name))
     [refused] = story.ask(client, lambda broker: broker.bind(client.session, name, "queue", "q1", "", ()))
@@ -153,13 +153,20 @@ def test_refusals_that_nobody_asks_for_any_more_are_forgotten(story: Story) -> N
     life = story.start("a")
     client = story.client(life)
     given = {
-        "x-queue-type": "quorum", "x-message-ttl": 10, "x-dead-letter-exchange": "", "x-overflow": "reject-publish",
-        "x-dead-letter-strategy": "at-least-once", "x-dead-letter-routing-key": "q2",
-    }  # fmt: skip
+        "x-queue-type": "quorum",
+        "x-message-ttl": 10,
+        "x-dead-letter-exchange": "",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-dead-letter-routing-key": "q2",
+    }
     for name, settings in (("q2", {}), ("q1", given)):
-        story.ask(client, lambda broker, name=name, settings=settings: broker.declare_queue(
-            client.session, name, False, True, False, False, arguments(settings)
-        ))  # fmt: skip
+        story.ask(
+            client,
+            lambda broker, name=name, settings=settings: broker.declare_queue(
+                client.session, name, False, True, False, False, arguments(settings)
+            ),
+        )
     story.world.history.faults = SharedFaults(append_seconds=0.5)
     story.world.loop.inside(lambda: story.clients.publish_one(client, "", "q1", None))
     target = broker_of(life).partition_for("/", "q2")
@@ -188,9 +195,10 @@ def test_who_is_gone_while_time_passes_gets_no_consumer(story: Story) -> None:
 
     def consume_and_go() -> None:
         taker = Taker(client, 1, False)
-        story.clients.ask(client, broker_of(life).consume(
-            client.session, 1, taker, "q1", "tag", False, False, 1, 0, (), taker.belongs
-        ))  # fmt: skip
+        story.clients.ask(
+            client,
+            broker_of(life).consume(client.session, 1, taker, "q1", "tag", False, False, 1, 0, (), taker.belongs),
+        )
 
     story.world.history.faults = SharedFaults(append_seconds=0.5)
     story.world.loop.inside(consume_and_go)

@@ -42,28 +42,46 @@ def own_clock(partition: Any, arrived: Any) -> None:
 SETTLE, READ_BACK = ReadBackPartition.settle, ReadBackPartition.read_back
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found
     "clients of a lost node stay": (
-        "rewindmq.engine.cluster.node.Node._drop_clients", keep_clients,
-        r"and ignored|is nobody's|never answered|is of a life|missed"),
+        "rewindmq.engine.cluster.node.Node._drop_clients",
+        keep_clients,
+        r"and ignored|is nobody's|never answered|is of a life|missed",
+    ),
     "nobody misses a node": (
-        "rewindmq.engine.cluster.node.Node._miss", nothing, r"alive are|is nobody's|not drained|does not come"),
+        "rewindmq.engine.cluster.node.Node._miss",
+        nothing,
+        r"alive are|is nobody's|not drained|does not come",
+    ),
     "refusals are confirmed": (
-        "rewindmq.engine.cluster.partition.ReadBackPartition.settle", confirm_all, r"was told a lie"),
+        "rewindmq.engine.cluster.partition.ReadBackPartition.settle",
+        confirm_all,
+        r"was told a lie",
+    ),
     "who takes duties over does not look into the outboxes": (
-        "rewindmq.engine.routing.dead_letters.Forwarder.recover", nothing,
-        r"not drained: .*outbox \[\d|dead letter \d+ of \w+ arrived 0 times"),
+        "rewindmq.engine.routing.dead_letters.Forwarder.recover",
+        nothing,
+        r"not drained: .*outbox \[\d|dead letter \d+ of \w+ arrived 0 times",
+    ),
     "nodes go by their own clocks": (
-        "rewindmq.engine.cluster.partition.ReadBackPartition.read_back", own_clock,
-        r"is not at|claims another state|by the log|the nodes differ|not drained"),
+        "rewindmq.engine.cluster.partition.ReadBackPartition.read_back",
+        own_clock,
+        r"is not at|claims another state|by the log|the nodes differ|not drained",
+    ),
     "a tick is sent again and again": (
-        "rewindmq.engine.cluster.partition.ReadBackPartition.tick", lambda partition: partition.append(BROKER, Tick()),
-        r"came for nothing|never come to rest"),
+        "rewindmq.engine.cluster.partition.ReadBackPartition.tick",
+        lambda partition: partition.append(BROKER, Tick()),
+        r"came for nothing|never come to rest",
+    ),
     "a lost node's messages stay with it": (
-        "rewindmq.projections.machine.machine.HANDLERS", HANDLERS | {NodeLost: only_end_the_epoch},
-        r"is nobody's|not drained|is of a life"),
+        "rewindmq.projections.machine.machine.HANDLERS",
+        HANDLERS | {NodeLost: only_end_the_epoch},
+        r"is nobody's|not drained|is of a life",
+    ),
     "dead letters are taken in twice": (
-        "rewindmq.projections.machine.events.publish.is_repeated", lambda queue, origin: False,
-        r"taken in more than once"),
-}  # fmt: skip
+        "rewindmq.projections.machine.events.publish.is_repeated",
+        lambda queue, origin: False,
+        r"taken in more than once",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", PLANTED)

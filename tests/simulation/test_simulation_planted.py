@@ -69,35 +69,58 @@ def skip_deletes(projector: Projector, queue_id: int, message_ids: list[int]) ->
 
 LOST = r"conservation|by account|were not forgotten|should not be there"
 PLANTED: dict[str, tuple[str, Any, str]] = {  # what, where, how, and what is found first
-    "a requeue is forgotten": (
-        "rewindmq.projections.machine.events.settlement.give_back", forget_a_requeue, LOST),
+    "a requeue is forgotten": ("rewindmq.projections.machine.events.settlement.give_back", forget_a_requeue, LOST),
     "a session's end forgets a message": (
-        "rewindmq.projections.machine.events.queues.give_back", forget_a_requeue, LOST),
+        "rewindmq.projections.machine.events.queues.give_back",
+        forget_a_requeue,
+        LOST,
+    ),
     "the redelivered flag is left out": (
-        "rewindmq.projections.machine.events.queues.give_back", leave_the_flag_out, r"returned 1 times: redelivered\?"),
+        "rewindmq.projections.machine.events.queues.give_back",
+        leave_the_flag_out,
+        r"returned 1 times: redelivered\?",
+    ),
     "a crash is taken for a clean stop": (
-        "rewindmq.engine.embedded.start._ended_cleanly", lambda log: True, r"as new, and was given in life"),
+        "rewindmq.engine.embedded.start._ended_cleanly",
+        lambda log: True,
+        r"as new, and was given in life",
+    ),
     "dead messages are delivered": (
-        "rewindmq.projections.machine.events.delivery.expire_heads", lambda state, queue, effects: None,
-        r"is delivered at .* died at|a dead message"),
+        "rewindmq.projections.machine.events.delivery.expire_heads",
+        lambda state, queue, effects: None,
+        r"is delivered at .* died at|a dead message",
+    ),
     "dead letters are taken in twice": (
-        "rewindmq.projections.machine.events.publish.is_repeated", lambda queue, origin: False,
-        r"taken in more than once"),
+        "rewindmq.projections.machine.events.publish.is_repeated",
+        lambda queue, origin: False,
+        r"taken in more than once",
+    ),
     "dead letters are forgotten": (
-        "rewindmq.engine.routing.dead_letters.Forwarder.recover", lambda self, partition, queue: None,
-        r"not drained: .*outbox \{\d|arrived 0 times"),
+        "rewindmq.engine.routing.dead_letters.Forwarder.recover",
+        lambda self, partition, queue: None,
+        r"not drained: .*outbox \{\d|arrived 0 times",
+    ),
     "dead letters are sent too early": (
-        "rewindmq.engine.routing.dead_letters.Source.may_send", property(lambda source: bool(source.letters)),
-        r"dead letter at .* by the log|a message that did not die|arrived 0 times"),
+        "rewindmq.engine.routing.dead_letters.Source.may_send",
+        property(lambda source: bool(source.letters)),
+        r"dead letter at .* by the log|a message that did not die|arrived 0 times",
+    ),
     "the projector skips deletes": (
-        "rewindmq.projections.store.projector.Projector._delete", skip_deletes,
-        r"RocksDB is not what the log says.*should not be"),
+        "rewindmq.projections.store.projector.Projector._delete",
+        skip_deletes,
+        r"RocksDB is not what the log says.*should not be",
+    ),
     "the store gets ahead of the log": (
-        "rewindmq.engine.runtime.partition.Partition.project", write_at_once, r"StoreError: .* its log ends at"),
+        "rewindmq.engine.runtime.partition.Partition.project",
+        write_at_once,
+        r"StoreError: .* its log ends at",
+    ),
     "confirms do not wait for the disk": (
-        "rewindmq.engine.runtime.partition.Partition.carry_out", confirming(Partition.carry_out),
-        r"confirmed before it was durable"),
-}  # fmt: skip
+        "rewindmq.engine.runtime.partition.Partition.carry_out",
+        confirming(Partition.carry_out),
+        r"confirmed before it was durable",
+    ),
+}
 
 
 @pytest.mark.parametrize("what", PLANTED)

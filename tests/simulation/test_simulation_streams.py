@@ -52,9 +52,16 @@ class StreamTaker:
         self.relief.append(callback)
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         self.clients.world.passed("deliver")
         assert not self.congested
         number = int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"]))

@@ -34,8 +34,19 @@ from tests.support.direct import Direct
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
-POINTS = ("append", "appended", "deliver", "confirm", "observe", "observed", "prepare", "prepared", "write", "written",
-          "snapshot")  # fmt: skip
+POINTS = (
+    "append",
+    "appended",
+    "deliver",
+    "confirm",
+    "observe",
+    "observed",
+    "prepare",
+    "prepared",
+    "write",
+    "written",
+    "snapshot",
+)
 
 
 class SimulatedCrash(BaseException):
@@ -68,9 +79,11 @@ class World:
             "rewindmq.projections.machine.state.DEADLINES_MORE": self.dice.choice((0, 5, 100)),
         }
         faults = Faults(
-            self.dice.getrandbits(64), self.dice.choice((0.0, 0.02, 0.3)), self.dice.choice((0.0, 0.0, 0.1, 0.4, 0.8)),
+            self.dice.getrandbits(64),
+            self.dice.choice((0.0, 0.02, 0.3)),
+            self.dice.choice((0.0, 0.0, 0.1, 0.4, 0.8)),
             self.dice.choice((0.1, 0.5, 0.9)),
-        )  # fmt: skip
+        )
         self.log = MemoryLog(PARTITIONS, faults, self.loop.call_later)
         self.broker: Any
         self._confirmed: dict[int, int] = {}  # by partition, in this life
@@ -107,10 +120,15 @@ class World:
         while True:
             self._confirmed = {}
             began = [partition.durable_offset for partition in self.log.queues]
-            self.witness.lives.append(Life(
-                len(self.witness.lives), began, [0] * PARTITIONS,
-                [[] for _ in range(PARTITIONS)], [[] for _ in range(PARTITIONS)],
-            ))  # fmt: skip
+            self.witness.lives.append(
+                Life(
+                    len(self.witness.lives),
+                    began,
+                    [0] * PARTITIONS,
+                    [[] for _ in range(PARTITIONS)],
+                    [[] for _ in range(PARTITIONS)],
+                )
+            )
             try:
                 self.broker = Direct(open_broker(self.config, self.clock, self.elapsed_ns))
                 self.loop.run(0)

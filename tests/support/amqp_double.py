@@ -268,9 +268,19 @@ class DoubleBroker:
         self.routing_version += 1
 
     async def consume(
-        self, session: Any, channel: int, consumer: Any, queue: str, tag: str, no_ack: bool, exclusive: bool,
-        prefetch: int, global_prefetch: int, arguments: Any, attached: Any,
-    ) -> None:  # fmt: skip
+        self,
+        session: Any,
+        channel: int,
+        consumer: Any,
+        queue: str,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        global_prefetch: int,
+        arguments: Any,
+        attached: Any,
+    ) -> None:
         self.calls.append(("consume", queue, tag, no_ack, exclusive, prefetch, global_prefetch, arguments))
         found = self.queue(queue)
         self.last_id += 1

@@ -41,29 +41,54 @@ CHANNELS = (1, 1, 1, 2, 3)
 QUEUES = ("a", "b", "c", "lazy", "full")
 EXCHANGES = ("", "", "", "amq.topic", "amq.headers", "amq.fanout", "x", "nope")
 ARGUMENTS: tuple[dict[str, object], ...] = (
-    {}, {}, {}, {"x-max-length": 3}, {"x-max-length": 2, "x-overflow": "reject-publish"}, {"x-message-ttl": 0},
-    {"x-queue-type": "quorum"}, {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "a"}, {"x-expires": "no"},
-    {"x-match": "any", "h": 1}, {"x-priority": 3}, {"nested": {"a": [1, "x", {"b": None}]}, "f": 1.5, "t": True},
-)  # fmt: skip
+    {},
+    {},
+    {},
+    {"x-max-length": 3},
+    {"x-max-length": 2, "x-overflow": "reject-publish"},
+    {"x-message-ttl": 0},
+    {"x-queue-type": "quorum"},
+    {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "a"},
+    {"x-expires": "no"},
+    {"x-match": "any", "h": 1},
+    {"x-priority": 3},
+    {"nested": {"a": [1, "x", {"b": None}]}, "f": 1.5, "t": True},
+)
 PROPERTIES = (
-    properties(), properties(delivery_mode=2), properties(headers={"h": 1, "CC": ["b"], "BCC": ["c"]}),
-    properties(expiration="1", priority=9), properties(expiration="x"), properties(user_id="guest"),
-    properties(user_id="other"), properties(reply_to="amq.rabbitmq.reply-to", correlation_id="1"),
+    properties(),
+    properties(delivery_mode=2),
+    properties(headers={"h": 1, "CC": ["b"], "BCC": ["c"]}),
+    properties(expiration="1", priority=9),
+    properties(expiration="x"),
+    properties(user_id="guest"),
+    properties(user_id="other"),
+    properties(reply_to="amq.rabbitmq.reply-to", correlation_id="1"),
     properties(headers={"deep": {"a": {"b": {"c": [1, 2, 3]}}}}, content_type="t", timestamp=None, app_id="a"),
-)  # fmt: skip
+)
 SETTLING = ("Basic.Ack", "Basic.Nack", "Basic.Reject")
 OTHERS = (
-    ("Basic.Qos", {"prefetch_count": 2}), ("Basic.Qos", {"prefetch_count": 5, "global_": True}),
-    ("Basic.Recover", {"requeue": True}), ("Basic.RecoverAsync", {"requeue": True}), ("Channel.Flow", {"active": True}),
-    ("Confirm.Select", {}), ("Tx.Select", {}), ("Tx.Commit", {}), ("Tx.Rollback", {}),
-    ("Basic.Cancel", {"consumer_tag": "t"}), ("Channel.CloseOk", {}), ("Channel.Open", {}),
-    ("Channel.Close", {"reply_code": 200}), ("Basic.Deliver", {"consumer_tag": "t"}), ("Queue.PurgeOk", {}),
-    ("Exchange.Declare", {"exchange": "x", "exchange_type": "topic"}), ("Exchange.Delete", {"exchange": "x"}),
+    ("Basic.Qos", {"prefetch_count": 2}),
+    ("Basic.Qos", {"prefetch_count": 5, "global_": True}),
+    ("Basic.Recover", {"requeue": True}),
+    ("Basic.RecoverAsync", {"requeue": True}),
+    ("Channel.Flow", {"active": True}),
+    ("Confirm.Select", {}),
+    ("Tx.Select", {}),
+    ("Tx.Commit", {}),
+    ("Tx.Rollback", {}),
+    ("Basic.Cancel", {"consumer_tag": "t"}),
+    ("Channel.CloseOk", {}),
+    ("Channel.Open", {}),
+    ("Channel.Close", {"reply_code": 200}),
+    ("Basic.Deliver", {"consumer_tag": "t"}),
+    ("Queue.PurgeOk", {}),
+    ("Exchange.Declare", {"exchange": "x", "exchange_type": "topic"}),
+    ("Exchange.Delete", {"exchange": "x"}),
     ("Exchange.Declare", {"exchange": "x", "exchange_type": "nope"}),
     ("Exchange.Bind", {"source": "amq.topic", "destination": "x", "routing_key": "#"}),
     ("Exchange.Unbind", {"source": "amq.topic", "destination": "x", "routing_key": "#"}),
     ("Basic.Consume", {"queue": "amq.rabbitmq.reply-to", "no_ack": True, "consumer_tag": "r"}),
-)  # fmt: skip
+)
 
 
 class Streams:
@@ -99,36 +124,60 @@ class Streams:
         if kind < 4:
             body = pick.randbytes(pick.choice((0, 1, 10, 300, 5000)))
             frames = publish(
-                channel, pick.choice(EXCHANGES), queue, body, pick.random() < 0.2, pick.random() < 0.02,
-                pick.choice(PROPERTIES), pick.choice((10, 4000)),
-            )  # fmt: skip
+                channel,
+                pick.choice(EXCHANGES),
+                queue,
+                body,
+                pick.random() < 0.2,
+                pick.random() < 0.02,
+                pick.choice(PROPERTIES),
+                pick.choice((10, 4000)),
+            )
             return frames * pick.choice((1, 1, 1, 4))
         if kind == 4:
             return method(
-                channel, "Queue.Declare", queue=queue, durable=pick.random() < 0.8, passive=pick.random() < 0.2,
-                exclusive=pick.random() < 0.1, auto_delete=pick.random() < 0.2, nowait=pick.random() < 0.2,
+                channel,
+                "Queue.Declare",
+                queue=queue,
+                durable=pick.random() < 0.8,
+                passive=pick.random() < 0.2,
+                exclusive=pick.random() < 0.1,
+                auto_delete=pick.random() < 0.2,
+                nowait=pick.random() < 0.2,
                 arguments=pick.choice(ARGUMENTS),
-            )  # fmt: skip
+            )
         if kind == 5:
             name = pick.choice(("Queue.Bind", "Queue.Unbind"))
             return method(
-                channel, name, queue=queue, exchange=pick.choice(EXCHANGES), routing_key=pick.choice(("#", "a.*", "b")),
+                channel,
+                name,
+                queue=queue,
+                exchange=pick.choice(EXCHANGES),
+                routing_key=pick.choice(("#", "a.*", "b")),
                 arguments=pick.choice(ARGUMENTS),
-            )  # fmt: skip
+            )
         if kind == 6:
             return method(channel, pick.choice(("Queue.Purge", "Queue.Delete")), queue=queue)
         if kind == 7:
             return method(
-                channel, "Basic.Consume", queue=queue, consumer_tag=pick.choice(("t", "u", "")),
-                no_ack=pick.random() < 0.3, exclusive=pick.random() < 0.1, arguments=pick.choice(ARGUMENTS),
-            )  # fmt: skip
+                channel,
+                "Basic.Consume",
+                queue=queue,
+                consumer_tag=pick.choice(("t", "u", "")),
+                no_ack=pick.random() < 0.3,
+                exclusive=pick.random() < 0.1,
+                arguments=pick.choice(ARGUMENTS),
+            )
         if kind == 8:
             return method(channel, "Basic.Get", queue=queue, no_ack=pick.random() < 0.5)
         if kind == 9:
             return method(
-                channel, pick.choice(SETTLING), delivery_tag=pick.choice((0, 1, 2, 3, 2**63)),
-                multiple=pick.random() < 0.4, requeue=pick.random() < 0.5,
-            )  # fmt: skip
+                channel,
+                pick.choice(SETTLING),
+                delivery_tag=pick.choice((0, 1, 2, 3, 2**63)),
+                multiple=pick.random() < 0.4,
+                requeue=pick.random() < 0.5,
+            )
         if kind == 10:
             return raw_frame(8, 0, b"")
         name, fields = pick.choice(OTHERS)
@@ -173,15 +222,24 @@ class Streams:
         """A frame that is none, or not here."""
         pick = self.random
         payload = pick.randbytes(pick.choice((0, 1, 4, 20)))
-        return pick.choice((
-            pick.randbytes(pick.choice((1, 8, 100))), raw_frame(pick.randrange(10), pick.randrange(4), payload),
-            raw_frame(1, 1, struct.pack(">HH", pick.choice((10, 20, 40, 50, 60, 85)), pick.randrange(130)) + payload),
-            header_frame(1, pick.choice((0, 5, 2**40, 2**64 - 1)), pick.choice(PROPERTIES), pick.choice((60, 60, 10))),
-            raw_frame(3, pick.choice(CHANNELS), payload), HEADER, HANDSHAKE,
-            method(1, "Queue.Declare", queue="t", arguments=tables.encode({"n": 1})[:-2]),
-            method(1, "Queue.Declare", queue="t", arguments=b"\x01aF" * 60),
-            method(0, "Connection.Close", reply_code=200),
-        ))  # fmt: skip
+        return pick.choice(
+            (
+                pick.randbytes(pick.choice((1, 8, 100))),
+                raw_frame(pick.randrange(10), pick.randrange(4), payload),
+                raw_frame(
+                    1, 1, struct.pack(">HH", pick.choice((10, 20, 40, 50, 60, 85)), pick.randrange(130)) + payload
+                ),
+                header_frame(
+                    1, pick.choice((0, 5, 2**40, 2**64 - 1)), pick.choice(PROPERTIES), pick.choice((60, 60, 10))
+                ),
+                raw_frame(3, pick.choice(CHANNELS), payload),
+                HEADER,
+                HANDSHAKE,
+                method(1, "Queue.Declare", queue="t", arguments=tables.encode({"n": 1})[:-2]),
+                method(1, "Queue.Declare", queue="t", arguments=b"\x01aF" * 60),
+                method(0, "Connection.Close", reply_code=200),
+            )
+        )
 
     def payload_damaged(self, frame: bytes) -> bytes:
         """Its length and its end stay right."""

@@ -33,9 +33,15 @@ def header_frame(channel: int, size: int, raw: bytes = b"\x00\x00", class_id: in
 
 
 def publish(
-    channel: int, exchange: str, key: str, content: bytes, mandatory: bool = False, immediate: bool = False,
-    raw: bytes = b"\x00\x00", piece: int = 100_000,
-) -> bytes:  # fmt: skip
+    channel: int,
+    exchange: str,
+    key: str,
+    content: bytes,
+    mandatory: bool = False,
+    immediate: bool = False,
+    raw: bytes = b"\x00\x00",
+    piece: int = 100_000,
+) -> bytes:
     name = "Basic.Publish"
     frames = method(channel, name, exchange=exchange, routing_key=key, mandatory=mandatory, immediate=immediate)
     frames += header_frame(channel, len(content), raw)

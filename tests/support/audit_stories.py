@@ -37,12 +37,15 @@ KINDS: dict[str, tuple[Argument, ...]] = {
     "later-single": args(x_queue_type="quorum", x_semantics="rabbitmq-4.3", x_single_active_consumer=True),
     "stream": args(x_queue_type="stream"),
     "dead": (),
-}  # fmt: skip
+}
 TAKEN = [name for name in KINDS if name != "stream"]
 POLICIES: list[dict[str, object]] = [
-    {"max-length": 5}, {"message-ttl": 60}, {"delivery-limit": 1}, {"max-length": 3, "overflow": "reject-publish"},
+    {"max-length": 5},
+    {"message-ttl": 60},
+    {"delivery-limit": 1},
+    {"max-length": 3, "overflow": "reject-publish"},
     {"dead-letter-exchange": "dlx", "message-ttl": 30},
-]  # fmt: skip
+]
 HIDDEN = "amq.delayed.wait"
 
 
@@ -81,10 +84,23 @@ class Story:
 
     def tell(self, steps: int) -> None:
         actions = {
-            self.publish: 30, self.consume: 8, self.settle: 22, self.fetch: 8, self.cancel: 4, self.policy: 4,
-            self.wait: 6, self.close: 3, self.purge: 4, self.delete: 2, self.restore: 5, self.mishap: 8, self.mark: 2,
-            self.crash: 2, self.restart: 1, self.turn: 8,
-        }  # fmt: skip
+            self.publish: 30,
+            self.consume: 8,
+            self.settle: 22,
+            self.fetch: 8,
+            self.cancel: 4,
+            self.policy: 4,
+            self.wait: 6,
+            self.close: 3,
+            self.purge: 4,
+            self.delete: 2,
+            self.restore: 5,
+            self.mishap: 8,
+            self.mark: 2,
+            self.crash: 2,
+            self.restart: 1,
+            self.turn: 8,
+        }
         for action in self.dice.choices(list(actions), list(actions.values()), k=steps):
             with contextlib.suppress(AmqpError):  # refused, as a client may be
                 action()
@@ -111,10 +127,20 @@ class Story:
             delay = dice.choice((15, 90)) if exchange else dice.choice((None, None, None, 0, 50))
             destinations = self.h.broker.route(session, exchange, HIDDEN if exchange else name, None)
             for destination in destinations:
-                destination.partition.publish(session.actor, Published(
-                    destination.route, b"\x10\x00\x02", delay, dice.choice((None, 0, 2, 9)), dice.random() < 0.8, None,
-                    None, body, len(body),
-                ))  # fmt: skip
+                destination.partition.publish(
+                    session.actor,
+                    Published(
+                        destination.route,
+                        b"\x10\x00\x02",
+                        delay,
+                        dice.choice((None, 0, 2, 9)),
+                        dice.random() < 0.8,
+                        None,
+                        None,
+                        body,
+                        len(body),
+                    ),
+                )
 
     def consume(self) -> None:
         session, client, no_ack = self.dice.choice(self.sessions), Client(), self.dice.random() < 0.2

@@ -41,16 +41,31 @@ class Client:
         self.confirms: list[tuple[int, bool]] = []
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         self.deliveries.append((queue.name, message_id, message.body, redelivered, delivery_count))
         self.messages.append(message)
 
     def fetched(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         self.fetches.append((message_id, None if message is None else message.body, messages_ready))
         if message is not None:
             self.messages.append(message)
@@ -132,24 +147,39 @@ class Harness:
         self.broker.bind(session, source, "queue", queue, key, args(**arguments))
 
     def publish(
-        self, session: Session, exchange: str, key: str, body: bytes, confirms: Client | None = None,
-        properties: bytes = PERSISTENT, expiration_ms: int | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        session: Session,
+        exchange: str,
+        key: str,
+        body: bytes,
+        confirms: Client | None = None,
+        properties: bytes = PERSISTENT,
+        expiration_ms: int | None = None,
+    ) -> int:
         """How many partitions it went to."""
         destinations = self.broker.route(session, exchange, key, None)
         self.sequence += 1
         for destination in destinations:
-            offset = destination.partition.publish(session.actor, Published(
-                destination.route, properties, expiration_ms, None, True, None, None, body, len(body)
-            ))  # fmt: skip
+            offset = destination.partition.publish(
+                session.actor,
+                Published(destination.route, properties, expiration_ms, None, True, None, None, body, len(body)),
+            )
             if confirms is not None:
                 destination.partition.await_durable(offset, confirms, self.sequence)
         return len(destinations)
 
     def consume(
-        self, session: Session, queue: str, client: Client, prefetch: int = 0, no_ack: bool = False, channel: int = 1,
-        exclusive: bool = False, shared: int = 0, arguments: tuple[Argument, ...] = (),
-    ) -> tuple[Partition, Queue, int]:  # fmt: skip
+        self,
+        session: Session,
+        queue: str,
+        client: Client,
+        prefetch: int = 0,
+        no_ack: bool = False,
+        channel: int = 1,
+        exclusive: bool = False,
+        shared: int = 0,
+        arguments: tuple[Argument, ...] = (),
+    ) -> tuple[Partition, Queue, int]:
         return self.broker.consume(
             session, channel, client, queue, "tag", no_ack, exclusive, prefetch, shared, arguments
         )

@@ -19,24 +19,63 @@ class Authority:
         self.key = home / f"{name}.key"
         self.certificate = home / f"{name}.pem"
         openssl(
-            "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
-            "-subj", f"/CN={name}", "-keyout", str(self.key), "-out", str(self.certificate),
-            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
-        )  # fmt: skip
+            "req",
+            "-x509",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            f"/CN={name}",
+            "-keyout",
+            str(self.key),
+            "-out",
+            str(self.certificate),
+            "-addext",
+            "keyUsage=critical,keyCertSign,cRLSign",
+        )
 
     def issue(self, name: str, subject: str, alternative: str = "") -> Pair:
         """`subject` as openssl has it ("/CN=bunny/O=client"), `alternative` too ("IP:127.0.0.1")."""
         pair = Pair(self.home / f"{name}.pem", self.home / f"{name}.key")
         request, extensions = self.home / f"{name}.csr", self.home / f"{name}.ext"
         openssl(
-            "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-utf8", "-subj",
-            subject, "-keyout", str(pair.key), "-out", str(request),
-        )  # fmt: skip
+            "req",
+            "-new",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-utf8",
+            "-subj",
+            subject,
+            "-keyout",
+            str(pair.key),
+            "-out",
+            str(request),
+        )
         extensions.write_text(f"subjectAltName={alternative}\n" if alternative else "basicConstraints=CA:FALSE\n")
         openssl(
-            "x509", "-req", "-in", str(request), "-CA", str(self.certificate), "-CAkey", str(self.key),
-            "-CAcreateserial", "-days", "2", "-extfile", str(extensions), "-out", str(pair.certificate),
-        )  # fmt: skip
+            "x509",
+            "-req",
+            "-in",
+            str(request),
+            "-CA",
+            str(self.certificate),
+            "-CAkey",
+            str(self.key),
+            "-CAcreateserial",
+            "-days",
+            "2",
+            "-extfile",
+            str(extensions),
+            "-out",
+            str(pair.certificate),
+        )
         return pair
 
 

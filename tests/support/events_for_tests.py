@@ -117,16 +117,33 @@ class Bench:
         return explain(self.effects)
 
     def declare(
-        self, name: str = "q", type: str = "classic", policy: Policy | None = None, operator: Policy | None = None,
-        durable: bool = True, exclusive: bool = False, auto_delete: bool = False, owner: int = 0,
-        semantics: str = "rabbitmq-3.13", **keys: object,
-    ) -> Queue:  # fmt: skip
+        self,
+        name: str = "q",
+        type: str = "classic",
+        policy: Policy | None = None,
+        operator: Policy | None = None,
+        durable: bool = True,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        owner: int = 0,
+        semantics: str = "rabbitmq-3.13",
+        **keys: object,
+    ) -> Queue:
         self.do(
             QueueDeclared(
-                VHOST, name, type, durable, exclusive, auto_delete, owner, arguments(keys), semantics, policy,
+                VHOST,
+                name,
+                type,
+                durable,
+                exclusive,
+                auto_delete,
+                owner,
+                arguments(keys),
+                semantics,
+                policy,
                 operator,
             )
-        )  # fmt: skip
+        )
         return self.queue(name)
 
     def queue(self, name: str = "q") -> Queue:
@@ -135,18 +152,30 @@ class Bench:
         return queue
 
     def publish(
-        self, *queues: str, size: int = 1, expiration: int | None = None, persistent: bool = True,
-        origin: Origin | None = None, priority: int | None = None,
-    ) -> int:  # fmt: skip
+        self,
+        *queues: str,
+        size: int = 1,
+        expiration: int | None = None,
+        persistent: bool = True,
+        origin: Origin | None = None,
+        priority: int | None = None,
+    ) -> int:
         """The message's id; `explain(bench.effects)` tells what came of it."""
         message_id = self.offset
         self.do(Published(route(*(queues or ("q",))), b"", expiration, priority, persistent, origin, None, b"", size))
         return message_id
 
     def attach(
-        self, queue: str = "q", prefetch: int = 0, no_ack: bool = False, credit: int = 0, priority: int = 0,
-        session: int = 1, channel: int = 1, shared: int = 0,
-    ) -> int:  # fmt: skip
+        self,
+        queue: str = "q",
+        prefetch: int = 0,
+        no_ack: bool = False,
+        credit: int = 0,
+        priority: int = 0,
+        session: int = 1,
+        channel: int = 1,
+        shared: int = 0,
+    ) -> int:
         """The consumer's number."""
         self.consumer += 1
         tag = f"c{self.consumer}"

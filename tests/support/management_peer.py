@@ -23,12 +23,19 @@ def start_management(home: Path, seconds: float = 60) -> Broker:
         f"management.tcp.ip = 127.0.0.1\nmanagement.tcp.port = {http_port}\ncollect_statistics_interval = 1000\n"
     )
     env = {
-        "PATH": os.environ["PATH"], "HOME": str(home), "RABBITMQ_NODENAME": f"shapes{port}@localhost",
-        "RABBITMQ_NODE_PORT": str(port), "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1", "RABBITMQ_DIST_PORT": str(dist),
-        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"), "RABBITMQ_LOG_BASE": str(home / "log"),
-        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"), "ERL_EPMD_ADDRESS": "127.0.0.1",
-        "RABBITMQ_CONF_ENV_FILE": str(home / "none"), "RABBITMQ_CONFIG_FILE": str(home / "rabbit.conf"),
-    }  # fmt: skip
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "RABBITMQ_NODENAME": f"shapes{port}@localhost",
+        "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+        "RABBITMQ_DIST_PORT": str(dist),
+        "RABBITMQ_MNESIA_BASE": str(home / "mnesia"),
+        "RABBITMQ_LOG_BASE": str(home / "log"),
+        "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
+        "ERL_EPMD_ADDRESS": "127.0.0.1",
+        "RABBITMQ_CONF_ENV_FILE": str(home / "none"),
+        "RABBITMQ_CONFIG_FILE": str(home / "rabbit.conf"),
+    }
     with open(home / "out", "ab") as out:
         process = start_process([str(RABBITMQ)], env=env, cwd=home, stdout=out, stderr=subprocess.STDOUT)
     broker = Broker("RabbitMQ", port, process, home, http_port)

@@ -694,10 +694,15 @@ class NaiveMachine:
         self.out.insert(
             answered,
             (
-                "get", queue.event.queue, message.id, event.consumer, message.redelivered, message.count,
+                "get",
+                queue.event.queue,
+                message.id,
+                event.consumer,
+                message.redelivered,
+                message.count,
                 len(queue.ready()),
             ),
-        )  # fmt: skip
+        )
         self.limit(queue)
 
     def Purged(self, offset: int, actor: Actor, event: Purged) -> None:
@@ -769,9 +774,11 @@ class NaiveMachine:
         freed: list[Holder] = []
         for queue in list(self.queues):
             leaving = [
-                h for session in sessions for h in queue.holders
+                h
+                for session in sessions
+                for h in queue.holders
                 if h.session == session and (not channels or h.channel in channels)
-            ]  # fmt: skip
+            ]
             if not leaving:
                 continue
             was_consumer = any(h.event is not None for h in leaving)

@@ -144,7 +144,7 @@ class History:
         semantics = dice.choice(("rabbitmq-3.13", "rabbitmq-4.3"))
         event = QueueDeclared(
             VHOST, name, type, durable, exclusive, auto_delete, owner, given, semantics, self._policy(), self._policy()
-        )  # fmt: skip
+        )
         return event, session
 
     def _publish(self) -> tuple[Event, int]:
@@ -197,11 +197,19 @@ class History:
             return GlobalPrefetchSet(session, dice.randint(1, 2), dice.choice((0, 1, 2, 5))), session
         self.number += 1
         event = ConsumerAttached(
-            VHOST, dice.choice(NAMES), self.number, dice.randint(1, 2), f"t{self.number}", dice.random() < 0.25,
+            VHOST,
+            dice.choice(NAMES),
+            self.number,
+            dice.randint(1, 2),
+            f"t{self.number}",
+            dice.random() < 0.25,
             dice.random() < 0.1,
-            dice.choice((0, 1, 2, 5)), dice.choice((0, 1, 4)), dice.choice((0, 0, 1, 3)), dice.choice((0, 0, 0, 7, -1)),
+            dice.choice((0, 1, 2, 5)),
+            dice.choice((0, 1, 4)),
+            dice.choice((0, 0, 1, 3)),
+            dice.choice((0, 0, 0, 7, -1)),
             (),
-        )  # fmt: skip
+        )
         return event, self._some_session()
 
     def _consumer_event(self) -> tuple[Event, int]:

@@ -63,12 +63,24 @@ class RunningBroker:
         self.http_port = free_port()
         self.errors: list[str] = []
         self.process = start_process(
-            self.command([
-                sys.executable, *self.program, "--data", str(data), "--amqp-port", str(self.amqp_port), "--http-port",
-                str(self.http_port), *options,
-            ]),
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            self.command(
+                [
+                    sys.executable,
+                    *self.program,
+                    "--data",
+                    str(data),
+                    "--amqp-port",
+                    str(self.amqp_port),
+                    "--http-port",
+                    str(self.http_port),
+                    *options,
+                ]
+            ),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         self._reader = threading.Thread(target=self._read_errors, daemon=True)
         self._reader.start()
         assert self.process.stdout is not None

@@ -51,24 +51,45 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
         TIMESTAMP_MS,
         e.BROKER,
         e.Published(
-            e.Route("/", "dlx", "jfk", ("dead",)), PROPERTIES, 60_000, 9, True,
-            e.Origin("/", "jfk", 12, 123_456, "maxlen", 3), None, b"x" * 300, 300,
+            e.Route("/", "dlx", "jfk", ("dead",)),
+            PROPERTIES,
+            60_000,
+            9,
+            True,
+            e.Origin("/", "jfk", 12, 123_456, "maxlen", 3),
+            None,
+            b"x" * 300,
+            300,
         ),
     ),
     "Published-restored": (
         TIMESTAMP_MS,
         ADMIN,
         e.Published(
-            e.Route("/", "flights", "dep.JFK", ("jfk",)), PROPERTIES, 5_000, None, True,
-            e.Origin("/", "jfk", 12, 123_456, "restored", 7, "jfk@1763715845678", 2, True), None, b"again", 5,
+            e.Route("/", "flights", "dep.JFK", ("jfk",)),
+            PROPERTIES,
+            5_000,
+            None,
+            True,
+            e.Origin("/", "jfk", 12, 123_456, "restored", 7, "jfk@1763715845678", 2, True),
+            None,
+            b"again",
+            5,
         ),
     ),
     "Published-encrypted": (
         TIMESTAMP_MS,
         GUEST,
         e.Published(
-            ROUTE, PROPERTIES, None, None, True, None,
-            e.Encryption("passenger-1", "key-2026", bytes(range(12)), 11), bytes(range(27)), 11,
+            ROUTE,
+            PROPERTIES,
+            None,
+            None,
+            True,
+            None,
+            e.Encryption("passenger-1", "key-2026", bytes(range(12)), 11),
+            bytes(range(27)),
+            11,
         ),
     ),
     "Acked": (TIMESTAMP_MS, GUEST, e.Acked("/", "jfk", 5, ((100, 163), (200, 200), (2**40, 2**40 + 1)))),
@@ -159,7 +180,7 @@ SAMPLES: dict[str, tuple[int, e.Actor, e.Event]] = {
     "VhostCreated-tagged": (TIMESTAMP_MS, ADMIN, e.VhostCreated("shop", "The shop", ("eu", "paid"), "quorum")),
     "Checkpointed-final": (TIMESTAMP_MS, e.BROKER, e.Checkpointed(123_456, "ab" * 32, "rewindmq@one", True)),
     "BrokerStarted-after-crash": (TIMESTAMP_MS, e.BROKER, e.BrokerStarted("rewindmq@host", "0.2.0", 1, True)),
-}  # fmt: skip
+}
 
 
 def readable(value: Any) -> Any:

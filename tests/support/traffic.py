@@ -101,9 +101,13 @@ class Traffic:
     """`projector`: a live one that observes as a broker would, after every turn of a few events."""
 
     def __init__(
-        self, seed: int, machine: Machine | None = None, projector: Projector | None = None, start_ms: int = 0,
+        self,
+        seed: int,
+        machine: Machine | None = None,
+        projector: Projector | None = None,
+        start_ms: int = 0,
         log: ListLog | EmbeddedPartition | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.random = random.Random(seed)
         self.machine = Machine("queues-0") if machine is None else machine
         self.projector = projector

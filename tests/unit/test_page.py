@@ -23,8 +23,10 @@ def test_the_undo_is_wide_and_says_who_and_when() -> None:
     section = page.undo_section(undone())
     phases = re.findall(r'left:([\d.]+)%;width:([\d.]+)%"><b[^>]*>(\d+)</b><span>([^<]+)', section)
     assert [(count, name) for _, _, count, name in phases] == [
-        ("3", "before the purge"), ("0", "purged"), ("3", "restored")
-    ]  # fmt: skip
+        ("3", "before the purge"),
+        ("0", "purged"),
+        ("3", "restored"),
+    ]
     assert all(float(width) > 20 for _, width, _, _ in phases), "no hairline"
     assert "09:04:06.000</span> <b>eve</b> purged the queue" in section
     assert "It was empty for 1.0 seconds" in section

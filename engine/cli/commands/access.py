@@ -52,8 +52,10 @@ def add_user(settings: Settings, name: str, secret: str | None, pre_hashed_passw
     if client.exists("users", name):
         raise CliError(SOFTWARE, f'User "{name}" already exists')
     client.put("users", name, content={"password_hash" if pre_hashed_password else "password": password, "tags": []})
-    settings.banner("Done. Don't forget to grant the user permissions to some virtual hosts! See 'rewindmq"
-                    " set_permissions --help' to learn more.")  # fmt: skip
+    settings.banner(
+        "Done. Don't forget to grant the user permissions to some virtual hosts! See 'rewindmq"
+        " set_permissions --help' to learn more."
+    )
 
 
 @click.command("delete_user")
@@ -284,8 +286,21 @@ def list_user_topic_permissions(settings: Settings, name: str) -> None:
 
 
 COMMANDS = (
-    add_user, delete_user, change_password, clear_password, hash_password, authenticate_user, set_user_tags,
-    list_users, set_permissions, set_permissions_globally, clear_permissions, list_permissions,
-    list_user_permissions, set_topic_permissions, clear_topic_permissions, list_topic_permissions,
+    add_user,
+    delete_user,
+    change_password,
+    clear_password,
+    hash_password,
+    authenticate_user,
+    set_user_tags,
+    list_users,
+    set_permissions,
+    set_permissions_globally,
+    clear_permissions,
+    list_permissions,
+    list_user_permissions,
+    set_topic_permissions,
+    clear_topic_permissions,
+    list_topic_permissions,
     list_user_topic_permissions,
-)  # fmt: skip
+)

@@ -42,9 +42,10 @@ def close_all_connections(
     if not everywhere:
         in_vhost(client, settings, "queues", columns="name")  # says that there is no such vhost
     found = [
-        str(item["name"]) for item in client.get("connections")
+        str(item["name"])
+        for item in client.get("connections")
         if item["type"] == "network" and (everywhere or item["vhost"] == settings.home)
-    ]  # fmt: skip
+    ]
     close_some(settings, found[: limit or None], explanation, per_connection_delay)
 
 

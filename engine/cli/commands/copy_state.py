@@ -12,8 +12,12 @@ from rewindmq.engine.cli.settings import Settings, common
 
 
 @click.command("copy_state")
-@click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path),
-              help="Data directory of the new node: empty, or not there yet.")  # fmt: skip
+@click.option(
+    "--data",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data directory of the new node: empty, or not there yet.",
+)
 @common
 def copy_state(settings: Settings, data: Path) -> None:
     """Copy the state of a running node on Kafka, for a new node to start from.

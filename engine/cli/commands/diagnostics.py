@@ -26,16 +26,29 @@ ERLANG, NODES, MIRRORS = (
 )
 REFUSED = {
     **dict.fromkeys(("eval", "eval_file", "exec", "remote_shell", "observer", "force_gc", "encode", "decode"), ERLANG),
-    **dict.fromkeys((
-        "join_cluster", "forget_cluster_node", "change_cluster_node_type", "rename_cluster_node", "force_boot",
-        "update_cluster_nodes", "reset", "force_reset", "stop", "shutdown",
-    ), NODES),
+    **dict.fromkeys(
+        (
+            "join_cluster",
+            "forget_cluster_node",
+            "change_cluster_node_type",
+            "rename_cluster_node",
+            "force_boot",
+            "update_cluster_nodes",
+            "reset",
+            "force_reset",
+            "stop",
+            "shutdown",
+        ),
+        NODES,
+    ),
     **dict.fromkeys(("sync_queue", "cancel_sync_queue"), MIRRORS),
     "rotate_logs": "the log goes to stderr: whoever keeps it rotates it",
-    **dict.fromkeys(("stream_status", "list_stream_connections", "list_stream_consumers", "list_stream_publishers"),
-                    "a stream is a queue here, its members are its partition's: 'rewindmq cluster_status' shows them,"
-                    " 'rewindmq list_queues name type messages' the stream"),
-}  # fmt: skip
+    **dict.fromkeys(
+        ("stream_status", "list_stream_connections", "list_stream_consumers", "list_stream_publishers"),
+        "a stream is a queue here, its members are its partition's: 'rewindmq cluster_status' shows them,"
+        " 'rewindmq list_queues name type messages' the stream",
+    ),
+}
 
 # Commands that people try and that are elsewhere, with the place.
 SPARK = "Spark derives it from the log: rewindmq spark {} --data DIR (--help says more)"
@@ -157,8 +170,11 @@ def check_port_listener(settings: Settings, port: int) -> None:
     settings.banner(f"Asking node {node} if there's an active listener on port {port} ...")
     ports = sorted({int(str(each["port"])) for each in listeners_of(client)})
     if port not in ports:
-        raise CliError(UNAVAILABLE, f"No listener for port {port} is active on node {node}. Found listeners that use"
-                       f" the following ports: {', '.join(map(str, ports))}")  # fmt: skip
+        raise CliError(
+            UNAVAILABLE,
+            f"No listener for port {port} is active on node {node}. Found listeners that use"
+            f" the following ports: {', '.join(map(str, ports))}",
+        )
     passed(settings, f"A listener for port {port} is running on node {node}.", node=node, port=port)
 
 
@@ -172,8 +188,11 @@ def check_protocol_listener(settings: Settings, protocol: str) -> None:
     settings.banner(f"Asking node {node} if there's an active listener for protocol {protocol} ...")
     if check(client, "protocol-listener", protocol) is not None:
         known = sorted({str(each["protocol"]) for each in listeners_of(client)})
-        raise CliError(UNAVAILABLE, f"No listener for protocol {protocol} is active on node {node}. Found listeners for"
-                       f" the following protocols: {', '.join(known)}")  # fmt: skip
+        raise CliError(
+            UNAVAILABLE,
+            f"No listener for protocol {protocol} is active on node {node}. Found listeners for"
+            f" the following protocols: {', '.join(known)}",
+        )
     passed(settings, f"A listener for protocol {protocol} is running on node {node}.", node=node, protocol=protocol)
 
 
@@ -196,8 +215,9 @@ def check_port_connectivity(settings: Settings, address: str | None) -> None:
         except OSError as error:
             refused.append(f"{listener['protocol']} at {at}:{listener['port']} ({error.strerror or error})")
     if refused:
-        raise CliError(UNAVAILABLE, f"Connection to ports of the following listeners on node {node} failed:"
-                       f" {', '.join(refused)}")  # fmt: skip
+        raise CliError(
+            UNAVAILABLE, f"Connection to ports of the following listeners on node {node} failed: {', '.join(refused)}"
+        )
     passed(settings, f"Successfully connected to ports {', '.join(ports)} on node {node}.", node=node)
 
 
@@ -232,8 +252,10 @@ def listeners(settings: Settings) -> None:
         click.echo(json.dumps({"result": "ok", "listeners": found}))
         return
     for each in found:
-        click.echo(f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
-                   f" {PURPOSES.get(str(each['protocol']), '')}")  # fmt: skip
+        click.echo(
+            f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
+            f" {PURPOSES.get(str(each['protocol']), '')}"
+        )
 
 
 @click.command("server_version")
@@ -329,10 +351,20 @@ def report(settings: Settings, context: click.Context) -> None:
     node = node_of(settings.client())
     click.echo(f"Reporting server status of node {node} ...\n")
     for command in (
-        status, cluster_status, listings.list_connections, listings.list_channels, listings.list_queues,
-        listings.list_exchanges, listings.list_bindings, listings.list_consumers, policies.list_policies,
-        policies.list_operator_policies, listings.list_vhosts, list_feature_flags, environment,
-    ):  # fmt: skip
+        status,
+        cluster_status,
+        listings.list_connections,
+        listings.list_channels,
+        listings.list_queues,
+        listings.list_exchanges,
+        listings.list_bindings,
+        listings.list_consumers,
+        policies.list_policies,
+        policies.list_operator_policies,
+        listings.list_vhosts,
+        list_feature_flags,
+        environment,
+    ):
         context.invoke(command)
         click.echo()
     click.echo(f"End of server status report of node {node}")
@@ -351,9 +383,23 @@ def refusal(name: str, reason: str) -> click.Command:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    check_running, is_running, check_alarms, check_local_alarms, list_alarms, check_virtual_hosts,
-    check_port_connectivity, check_port_listener, check_protocol_listener, check_certificate_expiration, listeners,
-    server_version, environment, await_startup, list_feature_flags, enable_feature_flag, list_deprecated_features,
+    check_running,
+    is_running,
+    check_alarms,
+    check_local_alarms,
+    list_alarms,
+    check_virtual_hosts,
+    check_port_connectivity,
+    check_port_listener,
+    check_protocol_listener,
+    check_certificate_expiration,
+    listeners,
+    server_version,
+    environment,
+    await_startup,
+    list_feature_flags,
+    enable_feature_flag,
+    list_deprecated_features,
     report,
-)  # fmt: skip
+)
 NOT_HERE = tuple(refusal(name, reason) for name, reason in (REFUSED | ELSEWHERE).items())

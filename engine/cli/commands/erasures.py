@@ -38,8 +38,11 @@ def list_erasures(settings: Settings) -> None:
 @click.command("check_erasure")
 @click.argument("subject")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
-@click.option("--keys", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Directory of the keys (default: keys in the data directory).")  # fmt: skip
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Directory of the keys (default: keys in the data directory).",
+)
 @with_kafka
 @common
 def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Path | None, kafka: Kafka) -> None:
@@ -81,10 +84,14 @@ def row(report: "object") -> dict[str, Value]:
     assert isinstance(report, KeyReport)
     erasure = report.erasure
     return {
-        "key_id": report.key_id, "records": report.records, "first": report.first or None, "key": report.state,
+        "key_id": report.key_id,
+        "records": report.records,
+        "first": report.first or None,
+        "key": report.state,
         "erased": None if erasure is None else format_time(erasure.time_ms),
-        "user": None if erasure is None else erasure.user, "reason": None if erasure is None else erasure.reason,
-    }  # fmt: skip
+        "user": None if erasure is None else erasure.user,
+        "reason": None if erasure is None else erasure.reason,
+    }
 
 
 COMMANDS = (erase_subject, list_erasures, check_erasure)

@@ -60,23 +60,42 @@ class Line:
 
 
 @click.command("events")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Data directory. With --kafka: for its snapshots.")  # fmt: skip
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Data directory. With --kafka: for its snapshots.",
+)
 @with_kafka
 @click.option("--partition", metavar="NAME", help="Only this one, such as queues-0 or metadata-0 (default: all).")
-@click.option("--from", "start", metavar="N|TIME",
-              help="From this offset on, or this moment (ISO 8601, -10m, mark:NAME); -20: as --tail 20.")  # fmt: skip
+@click.option(
+    "--from",
+    "start",
+    metavar="N|TIME",
+    help="From this offset on, or this moment (ISO 8601, -10m, mark:NAME); -20: as --tail 20.",
+)
 @click.option("--to", "end", metavar="N|TIME", help="Up to this offset, which is not shown, or this moment.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
 @click.option("--queue", metavar="QUEUE", help="Only what names this queue, or with --effects concerns it.")
 @click.option("--effects", "with_effects", is_flag=True, help="Show what came of each event, indented below it.")
-@click.option("--format", "form", type=click.Choice(["text", "json"]),
-              help="text, or a JSON object for each event on a line of its own.")  # fmt: skip
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["text", "json"]),
+    help="text, or a JSON object for each event on a line of its own.",
+)
 @common
 def events(
-    settings: Settings, data: Path | None, kafka: Kafka, partition: str | None, start: str | None, end: str | None,
-    tail: int | None, queue: str | None, with_effects: bool, form: str | None,
-) -> None:  # fmt: skip
+    settings: Settings,
+    data: Path | None,
+    kafka: Kafka,
+    partition: str | None,
+    start: str | None,
+    end: str | None,
+    tail: int | None,
+    queue: str | None,
+    with_effects: bool,
+    form: str | None,
+) -> None:
     """Print the log: a line an event, with its offset, time, user and fields, and the sizes of bodies.
 
     Needs no broker, and may run beside one."""
@@ -248,9 +267,12 @@ def as_text(line: Line) -> str:
 
 def as_json(line: Line) -> str:
     found: dict[str, Any] = {
-        "partition": line.partition, "offset": line.offset, "time": format_time(line.time_ms),
-        "user": line.actor.user, "session": line.actor.session,
-    }  # fmt: skip
+        "partition": line.partition,
+        "offset": line.offset,
+        "time": format_time(line.time_ms),
+        "user": line.actor.user,
+        "session": line.actor.session,
+    }
     if line.event is None:
         found |= {"event": None, "problem": line.problem}
     else:

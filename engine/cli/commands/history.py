@@ -22,31 +22,62 @@ if TYPE_CHECKING:
 
 BODY_SHOWN = 64  # bytes of a body in a table; the other formatters show what the API gives
 COLUMNS = (
-    "position", "message_id", "state", "payload_bytes", "redelivered", "delivery_count", "published", "exchange",
-    "routing_key", "properties", "payload",
-)  # fmt: skip
+    "position",
+    "message_id",
+    "state",
+    "payload_bytes",
+    "redelivered",
+    "delivery_count",
+    "published",
+    "exchange",
+    "routing_key",
+    "properties",
+    "payload",
+)
 
 
 @click.command("rewind")
-@click.option("--at", "time", metavar="TIME",
-              help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; how long ago, such as -10m, -2h or"
-                   " -3d; or mark:NAME.")  # fmt: skip
+@click.option(
+    "--at",
+    "time",
+    metavar="TIME",
+    help="ISO 8601 with a zone, such as 2026-11-21T03:04:05.678+00:00; how long ago, such as -10m, -2h or"
+    " -3d; or mark:NAME.",
+)
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
-@click.option("--incarnation", type=click.IntRange(min=0), metavar="ID",
-              help="Only if the queue was this one then, of all that bore the name: its queue id.")  # fmt: skip
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Read this data directory, and ask no broker. With --kafka: for its snapshots.")  # fmt: skip
-@click.option("--keys", type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="With --data or --kafka: the directory of keys (default: keys in the data directory).")  # fmt: skip
+@click.option(
+    "--incarnation",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Only if the queue was this one then, of all that bore the name: its queue id.",
+)
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Read this data directory, and ask no broker. With --kafka: for its snapshots.",
+)
+@click.option(
+    "--keys",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --data or --kafka: the directory of keys (default: keys in the data directory).",
+)
 @with_kafka
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Position to begin at.")
 @click.option("--count", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Messages at most.")
 @click.argument("queue")
 @common
 def rewind(
-    settings: Settings, queue: str, time: str | None, offset: int | None, incarnation: int | None, data: Path | None,
-    keys: Path | None, kafka: Kafka, first: int, count: int,
-) -> None:  # fmt: skip
+    settings: Settings,
+    queue: str,
+    time: str | None,
+    offset: int | None,
+    incarnation: int | None,
+    data: Path | None,
+    keys: Path | None,
+    kafka: Kafka,
+    first: int,
+    count: int,
+) -> None:
     """What was in QUEUE then: its messages, in order, with the beginning of their bodies."""
     if (time is None) == (offset is None):
         raise CliError(USAGE, "give either --at TIME or --offset N")
@@ -151,8 +182,9 @@ def moment_in(history: "History", vhost: str, queue: str, time: str) -> At:
 
 
 @click.command("verify")
-@click.option("--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path),
-              help="Data directory.")  # fmt: skip
+@click.option(
+    "--data", required=True, type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory."
+)
 @with_kafka
 @common
 def verify(settings: Settings, data: Path, kafka: Kafka) -> None:
@@ -197,10 +229,17 @@ def log_rows(data: Path, queues: list[str]) -> list[dict[str, Value]]:
         segments = verify_chain_in_parallel(partition_directory(data, name))
         unchecked = unchecked_before(segments)
         result = f"whole; blocks before offset {unchecked} have no checksum" if unchecked else "whole"
-        rows.append({
-            "partition": name, "check": "log", "events": sum(each.records for each in segments), "queues": None,
-            "messages": None, "result": result, "chain": segments[-1].chain.hex(),
-        })  # fmt: skip
+        rows.append(
+            {
+                "partition": name,
+                "check": "log",
+                "events": sum(each.records for each in segments),
+                "queues": None,
+                "messages": None,
+                "result": result,
+                "chain": segments[-1].chain.hex(),
+            }
+        )
     return rows
 
 
@@ -217,9 +256,14 @@ def state_row(report: "object") -> dict[str, Value]:
 
     assert isinstance(report, Verification)
     return {
-        "partition": report.partition, "check": "state", "events": report.offset, "queues": report.queues,
-        "messages": report.messages, "result": report.result, "chain": None,
-    }  # fmt: skip
+        "partition": report.partition,
+        "check": "state",
+        "events": report.offset,
+        "queues": report.queues,
+        "messages": report.messages,
+        "result": report.result,
+        "chain": None,
+    }
 
 
 def report_differences(reports: Sequence["object"]) -> None:
@@ -235,8 +279,11 @@ def report_differences(reports: Sequence["object"]) -> None:
             where = difference.queue or report.partition
             click.echo(f"{where}: {difference.key}: {difference.what}")
     if total:
-        raise CliError(DIFFERENT, f"the stored state differs from the log in {total} places: stop the broker and delete"
-                       " the directory state, then it is rebuilt from the log")  # fmt: skip
+        raise CliError(
+            DIFFERENT,
+            f"the stored state differs from the log in {total} places: stop the broker and delete"
+            " the directory state, then it is rebuilt from the log",
+        )
 
 
 COMMANDS = (rewind, restore, verify)

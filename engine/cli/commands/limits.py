@@ -111,5 +111,10 @@ def list_user_limits(settings: Settings, everyone: bool, name: str) -> None:
 
 
 COMMANDS = (
-    set_vhost_limits, clear_vhost_limits, list_vhost_limits, set_user_limits, clear_user_limits, list_user_limits,
-)  # fmt: skip
+    set_vhost_limits,
+    clear_vhost_limits,
+    list_vhost_limits,
+    set_user_limits,
+    clear_user_limits,
+    list_user_limits,
+)

@@ -11,8 +11,14 @@ from rewindmq.engine.cli.settings import Settings, common
 
 BINDING_COLUMNS = ("source_name", "source_kind", "destination_name", "destination_kind", "routing_key", "arguments")
 CONSUMER_COLUMNS = (
-    "queue_name", "channel_pid", "consumer_tag", "ack_required", "prefetch_count", "active", "arguments",
-)  # fmt: skip
+    "queue_name",
+    "channel_pid",
+    "consumer_tag",
+    "ack_required",
+    "prefetch_count",
+    "active",
+    "arguments",
+)
 
 
 def show(settings: Settings, names: Sequence[str], known: dict[str, Column], items: list[dict[str, object]]) -> None:
@@ -53,9 +59,16 @@ def list_unresponsive_queues(settings: Settings, column: tuple[str, ...]) -> Non
 
 
 # Everything but what costs a look at each queue's first message, and that.
-QUEUE_FIELDS = ",".join([
-    *columns.QUEUE, "argument_types", "node", "partition", "queue_id", "owner_pid_details",
-])  # fmt: skip
+QUEUE_FIELDS = ",".join(
+    [
+        *columns.QUEUE,
+        "argument_types",
+        "node",
+        "partition",
+        "queue_id",
+        "owner_pid_details",
+    ]
+)
 
 
 @click.command("list_exchanges")
@@ -120,8 +133,13 @@ def list_vhosts(settings: Settings, column: tuple[str, ...]) -> None:
 
 @click.command("list_quarantined")
 @click.option("--partition", metavar="NAME", help="Only of this partition of the log, e.g. queues-0.")
-@click.option("--count", type=click.IntRange(0, 10_000), default=100, show_default=True,
-              help="The newest so many of each partition.")  # fmt: skip
+@click.option(
+    "--count",
+    type=click.IntRange(0, 10_000),
+    default=100,
+    show_default=True,
+    help="The newest so many of each partition.",
+)
 @click.argument("column", nargs=-1)
 @common
 def list_quarantined(settings: Settings, partition: str | None, count: int, column: tuple[str, ...]) -> None:
@@ -133,6 +151,13 @@ def list_quarantined(settings: Settings, partition: str | None, count: int, colu
 
 
 COMMANDS = (
-    list_queues, list_unresponsive_queues, list_exchanges, list_bindings, list_connections, list_channels,
-    list_consumers, list_vhosts, list_quarantined,
-)  # fmt: skip
+    list_queues,
+    list_unresponsive_queues,
+    list_exchanges,
+    list_bindings,
+    list_connections,
+    list_channels,
+    list_consumers,
+    list_vhosts,
+    list_quarantined,
+)

@@ -19,9 +19,12 @@ from rewindmq.projections.machine.rules.profile import PROFILES, RABBITMQ_3_13
 
 GIGABYTE = 1_000_000_000
 PURPOSES = {
-    "amqp": "AMQP 0-9-1", "amqp/ssl": "AMQP 0-9-1 over TLS", "http": "HTTP API",
-    "https": "HTTP API over TLS (HTTPS)", "http/prometheus": "Prometheus exporter API over HTTP",
-}  # fmt: skip
+    "amqp": "AMQP 0-9-1",
+    "amqp/ssl": "AMQP 0-9-1 over TLS",
+    "http": "HTTP API",
+    "https": "HTTP API over TLS (HTTPS)",
+    "http/prometheus": "Prometheus exporter API over HTTP",
+}
 
 
 def limit(parse: Callable[[str], Limit]) -> Callable[[click.Context, click.Parameter, str], Limit]:
@@ -48,23 +51,46 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
 
 @click.command("start")
 @click.option("--data", required=True, type=click.Path(file_okay=False, path_type=Path), help="Data directory.")
-@click.option("--host", default=LOCALHOST, show_default=True,
-              help="Address to listen on; localhost and :: are of IPv4 and IPv6.")  # fmt: skip
+@click.option(
+    "--host", default=LOCALHOST, show_default=True, help="Address to listen on; localhost and :: are of IPv4 and IPv6."
+)
 @click.option("--amqp-port", type=click.IntRange(1, 65535), default=5672, show_default=True)
-@click.option("--http-port", type=click.IntRange(1, 65535),
-              help="Of the management API (default: 15672; with --https-port: none).")  # fmt: skip
-@click.option("--prometheus-port", type=click.IntRange(1, 65535),
-              help="Metrics at a port of their own, too (RabbitMQ's is 15692).")  # fmt: skip
-@click.option("--partitions", type=click.IntRange(1, 1024),
-              help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one)."
-                   " On Kafka: with how many it was made, if others were added later.")  # fmt: skip
+@click.option(
+    "--http-port",
+    type=click.IntRange(1, 65535),
+    help="Of the management API (default: 15672; with --https-port: none).",
+)
+@click.option(
+    "--prometheus-port",
+    type=click.IntRange(1, 65535),
+    help="Metrics at a port of their own, too (RabbitMQ's is 15692).",
+)
+@click.option(
+    "--partitions",
+    type=click.IntRange(1, 1024),
+    help="Of the queue log; fixed when the log is made (default: as it is, 2 for a new one)."
+    " On Kafka: with how many it was made, if others were added later.",
+)
 @click.option("--node", default="rewindmq@localhost", show_default=True, help="The node's name.")
-@click.option("--load-definitions", type=click.Path(exists=True, path_type=Path),
-              help="Import this file, or each *.json of this directory; no user guest is made then.")  # fmt: skip
-@click.option("--consumer-timeout", type=click.IntRange(1), default=1_800_000, show_default=True,
-              help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.")  # fmt: skip
-@click.option("--semantics", type=click.Choice(sorted(PROFILES)), default=RABBITMQ_3_13.name, show_default=True,
-              help="Which RabbitMQ queues are like, unless they ask by x-semantics.")  # fmt: skip
+@click.option(
+    "--load-definitions",
+    type=click.Path(exists=True, path_type=Path),
+    help="Import this file, or each *.json of this directory; no user guest is made then.",
+)
+@click.option(
+    "--consumer-timeout",
+    type=click.IntRange(1),
+    default=1_800_000,
+    show_default=True,
+    help="Milliseconds that a delivery may stay unacknowledged; then its channel is closed.",
+)
+@click.option(
+    "--semantics",
+    type=click.Choice(sorted(PROFILES)),
+    default=RABBITMQ_3_13.name,
+    show_default=True,
+    help="Which RabbitMQ queues are like, unless they ask by x-semantics.",
+)
 @click.option(
     "--subject-header",
     metavar="NAME",
@@ -77,13 +103,29 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     type=click.Path(file_okay=False, path_type=Path),
     help="Directory of these keys (default: keys in the data directory); nodes on one Kafka share it.",
 )
-@click.option("--max-message-size", type=click.IntRange(0, MAX_MESSAGE_SIZE), default=134_217_728, show_default=True,
-              help="Bytes; larger messages are refused.")  # fmt: skip
-@click.option("--vm-memory-high-watermark", metavar="FRACTION|SIZE", callback=limit(memory_watermark), default="0.4",
-              show_default=True, help="Of the memory of the machine or container, or as a size (2GB): above it"
-                                      " publishers are held back.")  # fmt: skip
-@click.option("--disk-free-limit", metavar="SIZE|mem_relative:N", callback=limit(disk_limit), default="50MB",
-              show_default=True, help="Free disk space below which publishers are held back.")  # fmt: skip
+@click.option(
+    "--max-message-size",
+    type=click.IntRange(0, MAX_MESSAGE_SIZE),
+    default=134_217_728,
+    show_default=True,
+    help="Bytes; larger messages are refused.",
+)
+@click.option(
+    "--vm-memory-high-watermark",
+    metavar="FRACTION|SIZE",
+    callback=limit(memory_watermark),
+    default="0.4",
+    show_default=True,
+    help="Of the memory of the machine or container, or as a size (2GB): above it publishers are held back.",
+)
+@click.option(
+    "--disk-free-limit",
+    metavar="SIZE|mem_relative:N",
+    callback=limit(disk_limit),
+    default="50MB",
+    show_default=True,
+    help="Free disk space below which publishers are held back.",
+)
 @click.option(
     "--loopback-users",
     metavar="NAME,...",
@@ -91,21 +133,47 @@ def checked_header(_context: click.Context, _option: click.Parameter, name: str)
     show_default=True,
     help="Users who may connect from this machine only; empty: nobody.",
 )
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True,
-              help="What is logged to stderr: this and worse.")  # fmt: skip
+@click.option(
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="info",
+    show_default=True,
+    help="What is logged to stderr: this and worse.",
+)
 @with_tls
 @with_kafka
 @click.option("--kafka-replication", type=click.IntRange(1), help="Of new topics (default: 3 if it can be).")
-@click.option("--node-timeout", type=click.IntRange(1, 600), default=10, show_default=True,
-              help="Seconds after which a node that was not heard of is lost; its messages go to others.")  # fmt: skip
+@click.option(
+    "--node-timeout",
+    type=click.IntRange(1, 600),
+    default=10,
+    show_default=True,
+    help="Seconds after which a node that was not heard of is lost; its messages go to others.",
+)
 def start(
-    data: Path, host: str, amqp_port: int, http_port: int | None, prometheus_port: int | None, partitions: int | None,
-    node: str, https_port: int | None,
-    load_definitions: Path | None, max_message_size: int, loopback_users: str, tls: TlsListener | None, kafka: Kafka,
-    kafka_replication: int | None, node_timeout: int, consumer_timeout: int,
-    semantics: str, subject_header: str, keys: Path | None, log_level: str, vm_memory_high_watermark: Limit,
+    data: Path,
+    host: str,
+    amqp_port: int,
+    http_port: int | None,
+    prometheus_port: int | None,
+    partitions: int | None,
+    node: str,
+    https_port: int | None,
+    load_definitions: Path | None,
+    max_message_size: int,
+    loopback_users: str,
+    tls: TlsListener | None,
+    kafka: Kafka,
+    kafka_replication: int | None,
+    node_timeout: int,
+    consumer_timeout: int,
+    semantics: str,
+    subject_header: str,
+    keys: Path | None,
+    log_level: str,
+    vm_memory_high_watermark: Limit,
     disk_free_limit: Limit,
-) -> None:  # fmt: skip
+) -> None:
     """Run a broker in the foreground, until SIGINT or SIGTERM. With --kafka it is a node of many that share a log."""
     from rewindmq.engine.process import run
 
@@ -114,15 +182,31 @@ def start(
     if http_port is None and https_port is None:
         http_port = HTTP_PORT
     config = Config(
-        data=data.absolute(), host=host, amqp_port=amqp_port, http_port=http_port, https_port=https_port,
-        partitions=partitions, node=node, prometheus_port=prometheus_port,
-        kafka=kafka.servers, kafka_prefix=kafka.prefix, kafka_replication=kafka_replication,
-        load_definitions=load_definitions, kafka_settings=kafka.settings, node_timeout_ms=node_timeout * 1000,
-        max_message_size=max_message_size, loopback_users=tuple(filter(None, loopback_users.split(","))), tls=tls,
-        consumer_timeout_ms=consumer_timeout, semantics=semantics, subject_header=subject_header,
-        keys=None if keys is None else keys.absolute(), log_level=log_level,
-        vm_memory_high_watermark=vm_memory_high_watermark, disk_free_limit=disk_free_limit,
-    )  # fmt: skip
+        data=data.absolute(),
+        host=host,
+        amqp_port=amqp_port,
+        http_port=http_port,
+        https_port=https_port,
+        partitions=partitions,
+        node=node,
+        prometheus_port=prometheus_port,
+        kafka=kafka.servers,
+        kafka_prefix=kafka.prefix,
+        kafka_replication=kafka_replication,
+        load_definitions=load_definitions,
+        kafka_settings=kafka.settings,
+        node_timeout_ms=node_timeout * 1000,
+        max_message_size=max_message_size,
+        loopback_users=tuple(filter(None, loopback_users.split(","))),
+        tls=tls,
+        consumer_timeout_ms=consumer_timeout,
+        semantics=semantics,
+        subject_header=subject_header,
+        keys=None if keys is None else keys.absolute(),
+        log_level=log_level,
+        vm_memory_high_watermark=vm_memory_high_watermark,
+        disk_free_limit=disk_free_limit,
+    )
     code = run(config)  # says by itself, in one line, what prevents a start
     if code:
         raise click.exceptions.Exit(code)
@@ -162,16 +246,27 @@ def status(settings: Settings) -> None:
 
 def facts(overview: dict[str, object], node: dict[str, object]) -> dict[str, Value]:
     return {
-        "pid": int(str(node["os_pid"])), "uptime": cast(int, node["uptime"]) // 1000,
-        "product_name": overview["product_name"], "product_version": overview["product_version"],
-        "rabbitmq_version": overview["rabbitmq_version"], "node": overview["node"],
-        "data_directory": node["db_dir"], "clock": node["clock"], "alarms": alarms(overview),
-        "memory": {"total": {"rss": node["mem_used"]}}, "vm_memory_limit": node["mem_limit"],
-        "disk_free": node["disk_free"], "disk_free_limit": node["disk_free_limit"], "file_descriptors": {
-            "total_used": node["fd_used"], "total_limit": node["fd_total"], "sockets_used": node["sockets_used"],
+        "pid": int(str(node["os_pid"])),
+        "uptime": cast(int, node["uptime"]) // 1000,
+        "product_name": overview["product_name"],
+        "product_version": overview["product_version"],
+        "rabbitmq_version": overview["rabbitmq_version"],
+        "node": overview["node"],
+        "data_directory": node["db_dir"],
+        "clock": node["clock"],
+        "alarms": alarms(overview),
+        "memory": {"total": {"rss": node["mem_used"]}},
+        "vm_memory_limit": node["mem_limit"],
+        "disk_free": node["disk_free"],
+        "disk_free_limit": node["disk_free_limit"],
+        "file_descriptors": {
+            "total_used": node["fd_used"],
+            "total_limit": node["fd_total"],
+            "sockets_used": node["sockets_used"],
         },
-        "totals": overview["object_totals"], "listeners": overview["listeners"],
-    }  # fmt: skip
+        "totals": overview["object_totals"],
+        "listeners": overview["listeners"],
+    }
 
 
 def clock_line(clock: Json) -> str:
@@ -193,36 +288,58 @@ def status_lines(client: Client, overview: dict[str, object], node: dict[str, ob
     listeners = cast(list[dict[str, object]], overview["listeners"])
     log = cast(list[dict[str, object]], overview["log"])
     return [
-        "Runtime", "",
+        "Runtime",
+        "",
         f"OS PID: {node['os_pid']}",
         f"Uptime (seconds): {cast(int, node['uptime']) // 1000}",
         f"RewindMQ version: {overview['product_version']}",
         f"RabbitMQ version: {overview['rabbitmq_version']} (whose protocol and semantics these are)",
-        f"Node name: {overview['node']}", "",
-        "Data directory", "",
+        f"Node name: {overview['node']}",
+        "",
+        "Data directory",
+        "",
         f"Node data directory: {node['db_dir']}",
-        *(f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
-          for each in log), "",
-        "Clock", "",
-        clock_line(cast(Json, node["clock"])), "",
-        "Alarms", "",
-        *(alarms(overview) or ["(none)"]), "",
-        "Memory", "",
+        *(
+            f"Log: {each['partition']}, {each['next_offset']} events, durable up to {each['durable_offset']}"
+            for each in log
+        ),
+        "",
+        "Clock",
+        "",
+        clock_line(cast(Json, node["clock"])),
+        "",
+        "Alarms",
+        "",
+        *(alarms(overview) or ["(none)"]),
+        "",
+        "Memory",
+        "",
         f"Total memory used: {cast(int, node['mem_used']) / GIGABYTE:.4f} gb",
-        f"Memory high watermark: {cast(int, node['mem_limit']) / GIGABYTE:.4f} gb", "",
-        "File Descriptors", "",
-        f"Total: {node['fd_used']}, limit: {node['fd_total']}", "",
-        "Free Disk Space", "",
+        f"Memory high watermark: {cast(int, node['mem_limit']) / GIGABYTE:.4f} gb",
+        "",
+        "File Descriptors",
+        "",
+        f"Total: {node['fd_used']}, limit: {node['fd_total']}",
+        "",
+        "Free Disk Space",
+        "",
         f"Low free disk space watermark: {cast(int, node['disk_free_limit']) / GIGABYTE:.4f} gb",
-        f"Free disk space: {cast(int, node['disk_free']) / GIGABYTE:.4f} gb", "",
-        "Totals", "",
+        f"Free disk space: {cast(int, node['disk_free']) / GIGABYTE:.4f} gb",
+        "",
+        "Totals",
+        "",
         f"Connection count: {totals['connections']}",
         f"Queue count: {totals['queues']}",
-        f"Virtual host count: {len(client.get('vhosts'))}", "",
-        "Listeners", "",
-        *(f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
-          f" {PURPOSES.get(str(each['protocol']), '')}" for each in listeners),
-    ]  # fmt: skip
+        f"Virtual host count: {len(client.get('vhosts'))}",
+        "",
+        "Listeners",
+        "",
+        *(
+            f"Interface: {each['ip_address']}, port: {each['port']}, protocol: {each['protocol']}, purpose:"
+            f" {PURPOSES.get(str(each['protocol']), '')}"
+            for each in listeners
+        ),
+    ]
 
 
 @click.command("cluster_status")
@@ -243,11 +360,15 @@ def cluster_status(settings: Settings) -> None:
 def cluster_facts(overview: Json, nodes: list[Json]) -> dict[str, Value]:
     names = [node["name"] for node in nodes]
     return {
-        "cluster_name": overview["cluster_name"], "disk_nodes": names,
+        "cluster_name": overview["cluster_name"],
+        "disk_nodes": names,
         "running_nodes": [node["name"] for node in nodes if node["running"]],
-        "versions": {str(node["name"]): node_version(node) for node in nodes}, "alarms": alarms(overview),
-        "partitions": {}, "listeners": {str(node["name"]): node["address"] for node in nodes}, "log": overview["log"],
-    }  # fmt: skip
+        "versions": {str(node["name"]): node_version(node) for node in nodes},
+        "alarms": alarms(overview),
+        "partitions": {},
+        "listeners": {str(node["name"]): node["address"] for node in nodes},
+        "log": overview["log"],
+    }
 
 
 def node_version(node: Json) -> object:
@@ -257,25 +378,42 @@ def node_version(node: Json) -> object:
 def cluster_lines(overview: Json, nodes: list[Json]) -> list[str]:
     log = cast(list[dict[str, list[str]]], overview["log"])
     return [
-        "Basics", "",
-        f"Cluster name: {overview['cluster_name']}", "",
-        "Disk Nodes", "",
-        *(str(node["name"]) for node in nodes), "",
-        "Running Nodes", "",
-        *(str(node["name"]) for node in nodes if node["running"]), "",
-        "Versions", "",
-        *(f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes), "",
-        "Alarms", "",
-        *(alarms(overview) or ["(none)"]), "",
-        "Network Partitions", "",
-        "(none)", "",
-        "Listeners", "",
-        *(f"Node: {node['name']}, address: {node['address']}, protocol: amqp, purpose: AMQP 0-9-1"
-          for node in nodes), "",
-        "Log", "",
-        *(f"{each['partition']}: leader {each['leader'] or '(none)'}, members {', '.join(each['members'])}, online"
-          f" {', '.join(each['online'])}" for each in log),
-    ]  # fmt: skip
+        "Basics",
+        "",
+        f"Cluster name: {overview['cluster_name']}",
+        "",
+        "Disk Nodes",
+        "",
+        *(str(node["name"]) for node in nodes),
+        "",
+        "Running Nodes",
+        "",
+        *(str(node["name"]) for node in nodes if node["running"]),
+        "",
+        "Versions",
+        "",
+        *(f"{node['name']}: RewindMQ {node_version(node)}" for node in nodes),
+        "",
+        "Alarms",
+        "",
+        *(alarms(overview) or ["(none)"]),
+        "",
+        "Network Partitions",
+        "",
+        "(none)",
+        "",
+        "Listeners",
+        "",
+        *(f"Node: {node['name']}, address: {node['address']}, protocol: amqp, purpose: AMQP 0-9-1" for node in nodes),
+        "",
+        "Log",
+        "",
+        *(
+            f"{each['partition']}: leader {each['leader'] or '(none)'}, members {', '.join(each['members'])}, online"
+            f" {', '.join(each['online'])}"
+            for each in log
+        ),
+    ]
 
 
 COMMANDS = (start, ping, version, status, cluster_status)

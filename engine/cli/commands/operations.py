@@ -28,20 +28,29 @@ def door(name: str, path: tuple[str, str], banner: str, help: str) -> click.Comm
 
 
 suspend_listeners = door(
-    "suspend_listeners", ("listeners", "suspend"), "Will suspend client listeners on node {node}. No new client"
-    " connections will be accepted", "Take no new AMQP connections. Open ones go on.",
-)  # fmt: skip
+    "suspend_listeners",
+    ("listeners", "suspend"),
+    "Will suspend client listeners on node {node}. No new client connections will be accepted",
+    "Take no new AMQP connections. Open ones go on.",
+)
 resume_listeners = door(
-    "resume_listeners", ("listeners", "resume"), "Will resume client listeners on node {node}.",
+    "resume_listeners",
+    ("listeners", "resume"),
+    "Will resume client listeners on node {node}.",
     "Take AMQP connections again.",
-)  # fmt: skip
+)
 stop_app = door(
-    "stop_app", ("app", "stop"), "Stopping rabbit application on node {node} ...",
+    "stop_app",
+    ("app", "stop"),
+    "Stopping rabbit application on node {node} ...",
     "Close all AMQP connections, and take no new ones. The management API stays.",
-)  # fmt: skip
+)
 start_app = door(
-    "start_app", ("app", "start"), "Starting node {node} ...", "Take AMQP connections again after stop_app.",
-)  # fmt: skip
+    "start_app",
+    ("app", "start"),
+    "Starting node {node} ...",
+    "Take AMQP connections again after stop_app.",
+)
 
 
 @click.command("set_log_level")
@@ -50,8 +59,9 @@ start_app = door(
 def set_log_level(settings: Settings, level: str) -> None:
     """Log from LEVEL on (debug, info, warning, error), until the node stops."""
     if level not in LEVELS:
-        raise CliError(DATA, f"(argument validation): level {level} is not supported. Supported levels:"
-                       f" {', '.join(LEVELS)}")  # fmt: skip
+        raise CliError(
+            DATA, f"(argument validation): level {level} is not supported. Supported levels: {', '.join(LEVELS)}"
+        )
     client = settings.client()
     node = node_of(client)
     settings.banner(f'Setting log level to "{level}" ...')
@@ -127,9 +137,10 @@ def memory_breakdown(settings: Settings, unit: str) -> None:
     settings.banner(f"Reporting memory breakdown on node {node}...")
     parts, total = memory_parts(client, node)
     if settings.formatter is not None:
-        settings.show(["category", "bytes", "percentage"], [
-            {"category": name, "bytes": size, "percentage": round(100 * size / total, 4)} for name, size in parts
-        ])  # fmt: skip
+        settings.show(
+            ["category", "bytes", "percentage"],
+            [{"category": name, "bytes": size, "percentage": round(100 * size / total, 4)} for name, size in parts],
+        )
         return
     for name, size in parts:
         shown = f"{size}" if unit == "bytes" else f"{size / UNITS[unit]:.4f}"
@@ -155,6 +166,14 @@ def resource_alarms(settings: Settings, context: click.Context) -> None:
 
 
 COMMANDS: tuple[click.Command, ...] = (
-    suspend_listeners, resume_listeners, stop_app, start_app, set_log_level, set_cluster_name, node_health_check, wait,
-    memory_breakdown, resource_alarms,
-)  # fmt: skip
+    suspend_listeners,
+    resume_listeners,
+    stop_app,
+    start_app,
+    set_log_level,
+    set_cluster_name,
+    node_health_check,
+    wait,
+    memory_breakdown,
+    resource_alarms,
+)

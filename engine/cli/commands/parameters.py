@@ -25,8 +25,9 @@ def value_from(text: str) -> object:
 @common
 def set_parameter(settings: Settings, component: str, name: str, value: str) -> None:
     """Set a runtime parameter of a component to VALUE (JSON)."""
-    settings.banner(f'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost'
-                    f' "{settings.home}" ...')  # fmt: skip
+    settings.banner(
+        f'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{settings.home}" ...'
+    )
     try:
         settings.client().put("parameters", component, settings.home, name, content={"value": value_from(value)})
     except Refused as refused:
@@ -94,6 +95,10 @@ def list_global_parameters(settings: Settings) -> None:
 
 
 COMMANDS = (
-    set_parameter, clear_parameter, list_parameters, set_global_parameter, clear_global_parameter,
+    set_parameter,
+    clear_parameter,
+    list_parameters,
+    set_global_parameter,
+    clear_global_parameter,
     list_global_parameters,
-)  # fmt: skip
+)

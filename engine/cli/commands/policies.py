@@ -44,8 +44,11 @@ def definition_from(text: str) -> dict[str, object]:
 
 def put(settings: Settings, kind: str, name: str, pattern: str, definition: str, priority: int, apply_to: str) -> None:
     content = {
-        "pattern": pattern, "definition": definition_from(definition), "priority": priority, "apply-to": apply_to,
-    }  # fmt: skip
+        "pattern": pattern,
+        "definition": definition_from(definition),
+        "priority": priority,
+        "apply-to": apply_to,
+    }
     try:
         settings.client().put(kind, settings.home, name, content=content)
     except Refused as refused:
@@ -65,16 +68,22 @@ def clear(settings: Settings, kind: str, name: str) -> None:
 
 @click.command("set_policy")
 @click.option("--priority", type=int, default=0, show_default=True, help="The highest of the matching ones applies.")
-@click.option("--apply-to", default="all", show_default=True,
-              help="all, queues, exchanges, classic_queues, quorum_queues or streams.")  # fmt: skip
+@click.option(
+    "--apply-to",
+    default="all",
+    show_default=True,
+    help="all, queues, exchanges, classic_queues, quorum_queues or streams.",
+)
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition")
 @common
 def set_policy(settings: Settings, name: str, pattern: str, definition: str, priority: int, apply_to: str) -> None:
     """Set or update a policy: DEFINITION (JSON) holds for queues and exchanges whose name matches PATTERN."""
-    settings.banner(f'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "{priority}"'
-                    f' for vhost "{settings.home}" ...')  # fmt: skip
+    settings.banner(
+        f'Setting policy "{name}" for pattern "{pattern}" to "{definition}" with priority "{priority}"'
+        f' for vhost "{settings.home}" ...'
+    )
     put(settings, "policies", name, pattern, definition, priority, apply_to)
 
 
@@ -97,8 +106,9 @@ def list_policies(settings: Settings) -> None:
 
 @click.command("set_operator_policy")
 @click.option("--priority", type=int, default=0, show_default=True, help="The highest of the matching ones applies.")
-@click.option("--apply-to", default="all", show_default=True,
-              help="all, queues, classic_queues, quorum_queues or streams.")  # fmt: skip
+@click.option(
+    "--apply-to", default="all", show_default=True, help="all, queues, classic_queues, quorum_queues or streams."
+)
 @click.argument("name")
 @click.argument("pattern")
 @click.argument("definition")
@@ -107,8 +117,10 @@ def set_operator_policy(
     settings: Settings, name: str, pattern: str, definition: str, priority: int, apply_to: str
 ) -> None:
     """Set an operator policy: limits that hold whatever policies and arguments say."""
-    settings.banner(f'Setting operator policy override "{name}" for pattern "{pattern}" to "{definition}" with priority'
-                    f' "{priority}" for vhost "{settings.home}" ...')  # fmt: skip
+    settings.banner(
+        f'Setting operator policy override "{name}" for pattern "{pattern}" to "{definition}" with priority'
+        f' "{priority}" for vhost "{settings.home}" ...'
+    )
     put(settings, "operator-policies", name, pattern, definition, priority, apply_to)
 
 
@@ -130,5 +142,10 @@ def list_operator_policies(settings: Settings) -> None:
 
 
 COMMANDS = (
-    set_policy, clear_policy, list_policies, set_operator_policy, clear_operator_policy, list_operator_policies,
-)  # fmt: skip
+    set_policy,
+    clear_policy,
+    list_policies,
+    set_operator_policy,
+    clear_operator_policy,
+    list_operator_policies,
+)

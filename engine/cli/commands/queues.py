@@ -71,11 +71,13 @@ def peek(settings: Settings, queue: str, position: int) -> None:
     properties = dict(cast(dict[str, Value], message["properties"]))
     headers = cast(dict[str, Value], properties.pop("headers", {}))
     shown: dict[str, Value] = {
-        **dict(reversed(properties.items())), "routing_keys": message["routing_key"], "exchange": message["exchange"],
+        **dict(reversed(properties.items())),
+        "routing_keys": message["routing_key"],
+        "exchange": message["exchange"],
         "payload (max 64 bytes)": message["payload"],
         **{f"header.{name}": value for name, value in headers.items()},
         "header.x-delivery-count": message["delivery_count"],
-    }  # fmt: skip
+    }
     if settings.formatter == "json":
         click.echo(json.dumps({"result": "ok", "message": shown}, ensure_ascii=False))
         return

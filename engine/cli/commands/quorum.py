@@ -14,9 +14,17 @@ from rewindmq.engine.cli.exits import DATA, UNAVAILABLE, USAGE, CliError
 from rewindmq.engine.cli.settings import Settings, common
 
 STATUS_COLUMNS = (
-    "Node Name", "Raft State", "Membership", "Last Log Index", "Last Written", "Last Applied", "Commit Index",
-    "Snapshot Index", "Term", "Machine Version",
-)  # fmt: skip
+    "Node Name",
+    "Raft State",
+    "Membership",
+    "Last Log Index",
+    "Last Written",
+    "Last Applied",
+    "Commit Index",
+    "Snapshot Index",
+    "Term",
+    "Machine Version",
+)
 
 
 def asked(settings: Settings, method: str, segments: tuple[str, ...], queue: str | None = None, **body: str) -> Any:
@@ -102,8 +110,14 @@ def transfer_leadership(settings: Settings, queue: str, node: str) -> None:
 def grow(settings: Settings, node: str, strategy: str, vhost_pattern: str, queue_pattern: str) -> None:
     """Add a member on NODE for all matching quorum queues, or those with an even number of members."""
     settings.banner(f"# Growing {strategy} queues on {node}...")
-    asked(settings, "POST", ("queues", "quorum", "replicas", "on", node, "grow"), strategy=strategy,
-          vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)  # fmt: skip
+    asked(
+        settings,
+        "POST",
+        ("queues", "quorum", "replicas", "on", node, "grow"),
+        strategy=strategy,
+        vhost_pattern=vhost_pattern,
+        queue_pattern=queue_pattern,
+    )
 
 
 @click.command("shrink")
@@ -122,8 +136,11 @@ def shrink(settings: Settings, node: str) -> None:
 @common
 def rebalance(settings: Settings, kind: str, vhost_pattern: str, queue_pattern: str) -> None:
     """Give the partitions of matching quorum queues their preferred leaders back."""
-    settings.banner("Re-balancing leaders of quorum queues..." if kind == "quorum"
-                    else "Re-balancing leaders of all replicated queues...")  # fmt: skip
+    settings.banner(
+        "Re-balancing leaders of quorum queues..."
+        if kind == "quorum"
+        else "Re-balancing leaders of all replicated queues..."
+    )
     rows = asked(settings, "POST", ("rebalance", "queues"), vhost_pattern=vhost_pattern, queue_pattern=queue_pattern)
     settings.given(formatter=settings.formatter or "pretty_table")
     settings.show(("Node name", "Number of quorum queues"), rows)
@@ -166,6 +183,13 @@ def reclaim_quorum_memory(settings: Settings, queue: str) -> None:
 
 
 COMMANDS = (
-    quorum_status, rebalance, grow, shrink, add_member, delete_member, transfer_leadership,
-    check_if_node_is_quorum_critical, reclaim_quorum_memory,
-)  # fmt: skip
+    quorum_status,
+    rebalance,
+    grow,
+    shrink,
+    add_member,
+    delete_member,
+    transfer_leadership,
+    check_if_node_is_quorum_critical,
+    reclaim_quorum_memory,
+)

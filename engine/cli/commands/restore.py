@@ -12,27 +12,48 @@ from rewindmq.projections.rewind import UnreadableTime, absolute
 
 
 @click.command("restore")
-@click.option("--at", "time", metavar="TIME",
-              help="As the queue was then: ISO 8601 with a zone, mark:NAME, or how long ago: -10m. Given again, -10m is"
-                   " another moment: say --name, too, so that nothing comes twice.")  # fmt: skip
+@click.option(
+    "--at",
+    "time",
+    metavar="TIME",
+    help="As the queue was then: ISO 8601 with a zone, mark:NAME, or how long ago: -10m. Given again, -10m is"
+    " another moment: say --name, too, so that nothing comes twice.",
+)
 @click.option("--offset", type=click.IntRange(min=0), help="Instead of a time: an offset of the queue's partition.")
 @click.option("--undo", type=click.Choice(["purge", "delete"]), help="Instead: what the last purge or deletion took.")
 @click.option("--to", "target", metavar="QUEUE", help="Into another queue of the vhost.")
-@click.option("--only", multiple=True, metavar="FATE",
-              help="Messages that ended so: purged, deleted, expired, maxlen, rejected, delivery_limit, transient,"
-              " acked, delivered, ready, unacked; or all. May be given again; if not, with --at those that no consumer"
-              " took, with --undo what it took.")  # fmt: skip
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="FATE",
+    help="Messages that ended so: purged, deleted, expired, maxlen, rejected, delivery_limit, transient,"
+    " acked, delivered, ready, unacked; or all. May be given again; if not, with --at those that no consumer"
+    " took, with --undo what it took.",
+)
 @click.option("--message", "ids", type=click.IntRange(min=0), multiple=True, help="Only this id; may be given again.")
-@click.option("--incarnation", type=click.IntRange(min=0), metavar="ID",
-              help="Only of this one of all queues that bore the name: its queue id.")  # fmt: skip
+@click.option(
+    "--incarnation",
+    type=click.IntRange(min=0),
+    metavar="ID",
+    help="Only of this one of all queues that bore the name: its queue id.",
+)
 @click.option("--name", help="Each message comes back once under a name. If not given, the moment is the name.")
 @click.option("--dry-run", is_flag=True, help="Only say what would come back.")
 @click.argument("queue")
 @common
 def restore(
-    settings: Settings, queue: str, time: str | None, offset: int | None, undo: str | None, target: str | None,
-    only: tuple[str, ...], ids: tuple[int, ...], incarnation: int | None, name: str | None, dry_run: bool,
-) -> None:  # fmt: skip
+    settings: Settings,
+    queue: str,
+    time: str | None,
+    offset: int | None,
+    undo: str | None,
+    target: str | None,
+    only: tuple[str, ...],
+    ids: tuple[int, ...],
+    incarnation: int | None,
+    name: str | None,
+    dry_run: bool,
+) -> None:
     """Bring messages of QUEUE back: as it was at a moment, or what a purge or a deletion took.
 
     They come behind what is in the queue, in the order in which they were. Asked again, nothing comes twice."""

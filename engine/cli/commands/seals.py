@@ -30,9 +30,13 @@ _data = click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory. Else say --kafka."
 )
 _public = click.option(
-    "--public-key", "public_keys", required=True, multiple=True, type=click.Path(path_type=Path),
+    "--public-key",
+    "public_keys",
+    required=True,
+    multiple=True,
+    type=click.Path(path_type=Path),
     help="The public half of the key, PEM (openssl pkey -pubout); again, where there were others before.",
-)  # fmt: skip
+)
 
 
 def _done(code: int, what: Callable[[], T], in_kafka: bool = False) -> T:
@@ -73,12 +77,24 @@ def _where(data: Path | None, kafka: Kafka) -> str:
 @click.command("seal")
 @_data
 @with_kafka
-@click.option("--key", required=True, type=click.Path(path_type=Path),
-              help="An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).")  # fmt: skip
-@click.option("--public-key", "older", multiple=True, type=click.Path(path_type=Path),
-              help="The public half of a key that was used before this one.")  # fmt: skip
-@click.option("--copies", type=click.Path(dir_okay=False, path_type=Path),
-              help="A file of one's own to which the seals are added. What is in it must still be there.")  # fmt: skip
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(path_type=Path),
+    help="An Ed25519 private key, PEM (openssl genpkey -algorithm ed25519).",
+)
+@click.option(
+    "--public-key",
+    "older",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="The public half of a key that was used before this one.",
+)
+@click.option(
+    "--copies",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="A file of one's own to which the seals are added. What is in it must still be there.",
+)
 @common
 def seal(
     settings: Settings, data: Path | None, kafka: Kafka, key: Path, older: tuple[Path, ...], copies: Path | None
@@ -117,8 +133,11 @@ def _add_copy(path: Path, sealed: "Stored") -> None:
 @_data
 @with_kafka
 @_public
-@click.option("--copies", type=click.Path(path_type=Path),
-              help="Seals that are kept elsewhere, a file or a directory: all must still be there.")  # fmt: skip
+@click.option(
+    "--copies",
+    type=click.Path(path_type=Path),
+    help="Seals that are kept elsewhere, a file or a directory: all must still be there.",
+)
 @common
 def verify_seals(
     settings: Settings, data: Path | None, kafka: Kafka, public_keys: tuple[Path, ...], copies: Path | None
@@ -197,9 +216,12 @@ def check_proof(settings: Settings, proof: Any, public_keys: tuple[Path, ...], f
         raise CliError(DATA, f"{proof.name}: not JSON") from None
     sealed, record = _done(DIFFERENT, lambda: seals.check_proof(given, seals.public_keys(public_keys)))
     found = {
-        "partition": sealed.partition, "offset": given["offset"], "sealed": format_time(sealed.time_ms),
-        "seal": sealed.digest, **_shown(sealed.log, record),
-    }  # fmt: skip
+        "partition": sealed.partition,
+        "offset": given["offset"],
+        "sealed": format_time(sealed.time_ms),
+        "seal": sealed.digest,
+        **_shown(sealed.log, record),
+    }
     if form == "json" or (form is None and settings.formatter in MACHINE_READABLE):
         click.echo(json.dumps({name: value for name, value in found.items() if name != "what"}, ensure_ascii=False))
         return
@@ -227,10 +249,13 @@ def _shown(log: str, record: bytes) -> dict[str, Any]:
     except UndecodableRecord:  # of an older schema, or of none
         return {"event": None, "record": value.hex(), "what": f"a record that this version cannot read: {value.hex()}"}
     found = {
-        "time": format_time(timestamp_ms if logged_ms is None else logged_ms), "user": actor.user,
-        "session": actor.session, "event": type(event).__name__, "fields": describe.event_fields(event),
+        "time": format_time(timestamp_ms if logged_ms is None else logged_ms),
+        "user": actor.user,
+        "session": actor.session,
+        "event": type(event).__name__,
+        "fields": describe.event_fields(event),
         "what": describe.event(event),
-    }  # fmt: skip
+    }
     return found | _body(event.body) if isinstance(event, Published) else found
 
 
@@ -243,16 +268,29 @@ def _body(body: bytes) -> dict[str, str]:
 
 
 def _row(sealed: Any) -> dict[str, Value]:
-    return {"partition": sealed.partition, "from": sealed.base_offset, "to": sealed.next_offset - 1,
-            "root": sealed.root, "chain": sealed.chain, "seal": sealed.digest}  # fmt: skip
+    return {
+        "partition": sealed.partition,
+        "from": sealed.base_offset,
+        "to": sealed.next_offset - 1,
+        "root": sealed.root,
+        "chain": sealed.chain,
+        "seal": sealed.digest,
+    }
 
 
 def _checked_row(checked: "Checked") -> dict[str, Value]:
     if checked.harm is None:
         return _row(checked.seal) | {"result": "holds"}
     harm = checked.harm
-    return {"partition": harm.partition, "from": harm.offset, "to": None, "root": None, "chain": None, "seal": None,
-            "result": harm.what}  # fmt: skip
+    return {
+        "partition": harm.partition,
+        "from": harm.offset,
+        "to": None,
+        "root": None,
+        "chain": None,
+        "seal": None,
+        "result": harm.what,
+    }
 
 
 COMMANDS = (seal, verify_seals, export_seals, prove, check_proof)

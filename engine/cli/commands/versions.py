@@ -21,8 +21,11 @@ FIELDS_SHOWN = 20
 @click.command("compare_versions")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Data directory.")
 @with_kafka
-@click.option("--effects-only", is_flag=True,
-              help="Compare what events led to, not the states: for versions that encode those otherwise.")  # fmt: skip
+@click.option(
+    "--effects-only",
+    is_flag=True,
+    help="Compare what events led to, not the states: for versions that encode those otherwise.",
+)
 @click.argument("other", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @common
 def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effects_only: bool, other: Path) -> None:
@@ -44,10 +47,13 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
     except LogError as error:
         raise CliError(not_there(history, error), str(error)) from None
     rows: list[dict[str, Value]] = [
-        {"partition": log.name, "events": log.next_offset - log.start_offset,
-         "result": "equal" if different is None else f"differs from offset {different.offset} on"}
+        {
+            "partition": log.name,
+            "events": log.next_offset - log.start_offset,
+            "result": "equal" if different is None else f"differs from offset {different.offset} on",
+        }
         for log, different in found
-    ]  # fmt: skip
+    ]
     settings.show(("partition", "events", "result"), rows)
     differences = [different for _, different in found if different is not None]
     for each in differences:

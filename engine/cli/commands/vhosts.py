@@ -11,9 +11,12 @@ QUEUE_TYPES = ("quorum", "classic", "stream")
 DESCRIBED = (
     click.option("-d", "--description", help="What it is for."),
     click.option("--tags", metavar="TAG,TAG", help="Tags, separated by commas."),
-    click.option("--default-queue-type", metavar="TYPE",
-                 help="Of queues that are declared without a type: quorum, classic or stream."),
-)  # fmt: skip
+    click.option(
+        "--default-queue-type",
+        metavar="TYPE",
+        help="Of queues that are declared without a type: quorum, classic or stream.",
+    ),
+)
 
 
 def described(command: "click.decorators.FC") -> "click.decorators.FC":
@@ -31,8 +34,11 @@ def vhost_of(client: Client, name: str) -> Json:
 
 def known_type(default_queue_type: str | None) -> None:
     if default_queue_type not in (None, *QUEUE_TYPES):
-        raise CliError(DATA, f"(argument validation): Bad argument: Default queue type must be one of:"
-                       f" {', '.join(QUEUE_TYPES)}. Provided: {default_queue_type}")  # fmt: skip
+        raise CliError(
+            DATA,
+            f"(argument validation): Bad argument: Default queue type must be one of:"
+            f" {', '.join(QUEUE_TYPES)}. Provided: {default_queue_type}",
+        )
 
 
 @click.command("add_vhost")
@@ -135,5 +141,11 @@ def trace(settings: Settings, on: bool) -> None:
 
 
 COMMANDS = (
-    add_vhost, update_vhost_metadata, set_vhost_tags, delete_vhost, restart_vhost, trace_on, trace_off,
-)  # fmt: skip
+    add_vhost,
+    update_vhost_metadata,
+    set_vhost_tags,
+    delete_vhost,
+    restart_vhost,
+    trace_on,
+    trace_off,
+)

@@ -57,11 +57,15 @@ def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
 def binding_item(binding: Bound) -> Item:
     arguments: dict[str, Json] = table_of(binding.arguments)
     return {
-        "source": binding.source, "vhost": binding.vhost, "destination": binding.destination,
-        "destination_type": binding.destination_type, "routing_key": binding.routing_key, "arguments": arguments,
+        "source": binding.source,
+        "vhost": binding.vhost,
+        "destination": binding.destination,
+        "destination_type": binding.destination_type,
+        "routing_key": binding.routing_key,
+        "arguments": arguments,
         "argument_types": dict(types_of(binding.arguments)),
         "properties_key": properties_key(binding.routing_key, binding.arguments),
-    }  # fmt: skip
+    }
 
 
 async def of_queue(call: Call) -> Response:

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 def peer_details(broker: "Broker", session: "Session") -> Item:
     host, _, port = session.peer.split(" -> ")[0].rpartition(":")
     return {
-        "name": broker.config.connection_name(session.peer), "peer_host": host.strip("[]") or session.peer,
+        "name": broker.config.connection_name(session.peer),
+        "peer_host": host.strip("[]") or session.peer,
         "peer_port": int(port) if port.isdigit() else 0,
-    }  # fmt: skip
+    }
 
 
 def elsewhere(broker: "Broker", session_id: int) -> Item:
@@ -92,11 +93,18 @@ def sessions_of_user(call: Call) -> "list[Session]":
 
 
 async def user_connections(call: Call) -> Response:
-    return await listed(call, [
-        {"name": call.broker.config.connection_name(session.peer), "vhost": session.vhost, "user": session.user,
-         "node": call.broker.config.node}
-        for session in sessions_of_user(call)
-    ])  # fmt: skip
+    return await listed(
+        call,
+        [
+            {
+                "name": call.broker.config.connection_name(session.peer),
+                "vhost": session.vhost,
+                "user": session.user,
+                "node": call.broker.config.node,
+            }
+            for session in sessions_of_user(call)
+        ],
+    )
 
 
 async def close_user_connections(call: Call) -> Response:
@@ -105,9 +113,14 @@ async def close_user_connections(call: Call) -> Response:
 
 
 TLS = (
-    "ssl_protocol", "ssl_key_exchange", "ssl_cipher", "ssl_hash", "peer_cert_subject", "peer_cert_issuer",
+    "ssl_protocol",
+    "ssl_key_exchange",
+    "ssl_cipher",
+    "ssl_hash",
+    "peer_cert_subject",
+    "peer_cert_issuer",
     "peer_cert_validity",
-)  # fmt: skip
+)
 
 
 def tls_item(link: "Link | None") -> Item:
@@ -129,23 +142,43 @@ def state_of(broker: "Broker", link: "Link | None") -> str:
 def connection_item(broker: "Broker", session: "Session") -> Item:
     config, link = broker.config, session.link
     over_tls = config.tls if link is not None and link.tls is not None else None
-    item = peer_details(broker, session) | tls_item(link) | {
-        "user": session.user, "vhost": session.vhost, "node": config.node, "state": state_of(broker, link),
-        "type": "network" if link else "direct", "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
-        "channels": len(session.channels), "host": config.host,
-        "port": config.amqp_port if over_tls is None else over_tls.port,
-        "connected_at": session.connected_at_ms, "client_properties": plain(session.client_properties),
-        "session_id": session.session_id, "user_who_performed_action": session.user,
-    }  # fmt: skip
+    item = (
+        peer_details(broker, session)
+        | tls_item(link)
+        | {
+            "user": session.user,
+            "vhost": session.vhost,
+            "node": config.node,
+            "state": state_of(broker, link),
+            "type": "network" if link else "direct",
+            "protocol": "AMQP 0-9-1" if link else "Direct 0-9-1",
+            "channels": len(session.channels),
+            "host": config.host,
+            "port": config.amqp_port if over_tls is None else over_tls.port,
+            "connected_at": session.connected_at_ms,
+            "client_properties": plain(session.client_properties),
+            "session_id": session.session_id,
+            "user_who_performed_action": session.user,
+        }
+    )
     if link is None:
         return item
     traffic = statistics(broker).rates.shown(
         session.session_id, {"recv_oct": link.received_octets, "send_oct": link.sent_octets}
     )
-    return item | traffic | {
-        "auth_mechanism": link.auth_mechanism, "channel_max": link.channel_max, "frame_max": link.frame_max,
-        "timeout": link.heartbeat_seconds, "recv_cnt": link.received_count, "send_cnt": link.sent_count, "send_pend": 0,
-    }  # fmt: skip
+    return (
+        item
+        | traffic
+        | {
+            "auth_mechanism": link.auth_mechanism,
+            "channel_max": link.channel_max,
+            "frame_max": link.frame_max,
+            "timeout": link.heartbeat_seconds,
+            "recv_cnt": link.received_count,
+            "send_cnt": link.sent_count,
+            "send_pend": 0,
+        }
+    )
 
 
 async def channels(call: Call) -> Response:
@@ -169,10 +202,15 @@ async def channel(call: Call) -> Response:
                 at = session.session_id, number
                 consumers = await consumers_in(call, set(broker.topology.vhosts))
                 of_it = [(queue, each) for queue, each in consumers if (each.session, each.channel) == at]
-                return single(call, channel_item(broker, session, status, len(of_it)) | {
-                    "consumer_details": [consumer_item(broker, *each) for each in of_it], "publishes": [],
-                    "deliveries": [],
-                })  # fmt: skip
+                return single(
+                    call,
+                    channel_item(broker, session, status, len(of_it))
+                    | {
+                        "consumer_details": [consumer_item(broker, *each) for each in of_it],
+                        "publishes": [],
+                        "deliveries": [],
+                    },
+                )
     raise not_found()
 
 
@@ -183,9 +221,9 @@ async def channels_of(call: Call, sessions: "list[Session]") -> Response:
         for _, consumer in await consumers_in(call, set(call.broker.topology.vhosts))
     )
     found = [(session, channel) for session in sessions for _, channel in sorted(session.channels.items())]
-    return await listed(call, found, lambda pair: channel_item(
-        call.broker, *pair, consuming[pair[0].session_id, pair[1].number]
-    ))  # fmt: skip
+    return await listed(
+        call, found, lambda pair: channel_item(call.broker, *pair, consuming[pair[0].session_id, pair[1].number])
+    )
 
 
 def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus", consumers: int) -> Item:
@@ -193,15 +231,25 @@ def channel_item(broker: "Broker", session: "Session", channel: "ChannelStatus",
     stats = statistics(broker).message_stats((session.session_id, channel.number), of_channel(channel))
     unconfirmed = channel.tally.unconfirmed if channel.confirm else 0
     return stats | {
-        "name": f"{connection['name']} ({channel.number})", "number": channel.number, "user": session.user,
-        "vhost": session.vhost, "node": broker.config.node, "state": "running", "confirm": channel.confirm,
-        "transactional": channel.transactional, "atomic_commits": broker.atomic_commits,
-        "prefetch_count": channel.prefetch, "global_prefetch_count": channel.global_prefetch,
+        "name": f"{connection['name']} ({channel.number})",
+        "number": channel.number,
+        "user": session.user,
+        "vhost": session.vhost,
+        "node": broker.config.node,
+        "state": "running",
+        "confirm": channel.confirm,
+        "transactional": channel.transactional,
+        "atomic_commits": broker.atomic_commits,
+        "prefetch_count": channel.prefetch,
+        "global_prefetch_count": channel.global_prefetch,
         "consumer_count": consumers,
-        "messages_unacknowledged": len(channel.settlement.unacked), "messages_unconfirmed": unconfirmed,
-        "messages_uncommitted": channel.messages_uncommitted, "acks_uncommitted": channel.acks_uncommitted,
-        "connection_details": dict(connection), "user_who_performed_action": session.user,
-    }  # fmt: skip
+        "messages_unacknowledged": len(channel.settlement.unacked),
+        "messages_unconfirmed": unconfirmed,
+        "messages_uncommitted": channel.messages_uncommitted,
+        "acks_uncommitted": channel.acks_uncommitted,
+        "connection_details": dict(connection),
+        "user_who_performed_action": session.user,
+    }
 
 
 def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
@@ -210,10 +258,14 @@ def channel_details(broker: "Broker", session_id: int, number: int) -> Item:
         return {"number": number, **elsewhere(broker, session_id)}
     connection = peer_details(broker, session)
     return {
-        "connection_name": connection["name"], "name": f"{connection['name']} ({number})", "number": number,
-        "node": broker.config.node, "peer_host": connection["peer_host"], "peer_port": connection["peer_port"],
+        "connection_name": connection["name"],
+        "name": f"{connection['name']} ({number})",
+        "number": number,
+        "node": broker.config.node,
+        "peer_host": connection["peer_host"],
+        "peer_port": connection["peer_port"],
         "user": session.user,
-    }  # fmt: skip
+    }
 
 
 async def consumers(call: Call) -> Response:
@@ -241,10 +293,15 @@ async def consumers_in(call: Call, vhosts: set[str]) -> "list[tuple[Queue, Consu
 
 def consumer_item(broker: "Broker", queue: "Queue", consumer: "ConsumerView") -> Item:
     return {
-        "queue": {"name": queue.name, "vhost": queue.vhost}, "consumer_tag": consumer.tag,
+        "queue": {"name": queue.name, "vhost": queue.vhost},
+        "consumer_tag": consumer.tag,
         "channel_details": channel_details(broker, consumer.session, consumer.channel),
-        "ack_required": not consumer.no_ack, "active": consumer.active,
-        "activity_status": consumer.activity_status, "arguments": table_of(consumer.arguments),
-        "exclusive": consumer.exclusive, "prefetch_count": consumer.prefetch, "priority": consumer.priority,
+        "ack_required": not consumer.no_ack,
+        "active": consumer.active,
+        "activity_status": consumer.activity_status,
+        "arguments": table_of(consumer.arguments),
+        "exclusive": consumer.exclusive,
+        "prefetch_count": consumer.prefetch,
+        "priority": consumer.priority,
         "messages_unacknowledged": consumer.unacked,
-    }  # fmt: skip
+    }

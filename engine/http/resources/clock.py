@@ -22,13 +22,18 @@ def clock_item(broker: "Broker") -> Item:
     watch = broker.clock_watch
     differences = {partition.name: watch.difference_ms(partition) for partition in broker.partitions}
     return {
-        "wall_time": format_time(watch.clock.wall_ms()), "difference_ms": max(differences.values(), key=abs),
+        "wall_time": format_time(watch.clock.wall_ms()),
+        "difference_ms": max(differences.values(), key=abs),
         "partitions": [
-            {"partition": partition.name, "log_time": format_time(partition.log_ms()),
-             "difference_ms": differences[partition.name], "queues_ahead_ms": partition.machine.ahead_ms}
+            {
+                "partition": partition.name,
+                "log_time": format_time(partition.log_ms()),
+                "difference_ms": differences[partition.name],
+                "queues_ahead_ms": partition.machine.ahead_ms,
+            }
             for partition in broker.partitions
         ],
-    }  # fmt: skip
+    }
 
 
 async def show(call: Call) -> Response:

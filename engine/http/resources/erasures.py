@@ -30,8 +30,17 @@ async def erase(call: Call) -> Response:
 async def list_erasures(call: Call) -> Response:
     """In the order in which they were. `offset`: of the metadata log."""
     call.require()
-    return await listed(call, [
-        {"subject": each.subject, "key_ids": list(each.key_ids), "time": format_time(each.time_ms), "user": each.user,
-         "reason": each.reason, "offset": each.offset}
-        for each in call.broker.topology.erasures
-    ])  # fmt: skip
+    return await listed(
+        call,
+        [
+            {
+                "subject": each.subject,
+                "key_ids": list(each.key_ids),
+                "time": format_time(each.time_ms),
+                "user": each.user,
+                "reason": each.reason,
+                "offset": each.offset,
+            }
+            for each in call.broker.topology.erasures
+        ],
+    )

@@ -43,11 +43,17 @@ def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
     policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
     hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
     return {
-        "name": exchange.exchange, "vhost": exchange.vhost, "type": exchange.type, "durable": exchange.durable,
-        "auto_delete": exchange.auto_delete, "internal": exchange.internal, "arguments": table_of(exchange.arguments),
-        "argument_types": dict(types_of(exchange.arguments)), "policy": policy.name if policy else None,
+        "name": exchange.exchange,
+        "vhost": exchange.vhost,
+        "type": exchange.type,
+        "durable": exchange.durable,
+        "auto_delete": exchange.auto_delete,
+        "internal": exchange.internal,
+        "arguments": table_of(exchange.arguments),
+        "argument_types": dict(types_of(exchange.arguments)),
+        "policy": policy.name if policy else None,
         **({} if hidden is None else {"messages_delayed": hidden.messages_delayed}),
-    }  # fmt: skip
+    }
 
 
 def exchange_of(call: Call) -> ExchangeDeclared:

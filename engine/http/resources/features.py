@@ -12,8 +12,8 @@ from rewindmq.engine.http.resources.overview import node_items
 # Those of 3.13 that stand for something that is here.
 FEATURE_FLAGS = {
     "classic_queue_type_delivery_support": "Bug fix for classic queue deliveries using mixed versions",
-    "detailed_queues_endpoint":
-        "Add a detailed queues HTTP API endpoint. Reduce number of metrics in the default endpoint.",
+    "detailed_queues_endpoint": "Add a detailed queues HTTP API endpoint. Reduce number of metrics in the default "
+    "endpoint.",
     "drop_unroutable_metric": "Count unroutable publishes to be dropped in stats",
     "empty_basic_get_metric": "Count AMQP `basic.get` on empty queues in stats",
     "implicit_default_bindings": "Default bindings are now implicit, instead of being stored in the database",
@@ -22,22 +22,29 @@ FEATURE_FLAGS = {
     "stream_queue": "Support queues of type `stream`",
     "user_limits": "Configure connection and channel limits for a user",
     "virtual_host_metadata": "Virtual host metadata (description, tags, etc)",
-}  # fmt: skip
+}
 ANNOUNCEMENT = "https://blog.rabbitmq.com/posts/2021/08/4.0-deprecation-announcements/#removal-of-"
 DEPRECATED = {
     "global_qos": ("Support for channel-wide prefetch (basic.qos global)", "global-qos"),
     "transient_nonexcl_queues": (
-        "Transient queues that are not exclusive", "transient-non-exclusive-queues",
+        "Transient queues that are not exclusive",
+        "transient-non-exclusive-queues",
     ),
-}  # fmt: skip
+}
 
 
 def feature_flags() -> list[Item]:
     return [
-        {"name": name, "desc": description, "doc_url": "", "state": "enabled", "stability": "required",
-         "provided_by": "rabbit"}
+        {
+            "name": name,
+            "desc": description,
+            "doc_url": "",
+            "state": "enabled",
+            "stability": "required",
+            "provided_by": "rabbit",
+        }
         for name, description in FEATURE_FLAGS.items()
-    ]  # fmt: skip
+    ]
 
 
 async def list_feature_flags(call: Call) -> Response:
@@ -62,8 +69,13 @@ async def list_deprecated_used(call: Call) -> Response:
 
 def deprecated(name: str) -> Item:
     description, anchor = DEPRECATED[name]
-    return {"name": name, "desc": description, "deprecation_phase": "permitted_by_default",
-            "doc_url": ANNOUNCEMENT + anchor, "provided_by": "rabbit"}  # fmt: skip
+    return {
+        "name": name,
+        "desc": description,
+        "deprecation_phase": "permitted_by_default",
+        "doc_url": ANNOUNCEMENT + anchor,
+        "provided_by": "rabbit",
+    }
 
 
 async def is_used(call: Call, name: str) -> bool:

@@ -17,8 +17,9 @@ from rewindmq.schemas.events import Argument, Published
 PROTOCOLS = {
     **dict.fromkeys(("amqp091", "amqp0.9.1", "amqp0-9-1", "amqp0_9_1"), "amqp"),
     **dict.fromkeys(("http1", "http1.1", "http_api", "management", "management_ui", "ui"), "http"),
-    "amqps": "amqp/ssl", "prometheus": "http/prometheus",
-}  # fmt: skip
+    "amqps": "amqp/ssl",
+    "prometheus": "http/prometheus",
+}
 DAYS = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 ALIVENESS = "aliveness-test"
 
@@ -101,8 +102,9 @@ async def certificate_expiration(call: Call) -> Response:
         told |= {name: str(file or ""), f"{name}_expires_on": [day] if day else []}
     expired = [
         {"node": config.node, "protocol": protocol, "interface": address, "port": port} | told
-        for protocol, address, port in config.listeners if protocol in ("amqp/ssl", "https")
-    ]  # fmt: skip
+        for protocol, address, port in config.listeners
+        if protocol in ("amqp/ssl", "https")
+    ]
     return failed("Certificates expiring", expired=expired)
 
 

@@ -21,10 +21,12 @@ def mark_item(call: Call, mark: MarkSet) -> Item:
     time_ms, user = call.broker.topology.marked[mark.name]
     all_of_it = user == call.user or call.monitors or "policymaker" in call.tags
     return {
-        "name": mark.name, "note": mark.note if all_of_it else "", "user": user if all_of_it else "",
+        "name": mark.name,
+        "note": mark.note if all_of_it else "",
+        "user": user if all_of_it else "",
         "time": format_time(time_ms),
         "positions": dict(mark.positions),
-    }  # fmt: skip
+    }
 
 
 def seen(call: Call) -> dict[str, MarkSet]:

@@ -50,9 +50,17 @@ class Taken:
         self.messages: list[Got] = []
 
     def fetched(
-        self, partition: "Partition", queue: "Queue", message_id: int, message: Published | None, redelivered: bool,
-        delivery_count: int, final: bool, messages_ready: int, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: "Partition",
+        queue: "Queue",
+        message_id: int,
+        message: Published | None,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        messages_ready: int,
+        acquired_count: int = 0,
+    ) -> None:
         if message is not None:
             opened = partition.opened(message)
             if self.truncate is not None:
@@ -60,9 +68,16 @@ class Taken:
             self.messages.append(Got(message_id, opened, redelivered, messages_ready))
 
     def deliver(
-        self, partition: "Partition", queue: "Queue", message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool, acquired_count: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        partition: "Partition",
+        queue: "Queue",
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+        acquired_count: int = 0,
+    ) -> None:
         raise AssertionError("a basic.get is never given a delivery")
 
     def cancelled(self) -> None:
@@ -139,11 +154,20 @@ async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterat
     before = "["
     for got in messages:
         message = got.message
-        yield before + pieces.encode({
-            "payload_bytes": message.body_size, "redelivered": got.redelivered, "exchange": message.route.exchange,
-            "routing_key": message.route.routing_key, "message_count": got.messages_ready,
-            "properties": properties_of(message.properties),
-        })[:-1] + ',"payload":'  # fmt: skip
+        yield (
+            before
+            + pieces.encode(
+                {
+                    "payload_bytes": message.body_size,
+                    "redelivered": got.redelivered,
+                    "exchange": message.route.exchange,
+                    "routing_key": message.route.routing_key,
+                    "message_count": got.messages_ready,
+                    "properties": properties_of(message.properties),
+                }
+            )[:-1]
+            + ',"payload":'
+        )
         async for piece in payload(work, message.body, encoding):
             yield piece
         before = "},"

@@ -146,98 +146,183 @@ Of = Callable[..., float]
 QUEUES: dict[str, tuple[tuple[str, str, Of], ...]] = {
     "queue_coarse_metrics": (
         ("queue_messages_ready", "Messages ready to be delivered to consumers", lambda seen: seen.queue.messages_ready),
-        ("queue_messages_unacked", "Messages delivered to consumers but not yet acknowledged",
-         lambda seen: seen.queue.messages_unacked),
-        ("queue_messages", "Sum of ready and unacknowledged messages - total queue depth",
-         lambda seen: seen.queue.messages_ready + seen.queue.messages_unacked),
+        (
+            "queue_messages_unacked",
+            "Messages delivered to consumers but not yet acknowledged",
+            lambda seen: seen.queue.messages_unacked,
+        ),
+        (
+            "queue_messages",
+            "Sum of ready and unacknowledged messages - total queue depth",
+            lambda seen: seen.queue.messages_ready + seen.queue.messages_unacked,
+        ),
     ),
-    "queue_consumer_count": (
-        ("queue_consumers", "Consumers on a queue", lambda seen: seen.queue.consumer_count()),
-    ),
+    "queue_consumer_count": (("queue_consumers", "Consumers on a queue", lambda seen: seen.queue.consumer_count()),),
     "queue_metrics": (
         ("queue_consumers", "Consumers on a queue", lambda seen: seen.queue.consumer_count()),
-        ("queue_messages_bytes", "Size in bytes of ready and unacknowledged messages",
-         lambda seen: seen.queue.message_bytes_ready + seen.queue.message_bytes_unacked),
-        ("queue_messages_ready_bytes", "Size in bytes of ready messages",
-         lambda seen: seen.queue.message_bytes_ready),
-        ("queue_messages_unacked_bytes", "Size in bytes of all unacknowledged messages",
-         lambda seen: seen.queue.message_bytes_unacked),
+        (
+            "queue_messages_bytes",
+            "Size in bytes of ready and unacknowledged messages",
+            lambda seen: seen.queue.message_bytes_ready + seen.queue.message_bytes_unacked,
+        ),
+        ("queue_messages_ready_bytes", "Size in bytes of ready messages", lambda seen: seen.queue.message_bytes_ready),
+        (
+            "queue_messages_unacked_bytes",
+            "Size in bytes of all unacknowledged messages",
+            lambda seen: seen.queue.message_bytes_unacked,
+        ),
     ),
     "queue_delivery_metrics": (
-        ("queue_get_ack_total", "Total number of messages fetched from a queue with basic.get in manual"
-         " acknowledgement mode", counted("get")),
-        ("queue_get_total", "Total number of messages fetched from a queue with basic.get in automatic"
-         " acknowledgement mode", counted("get_no_ack")),
-        ("queue_messages_delivered_ack_total", "Total number of messages delivered from a queue to consumers in manual"
-         " acknowledgement mode", counted("deliver")),
-        ("queue_messages_delivered_total", "Total number of messages delivered from a queue to consumers in automatic"
-         " acknowledgement mode", counted("deliver_no_ack")),
-        ("queue_messages_redelivered_total", "Total number of messages redelivered from a queue to consumers",
-         counted("redeliver")),
+        (
+            "queue_get_ack_total",
+            "Total number of messages fetched from a queue with basic.get in manual acknowledgement mode",
+            counted("get"),
+        ),
+        (
+            "queue_get_total",
+            "Total number of messages fetched from a queue with basic.get in automatic acknowledgement mode",
+            counted("get_no_ack"),
+        ),
+        (
+            "queue_messages_delivered_ack_total",
+            "Total number of messages delivered from a queue to consumers in manual acknowledgement mode",
+            counted("deliver"),
+        ),
+        (
+            "queue_messages_delivered_total",
+            "Total number of messages delivered from a queue to consumers in automatic acknowledgement mode",
+            counted("deliver_no_ack"),
+        ),
+        (
+            "queue_messages_redelivered_total",
+            "Total number of messages redelivered from a queue to consumers",
+            counted("redeliver"),
+        ),
         ("queue_messages_acked_total", "Total number of messages acknowledged by consumers on a queue", counted("ack")),
-        ("queue_get_empty_total", "Total number of times basic.get operations fetched no message on a queue",
-         counted("get_empty")),
+        (
+            "queue_get_empty_total",
+            "Total number of times basic.get operations fetched no message on a queue",
+            counted("get_empty"),
+        ),
     ),
     "channel_queue_exchange_metrics": (
         ("queue_messages_published_total", "Total number of messages published to queues", counted("publish")),
     ),
-}  # fmt: skip
+}
 CHANNELS: dict[str, tuple[tuple[str, str, Of], ...]] = {
     "channel_metrics": (
         ("channel_consumers", "Consumers on a channel", lambda seen: seen.consumers),
-        ("channel_messages_unacked", "Delivered but not yet acknowledged messages",
-         lambda seen: len(seen.status.settlement.unacked)),
-        ("channel_messages_unconfirmed", "Published but not yet confirmed messages",
-         lambda seen: seen.status.tally.unconfirmed if seen.status.confirm else 0),
-        ("channel_messages_uncommitted", "Messages received in a transaction but not yet committed",
-         lambda seen: seen.status.messages_uncommitted),
-        ("channel_acks_uncommitted", "Message acknowledgements in a transaction not yet committed",
-         lambda seen: seen.status.acks_uncommitted),
+        (
+            "channel_messages_unacked",
+            "Delivered but not yet acknowledged messages",
+            lambda seen: len(seen.status.settlement.unacked),
+        ),
+        (
+            "channel_messages_unconfirmed",
+            "Published but not yet confirmed messages",
+            lambda seen: seen.status.tally.unconfirmed if seen.status.confirm else 0,
+        ),
+        (
+            "channel_messages_uncommitted",
+            "Messages received in a transaction but not yet committed",
+            lambda seen: seen.status.messages_uncommitted,
+        ),
+        (
+            "channel_acks_uncommitted",
+            "Message acknowledgements in a transaction not yet committed",
+            lambda seen: seen.status.acks_uncommitted,
+        ),
         ("consumer_prefetch", "Limit of unacknowledged messages for each consumer", lambda seen: seen.status.prefetch),
-        ("channel_prefetch", "Total limit of unacknowledged messages for all consumers on a channel",
-         lambda seen: seen.status.global_prefetch),
+        (
+            "channel_prefetch",
+            "Total limit of unacknowledged messages for all consumers on a channel",
+            lambda seen: seen.status.global_prefetch,
+        ),
     ),
     "channel_exchange_metrics": (
-        ("channel_messages_published_total", "Total number of messages published into an exchange on a channel",
-         counted("publish")),
-        ("channel_messages_confirmed_total", "Total number of messages published into an exchange and confirmed on the"
-         " channel", counted("confirm")),
-        ("channel_messages_unroutable_returned_total", "Total number of messages published as mandatory into an"
-         " exchange and returned to the publisher as unroutable", counted("return_unroutable")),
-        ("channel_messages_unroutable_dropped_total", "Total number of messages published as non-mandatory into an"
-         " exchange and dropped as unroutable", counted("drop_unroutable")),
+        (
+            "channel_messages_published_total",
+            "Total number of messages published into an exchange on a channel",
+            counted("publish"),
+        ),
+        (
+            "channel_messages_confirmed_total",
+            "Total number of messages published into an exchange and confirmed on the channel",
+            counted("confirm"),
+        ),
+        (
+            "channel_messages_unroutable_returned_total",
+            "Total number of messages published as mandatory into an"
+            " exchange and returned to the publisher as unroutable",
+            counted("return_unroutable"),
+        ),
+        (
+            "channel_messages_unroutable_dropped_total",
+            "Total number of messages published as non-mandatory into an exchange and dropped as unroutable",
+            counted("drop_unroutable"),
+        ),
     ),
     "channel_queue_metrics": (
-        ("channel_get_ack_total", "Total number of messages fetched with basic.get in manual acknowledgement mode",
-         counted("get")),
-        ("channel_get_total", "Total number of messages fetched with basic.get in automatic acknowledgement mode",
-         counted("get_no_ack")),
-        ("channel_messages_delivered_ack_total", "Total number of messages delivered to consumers in manual"
-         " acknowledgement mode", counted("deliver")),
-        ("channel_messages_delivered_total", "Total number of messages delivered to consumers in automatic"
-         " acknowledgement mode", counted("deliver_no_ack")),
-        ("channel_messages_redelivered_total", "Total number of messages redelivered to consumers",
-         counted("redeliver")),
+        (
+            "channel_get_ack_total",
+            "Total number of messages fetched with basic.get in manual acknowledgement mode",
+            counted("get"),
+        ),
+        (
+            "channel_get_total",
+            "Total number of messages fetched with basic.get in automatic acknowledgement mode",
+            counted("get_no_ack"),
+        ),
+        (
+            "channel_messages_delivered_ack_total",
+            "Total number of messages delivered to consumers in manual acknowledgement mode",
+            counted("deliver"),
+        ),
+        (
+            "channel_messages_delivered_total",
+            "Total number of messages delivered to consumers in automatic acknowledgement mode",
+            counted("deliver_no_ack"),
+        ),
+        (
+            "channel_messages_redelivered_total",
+            "Total number of messages redelivered to consumers",
+            counted("redeliver"),
+        ),
         ("channel_messages_acked_total", "Total number of messages acknowledged by consumers", counted("ack")),
-        ("channel_get_empty_total", "Total number of times basic.get operations fetched no message",
-         counted("get_empty")),
+        (
+            "channel_get_empty_total",
+            "Total number of times basic.get operations fetched no message",
+            counted("get_empty"),
+        ),
     ),
-}  # fmt: skip
+}
 CONNECTIONS: dict[str, tuple[tuple[str, str, Of], ...]] = {
     "connection_coarse_metrics": (
-        ("connection_incoming_bytes_total", "Total number of bytes received on a connection",
-         lambda seen: seen.link.received_octets),
-        ("connection_outgoing_bytes_total", "Total number of bytes sent on a connection",
-         lambda seen: seen.link.sent_octets),
+        (
+            "connection_incoming_bytes_total",
+            "Total number of bytes received on a connection",
+            lambda seen: seen.link.received_octets,
+        ),
+        (
+            "connection_outgoing_bytes_total",
+            "Total number of bytes sent on a connection",
+            lambda seen: seen.link.sent_octets,
+        ),
     ),
     "connection_metrics": (
-        ("connection_incoming_packets_total", "Total number of packets received on a connection",
-         lambda seen: seen.link.received_count),
-        ("connection_outgoing_packets_total", "Total number of packets sent on a connection",
-         lambda seen: seen.link.sent_count),
+        (
+            "connection_incoming_packets_total",
+            "Total number of packets received on a connection",
+            lambda seen: seen.link.received_count,
+        ),
+        (
+            "connection_outgoing_packets_total",
+            "Total number of packets sent on a connection",
+            lambda seen: seen.link.sent_count,
+        ),
         ("connection_channels", "Channels on a connection", lambda seen: seen.channels),
     ),
-}  # fmt: skip
+}
 
 
 async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[QueueSeen]:
@@ -248,11 +333,14 @@ async def queues_seen(broker: "Broker", work: Work, pairs: "list[tuple[Partition
 async def channels_seen(
     broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]", vhosts: list[str] | None = None
 ) -> list[ChannelSeen]:
-    consuming = Counter([
-        (consumer.session, consumer.channel)
-        async for _, queue in work.over(pairs) if queue.attached
-        for consumer in queue.consumers()
-    ])  # fmt: skip
+    consuming = Counter(
+        [
+            (consumer.session, consumer.channel)
+            async for _, queue in work.over(pairs)
+            if queue.attached
+            for consumer in queue.consumers()
+        ]
+    )
     return [
         ChannelSeen(broker, session, channel, consuming[session.session_id, channel.number])
         async for session in work.over(list(broker.sessions.values()))
@@ -270,9 +358,11 @@ def connections_seen(broker: "Broker", vhosts: list[str] | None = None) -> list[
 
 
 def of_objects(
-    families: dict[str, tuple[tuple[str, str, Of], ...]], chosen: Iterable[str], objects: list[QueueSeen]
-    | list[AllQueues] | list[ChannelSeen] | list[ConnectionSeen], apart: bool,
-) -> Iterator[Metric]:  # fmt: skip
+    families: dict[str, tuple[tuple[str, str, Of], ...]],
+    chosen: Iterable[str],
+    objects: list[QueueSeen] | list[AllQueues] | list[ChannelSeen] | list[ConnectionSeen],
+    apart: bool,
+) -> Iterator[Metric]:
     """Each metric of the chosen families once: a sample for each object, or for all together."""
     told: dict[str, None] = {}
     for family in chosen:
@@ -297,14 +387,28 @@ def samples_of(of: Of, objects: Iterable[Any]) -> Iterator[tuple[str, Labels, fl
 
 def info(broker: "Broker", endpoint: str) -> Iterator[Metric]:
     config = broker.config
-    yield single("build_info", "RabbitMQ version whose semantics hold, and RewindMQ's own", 1, {
-        "rabbitmq_version": RABBITMQ_VERSION, "product_name": "RewindMQ", "product_version": VERSION,
-    })  # fmt: skip
+    yield single(
+        "build_info",
+        "RabbitMQ version whose semantics hold, and RewindMQ's own",
+        1,
+        {
+            "rabbitmq_version": RABBITMQ_VERSION,
+            "product_name": "RewindMQ",
+            "product_version": VERSION,
+        },
+    )
     cluster = broker.cluster_name
-    yield single("identity_info", "Node and cluster", 1, {
-        "rabbitmq_node": config.node, "rabbitmq_cluster": cluster, "rabbitmq_cluster_permanent_id": cluster,
-        "rabbitmq_endpoint": endpoint,
-    })  # fmt: skip
+    yield single(
+        "identity_info",
+        "Node and cluster",
+        1,
+        {
+            "rabbitmq_node": config.node,
+            "rabbitmq_cluster": cluster,
+            "rabbitmq_cluster_permanent_id": cluster,
+            "rabbitmq_endpoint": endpoint,
+        },
+    )
 
 
 def node_coarse(broker: "Broker") -> Iterator[Metric]:
@@ -321,8 +425,9 @@ def node_limits(broker: "Broker") -> Iterator[Metric]:
     yield single("process_max_fds", "Open file descriptors limit", most)
     yield single("process_max_tcp_sockets", "Open TCP sockets limit", most)
     yield single("resident_memory_limit_bytes", "Memory high watermark in bytes", broker.memory.limit_bytes)
-    yield single("disk_space_available_limit_bytes", "Free disk space low watermark in bytes",
-                 broker.alarms.disk_limit_bytes)  # fmt: skip
+    yield single(
+        "disk_space_available_limit_bytes", "Free disk space low watermark in bytes", broker.alarms.disk_limit_bytes
+    )
     yield single("erlang_uptime_seconds", "Node uptime (no Erlang here; the dashboards' name)", uptime_seconds())
 
 
@@ -350,9 +455,11 @@ def churn(broker: "Broker") -> Iterator[Metric]:
 
 
 NODE: dict[str, Callable[["Broker"], Iterator[Metric]]] = {
-    "node_coarse_metrics": node_coarse, "node_metrics": node_limits, "alarm_metrics": alarms,
+    "node_coarse_metrics": node_coarse,
+    "node_metrics": node_limits,
+    "alarm_metrics": alarms,
     "connection_churn_metrics": churn,
-}  # fmt: skip
+}
 
 
 def object_totals(now: dict[str, int]) -> Iterator[Metric]:
@@ -436,8 +543,11 @@ def log_gauges(broker: "Broker") -> Iterator[Metric]:
     nodes = len(broker.topology.nodes) if keeper.reads_back else 1
     yield single("rewindmq_nodes", "Nodes that share the log and are alive", nodes)
     if keeper.reads_back:
-        yield single("rewindmq_log_read_back_seconds", "How long a heartbeat takes into the log and back",
-                     keeper.read_back_seconds)  # fmt: skip
+        yield single(
+            "rewindmq_log_read_back_seconds",
+            "How long a heartbeat takes into the log and back",
+            keeper.read_back_seconds,
+        )
 
 
 def door_metrics(broker: "Broker") -> Iterator[Metric]:
@@ -455,16 +565,28 @@ def door_metrics(broker: "Broker") -> Iterator[Metric]:
 
 
 PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]], ...] = (
-    ("rewindmq_log_next_offset", "End of the log, as far as is known",
-     lambda keeper, partition: partition.next_offset + keeper.behind(partition)),
+    (
+        "rewindmq_log_next_offset",
+        "End of the log, as far as is known",
+        lambda keeper, partition: partition.next_offset + keeper.behind(partition),
+    ),
     ("rewindmq_log_applied_offset", "All events below are folded", lambda _, partition: partition.machine.next_offset),
-    ("rewindmq_log_lag_events", "Offsets of the log that are still to be folded",
-     lambda keeper, partition: keeper.behind(partition)),
-    ("rewindmq_events_in_flight", "Events that this node appended and that are not known to be durable",
-     lambda _, partition: partition.appended - partition.settled),
-    ("rewindmq_partition_owned", "1 where timers and dead letters are this node's duty",
-     lambda _, partition: partition.owned),
-)  # fmt: skip
+    (
+        "rewindmq_log_lag_events",
+        "Offsets of the log that are still to be folded",
+        lambda keeper, partition: keeper.behind(partition),
+    ),
+    (
+        "rewindmq_events_in_flight",
+        "Events that this node appended and that are not known to be durable",
+        lambda _, partition: partition.appended - partition.settled,
+    ),
+    (
+        "rewindmq_partition_owned",
+        "1 where timers and dead letters are this node's duty",
+        lambda _, partition: partition.owned,
+    ),
+)
 
 
 async def history_counters(broker: "Broker", work: Work, pairs: "list[tuple[Partition, Queue]]") -> list[Metric]:
@@ -540,11 +662,17 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
         found += of_objects(CHANNELS, families, await channels_seen(broker, work, everywhere, seen), True)
     if any(family in CONNECTIONS for family in families):
         found += of_objects(CONNECTIONS, families, connections_seen(broker, seen), True)
-    return await answer(exposition(work, [
-        *(("rabbitmq_", metric) for metric in info(broker, "detailed")),
-        *(("rabbitmq_detailed_", metric) for metric in found),
-        *(("rabbitmq_cluster_", metric) for metric in clusterwide(broker, families, vhosts)),
-    ]), MEDIA_TYPE)  # fmt: skip
+    return await answer(
+        exposition(
+            work,
+            [
+                *(("rabbitmq_", metric) for metric in info(broker, "detailed")),
+                *(("rabbitmq_detailed_", metric) for metric in found),
+                *(("rabbitmq_cluster_", metric) for metric in clusterwide(broker, families, vhosts)),
+            ],
+        ),
+        MEDIA_TYPE,
+    )
 
 
 def memory_breakdown(broker: "Broker") -> Response:

@@ -62,10 +62,13 @@ async def totals(
             await work.give_way()
     open_sessions = list(broker.sessions.values()) if sessions is None else sessions
     return {
-        **depth, "queues": len(pairs), "consumers": consumers,
-        "connections": len(open_sessions), "channels": sum(len(each.channels) for each in open_sessions),
+        **depth,
+        "queues": len(pairs),
+        "consumers": consumers,
+        "connections": len(open_sessions),
+        "channels": sum(len(each.channels) for each in open_sessions),
         "exchanges": sum(vhosts is None or vhost in vhosts for vhost, _ in broker.topology.exchanges),
-    }  # fmt: skip
+    }
 
 
 async def overview(call: Call) -> Response:
@@ -74,20 +77,28 @@ async def overview(call: Call) -> Response:
     config = broker.config
     monitors = call.monitors
     item: Item = {
-        "management_version": RABBITMQ_VERSION, "rates_mode": "basic", "exchange_types": exchange_types(),
+        "management_version": RABBITMQ_VERSION,
+        "rates_mode": "basic",
+        "exchange_types": exchange_types(),
         "sample_retention_policies": {"global": [], "basic": [], "detailed": []},
-        "product_name": "RewindMQ", "product_version": VERSION, "rabbitmq_version": RABBITMQ_VERSION,
-        "python_version": sys.version.split()[0], "node": config.node, "cluster_name": broker.cluster_name,
-        "disable_stats": call.asks("disable_stats"), "enable_queue_totals": call.asks("enable_queue_totals"),
-        "is_op_policy_updating_enabled": True, "uptime_seconds": int(uptime_seconds()), "data": str(config.data),
+        "product_name": "RewindMQ",
+        "product_version": VERSION,
+        "rabbitmq_version": RABBITMQ_VERSION,
+        "python_version": sys.version.split()[0],
+        "node": config.node,
+        "cluster_name": broker.cluster_name,
+        "disable_stats": call.asks("disable_stats"),
+        "enable_queue_totals": call.asks("enable_queue_totals"),
+        "is_op_policy_updating_enabled": True,
+        "uptime_seconds": int(uptime_seconds()),
+        "data": str(config.data),
         "log": [log_item(broker, partition) for partition in broker.partitions],
-        "publishing_blocked": broker.blocked, "alarms": alarms_of(broker),
-    }  # fmt: skip
+        "publishing_blocked": broker.blocked,
+        "alarms": alarms_of(broker),
+    }
     vhosts, sessions = call.monitored_vhosts(), visible_sessions(call, None)
     now = await (totals(broker, call.work) if monitors else totals(broker, call.work, vhosts, sessions))
-    item["object_totals"] = {
-        key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")
-    }  # fmt: skip
+    item["object_totals"] = {key: now[key] for key in ("channels", "connections", "consumers", "exchanges", "queues")}
     if not call.asks("disable_stats"):
         item |= overview_stats(broker, now, call.user if not monitors else None, sessions)
     if monitors:
@@ -106,8 +117,9 @@ def overview_stats(broker: "Broker", now: dict[str, int], user: str | None, sess
     return {
         "message_stats": known.rates.shown((whose, "message_stats"), messages),
         "churn_rates": known.rates.shown(("node", "churn"), churn),
-        "queue_totals": known.rates.shown((whose, "queue_totals"), depth), "statistics_db_event_queue": 0,
-    }  # fmt: skip
+        "queue_totals": known.rates.shown((whose, "queue_totals"), depth),
+        "statistics_db_event_queue": 0,
+    }
 
 
 def alarms_of(broker: "Broker") -> list[Item]:
@@ -117,9 +129,7 @@ def alarms_of(broker: "Broker") -> list[Item]:
 
 
 def exchange_types() -> list[Item]:
-    return [
-        {"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()
-    ]  # fmt: skip
+    return [{"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()]
 
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
@@ -139,22 +149,34 @@ def listeners(broker: "Broker") -> list[Item]:
 def contexts(broker: "Broker") -> list[Item]:
     names = {"http": "RabbitMQ Management", "https": "RabbitMQ Management", "http/prometheus": "RabbitMQ Prometheus"}
     return [
-        {"node": broker.config.node, "description": names[protocol], "path": "/", "ip": address, "port": str(port),
-         "ssl_opts": [], "protocol": protocol}
-        for protocol, address, port in broker.config.listeners if protocol in names
-    ]  # fmt: skip
+        {
+            "node": broker.config.node,
+            "description": names[protocol],
+            "path": "/",
+            "ip": address,
+            "port": str(port),
+            "ssl_opts": [],
+            "protocol": protocol,
+        }
+        for protocol, address, port in broker.config.listeners
+        if protocol in names
+    ]
 
 
 def log_item(broker: "Broker", partition: "Partition") -> Item:
     """`leader`, `members`, `online`: Kafka's brokers, or this node."""
     members = broker.keeper.members(partition)
     return {
-        "partition": partition.name, "topic": broker.config.topic_of(partition.name),
+        "partition": partition.name,
+        "topic": broker.config.topic_of(partition.name),
         "next_offset": partition.next_offset,
-        "durable_offset": partition.durable_offset, "state_offset": partition.machine.next_offset,
-        "leader": members.leader, "members": list(members.members), "online": list(members.online),
+        "durable_offset": partition.durable_offset,
+        "state_offset": partition.machine.next_offset,
+        "leader": members.leader,
+        "members": list(members.members),
+        "online": list(members.online),
         "owned": partition.owned,
-    }  # fmt: skip
+    }
 
 
 async def whoami(call: Call) -> Response:
@@ -189,12 +211,19 @@ def node_items(broker: "Broker") -> list[Item]:
     `owned_partitions`: whose duties (timers, dead letters) the node has; null: that only the node itself can tell."""
     own = broker.keeper.epoch
     others: list[Item] = [
-        {"name": joined.node, "type": "disc", "running": True, "address": joined.address, "epoch": epoch,
-         "owned_partitions": None, "partitions": [],
-         "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": joined.version}]}
+        {
+            "name": joined.node,
+            "type": "disc",
+            "running": True,
+            "address": joined.address,
+            "epoch": epoch,
+            "owned_partitions": None,
+            "partitions": [],
+            "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": joined.version}],
+        }
         for epoch, joined in broker.topology.nodes.items()
         if epoch != own
-    ]  # fmt: skip
+    ]
     return sorted([node_item(broker), *others], key=lambda item: str(item["name"]))
 
 
@@ -203,32 +232,52 @@ def node_item(broker: "Broker") -> Item:
     config = broker.config
     switches = resource.getrusage(resource.RUSAGE_SELF)
     numbers: Numbers = {
-        "mem_used": resident_bytes(), "fd_used": used, "sockets_used": len(broker.sessions),
+        "mem_used": resident_bytes(),
+        "fd_used": used,
+        "sockets_used": len(broker.sessions),
         "disk_free": shutil.disk_usage(config.data).free,
         "context_switches": switches.ru_nvcsw + switches.ru_nivcsw,
-    }  # fmt: skip
+    }
     _, churn = of_node(broker)
     known = statistics(broker).rates
     return {
-        "name": config.node, "type": "disc", "running": broker.keeper.joined, "being_drained": False,
-        "os_pid": str(os.getpid()), "address": config.address, "epoch": broker.keeper.epoch,
+        "name": config.node,
+        "type": "disc",
+        "running": broker.keeper.joined,
+        "being_drained": False,
+        "os_pid": str(os.getpid()),
+        "address": config.address,
+        "epoch": broker.keeper.epoch,
         "owned_partitions": [partition.name for partition in broker.partitions if partition.owned],
-        "uptime": int(uptime_seconds() * 1000), "mem_limit": broker.memory.limit_bytes,
-        "mem_alarm": broker.alarms.memory, "mem_calculation_strategy": "rss",
+        "uptime": int(uptime_seconds() * 1000),
+        "mem_limit": broker.memory.limit_bytes,
+        "mem_alarm": broker.alarms.memory,
+        "mem_calculation_strategy": "rss",
         "disk_free_limit": broker.alarms.disk_limit_bytes,
         "disk_free_alarm": any(name == "disk" for name, _ in broker.alarms.in_effect()),
-        "fd_total": most, "sockets_total": most, "partitions": [], "cluster_links": [],
-        "processors": os.cpu_count() or 1, "db_dir": str(config.data), "log_files": ["<stderr>"], "config_files": [],
-        "rates_mode": "basic", "exchange_types": exchange_types(), "enabled_plugins": list(PLUGINS),
+        "fd_total": most,
+        "sockets_total": most,
+        "partitions": [],
+        "cluster_links": [],
+        "processors": os.cpu_count() or 1,
+        "db_dir": str(config.data),
+        "log_files": ["<stderr>"],
+        "config_files": [],
+        "rates_mode": "basic",
+        "exchange_types": exchange_types(),
+        "enabled_plugins": list(PLUGINS),
         "clock": clock_item(broker),
         "auth_mechanisms": [
             {"name": name, "description": description, "enabled": True} for name, description in MECHANISMS.items()
         ],
         "contexts": contexts(broker),
-        "applications": [{"name": "rewindmq", "description": "RewindMQ", "version": VERSION},
-                         {"name": "uvicorn", "description": "ASGI server", "version": installed_version("uvicorn")}],
-        **known.shown(("node", "usage"), numbers), **known.shown(("node", "churn"), churn),
-    }  # fmt: skip
+        "applications": [
+            {"name": "rewindmq", "description": "RewindMQ", "version": VERSION},
+            {"name": "uvicorn", "description": "ASGI server", "version": installed_version("uvicorn")},
+        ],
+        **known.shown(("node", "usage"), numbers),
+        **known.shown(("node", "churn"), churn),
+    }
 
 
 async def nodes(call: Call) -> Response:

@@ -74,9 +74,16 @@ def read_past(question: Question) -> Item | ApiError:
     """The answer, or the refusal (as a value: it has to go through the pipe)."""
     try:
         past = queue_at(
-            question.history, question.vhost, question.queue, question.at, question.first, question.count,
-            question.incarnation, Cut(Subjects("", question.keys, {}), question.truncate), MAX_SHOWN,
-        )  # fmt: skip
+            question.history,
+            question.vhost,
+            question.queue,
+            question.at,
+            question.first,
+            question.count,
+            question.incarnation,
+            Cut(Subjects("", question.keys, {}), question.truncate),
+            MAX_SHOWN,
+        )
         return past_item(past, question.truncate)
     except NoSuchQueue as error:
         return not_found(str(error), "not_found")
@@ -173,19 +180,28 @@ def past_item(past: PastQueue, truncate: int) -> Item:
     queue = past.queue
     messages = [message_item(message, message.published, truncate, past.ahead_ms) for message in past.messages]
     return {
-        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
-        "arguments": table_of(queue.arguments), "policy": queue.policy.name if queue.policy else None,
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "type": queue.type,
+        "durable": queue.durable,
+        "arguments": table_of(queue.arguments),
+        "policy": queue.policy.name if queue.policy else None,
         "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
-        "messages": queue.messages_ready + queue.messages_unacked, "messages_ready": queue.messages_ready,
-        "messages_unacknowledged": queue.messages_unacked, "message_bytes_ready": queue.message_bytes_ready,
-        "message_bytes_unacknowledged": queue.message_bytes_unacked, "consumers": queue.consumer_count(),
+        "messages": queue.messages_ready + queue.messages_unacked,
+        "messages_ready": queue.messages_ready,
+        "messages_unacknowledged": queue.messages_unacked,
+        "message_bytes_ready": queue.message_bytes_ready,
+        "message_bytes_unacknowledged": queue.message_bytes_unacked,
+        "consumers": queue.consumer_count(),
         "outcomes": dict(queue.counters),
         "at": {
-            "partition": past.partition, "offset": past.offset, "time": format_time(past.time_ms),
+            "partition": past.partition,
+            "offset": past.offset,
+            "time": format_time(past.time_ms),
             "time_ms": past.time_ms,
         },
         "message_details": messages,
-    }  # fmt: skip
+    }
 
 
 def message_item(message: PastMessage, published: Published, truncate: int, ahead_ms: int) -> Item:
@@ -193,10 +209,18 @@ def message_item(message: PastMessage, published: Published, truncate: int, ahea
     expires = None if view.expires_ms is None else format_time(view.expires_ms - ahead_ms)
     payload, encoding = shown(published.body, "auto", truncate)
     return {
-        "message_id": view.message_id, "position": view.position, "state": view.state, "payload_bytes": view.size,
-        "redelivered": view.redelivered, "delivery_count": view.delivery_count,
-        "expires": expires, "consumer": view.consumer,
-        "published": format_time(message.published_ms), "exchange": published.route.exchange,
-        "routing_key": published.route.routing_key, "properties": properties_of(published.properties),
-        "payload": payload, "payload_encoding": encoding,
-    }  # fmt: skip
+        "message_id": view.message_id,
+        "position": view.position,
+        "state": view.state,
+        "payload_bytes": view.size,
+        "redelivered": view.redelivered,
+        "delivery_count": view.delivery_count,
+        "expires": expires,
+        "consumer": view.consumer,
+        "published": format_time(message.published_ms),
+        "exchange": published.route.exchange,
+        "routing_key": published.route.routing_key,
+        "properties": properties_of(published.properties),
+        "payload": payload,
+        "payload_encoding": encoding,
+    }

@@ -18,9 +18,13 @@ Set = PolicySet | OperatorPolicySet
 
 def policy_item(policy: Set) -> Item:
     return {
-        "vhost": policy.vhost, "name": policy.name, "pattern": policy.pattern, "apply-to": policy.apply_to,
-        "definition": json.loads(policy.definition), "priority": policy.priority,
-    }  # fmt: skip
+        "vhost": policy.vhost,
+        "name": policy.name,
+        "pattern": policy.pattern,
+        "apply-to": policy.apply_to,
+        "definition": json.loads(policy.definition),
+        "priority": policy.priority,
+    }
 
 
 async def policies_in(call: Call, policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> Response:

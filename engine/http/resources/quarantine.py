@@ -22,10 +22,14 @@ async def list_quarantined(call: Call) -> Response:
         raise bad_request(f"there is no partition {only}; there are {', '.join(reports)}")
     items: list[Item] = [
         {
-            "partition": name, "topic": call.broker.config.topic_of(name), "offset": each.offset,
-            "event": each.event_type or None, "reason": each.reason,
+            "partition": name,
+            "topic": call.broker.config.topic_of(name),
+            "offset": each.offset,
+            "event": each.event_type or None,
+            "reason": each.reason,
         }
-        for name, report in reports.items() if only in (None, name)
+        for name, report in reports.items()
+        if only in (None, name)
         for each in report.newest(int(asked))
-    ]  # fmt: skip
+    ]
     return await listed(call, items)

@@ -49,10 +49,17 @@ async def queues_of(call: Call, vhosts: set[str]) -> Response:
 def plain_item(broker: "Broker", partition: "Partition", queue: "Queue", with_totals: bool) -> Item:
     """`disable_stats=true`, with or without `enable_queue_totals=true`."""
     item: Item = {
-        "name": queue.name, "vhost": queue.vhost, "type": queue.type, "durable": queue.durable,
-        "auto_delete": queue.auto_delete, "exclusive": queue.exclusive, "arguments": table_of(queue.arguments),
-        "argument_types": dict(types_of(queue.arguments)), "node": node_of(broker, queue), "state": "running",
-    }  # fmt: skip
+        "name": queue.name,
+        "vhost": queue.vhost,
+        "type": queue.type,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.exclusive,
+        "arguments": table_of(queue.arguments),
+        "argument_types": dict(types_of(queue.arguments)),
+        "node": node_of(broker, queue),
+        "state": "running",
+    }
     if queue.policy:
         item["policy"] = queue.policy.name
     if queue.type in ("quorum", "stream"):
@@ -79,10 +86,12 @@ async def unacked(call: Call) -> Response:
 
 def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, info: int) -> Item:
     return {
-        "message_id": message_id, "consumer_tag": holder.tag, "message_bytes": size_of(info),
+        "message_id": message_id,
+        "consumer_tag": holder.tag,
+        "message_bytes": size_of(info),
         "redelivered": redelivered_of(info),
         "channel_details": channel_details(broker, holder.session, holder.channel),
-    }  # fmt: skip
+    }
 
 
 async def peek(call: Call) -> Response:
@@ -100,11 +109,19 @@ async def peek(call: Call) -> Response:
     home = home_of(call.broker, queue)
     message = home.opened(home.message(queue.queue_id, view.message_id))
     payload, encoding = shown(message.body, "auto", PEEKED_BYTES)
-    return reply({
-        "message_id": view.message_id, "exchange": message.route.exchange, "routing_key": message.route.routing_key,
-        "properties": properties_of(message.properties), "payload": payload, "payload_encoding": encoding,
-        "payload_bytes": message.body_size, "redelivered": view.redelivered, "delivery_count": view.delivery_count,
-    })  # fmt: skip
+    return reply(
+        {
+            "message_id": view.message_id,
+            "exchange": message.route.exchange,
+            "routing_key": message.route.routing_key,
+            "properties": properties_of(message.properties),
+            "payload": payload,
+            "payload_encoding": encoding,
+            "payload_bytes": message.body_size,
+            "redelivered": view.redelivered,
+            "delivery_count": view.delivery_count,
+        }
+    )
 
 
 async def act(call: Call) -> Response:
@@ -129,18 +146,27 @@ def queue_item(broker: "Broker", partition: "Partition", queue: "Queue", head: b
     known = statistics(broker)
     whose = partition.index, queue.queue_id
     depth = known.rates.shown((whose, "depth"), depth_of([queue]))
-    item: Item = plain_item(broker, partition, queue, False) | depth | {
-        "policy": queue.policy.name if queue.policy else None,
-        "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
-        "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
-        "consumers": len(consumers), "exclusive_consumer_tag": exclusive,
-        "single_active_consumer_tag": None if queue.active is None else queue.active.tag,
-        "messages_dlx": queue.messages_dlx, "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
-        "message_bytes_ready": queue.message_bytes_ready, "message_bytes_unacknowledged": queue.message_bytes_unacked,
-        "message_bytes_dlx": queue.message_bytes_dlx,
-        "head_message_timestamp": head_timestamp(partition, queue) if head else None,
-        "queue_id": queue.queue_id, "partition": partition.name, "outcomes": dict(queue.counters),
-    }  # fmt: skip
+    item: Item = (
+        plain_item(broker, partition, queue, False)
+        | depth
+        | {
+            "policy": queue.policy.name if queue.policy else None,
+            "operator_policy": queue.operator_policy.name if queue.operator_policy else None,
+            "effective_policy_definition": json.loads(json.dumps(queue.effective_definition())),
+            "consumers": len(consumers),
+            "exclusive_consumer_tag": exclusive,
+            "single_active_consumer_tag": None if queue.active is None else queue.active.tag,
+            "messages_dlx": queue.messages_dlx,
+            "message_bytes": queue.message_bytes_ready + queue.message_bytes_unacked,
+            "message_bytes_ready": queue.message_bytes_ready,
+            "message_bytes_unacknowledged": queue.message_bytes_unacked,
+            "message_bytes_dlx": queue.message_bytes_dlx,
+            "head_message_timestamp": head_timestamp(partition, queue) if head else None,
+            "queue_id": queue.queue_id,
+            "partition": partition.name,
+            "outcomes": dict(queue.counters),
+        }
+    )
     item |= known.message_stats(whose, known.of_queue(partition, queue))
     if queue.quorum and queue.profile is RABBITMQ_4_3:
         item |= of_rabbitmq_4_3(queue)
@@ -159,10 +185,12 @@ def of_rabbitmq_4_3(queue: "Queue") -> Item:
     retry = f"{settings.retry} (min: {settings.retry_min_ms}ms, max: {settings.retry_max_ms}ms)"
     item: Item = {
         "messages_by_priority": {str(level): count for level, count in levels.items()},
-        "messages_active_priorities": len(levels), "messages_ready_returned": queue.returned.count,
-        "messages_delayed": queue.messages_delayed, "delayed_retry": retry if settings.retry else "disabled",
+        "messages_active_priorities": len(levels),
+        "messages_ready_returned": queue.returned.count,
+        "messages_delayed": queue.messages_delayed,
+        "delayed_retry": retry if settings.retry else "disabled",
         "delivery_limit": "unlimited" if settings.delivery_limit is None else settings.delivery_limit,
-    }  # fmt: skip
+    }
     if queue.delayed is not None and queue.delayed.count > 0:
         item |= {"next_delayed_at": queue.delayed.first_expiry(), "last_delayed_at": queue.delayed.last_expiry()}
     return item

@@ -52,24 +52,32 @@ async def status(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot get quorum status of a classic queue")
     partition = call.broker.partition_for(queue.vhost, queue.name)
     members = call.broker.keeper.members(partition)
-    return reply([
-        member_item(partition, member, member == members.leader, member in members.online)
-        for member in sorted(members.members)
-    ])  # fmt: skip
+    return reply(
+        [
+            member_item(partition, member, member == members.leader, member in members.online)
+            for member in sorted(members.members)
+        ]
+    )
 
 
 def member_item(partition: "Partition", member: str, leads: bool, online: bool) -> Item:
     committed = partition.durable_offset - 1
     known = {
-        "Last Log Index": partition.next_offset - 1 if leads else committed, "Last Written": committed,
-        "Last Applied": partition.machine.next_offset - 1, "Commit Index": committed,
-    }  # fmt: skip
+        "Last Log Index": partition.next_offset - 1 if leads else committed,
+        "Last Written": committed,
+        "Last Applied": partition.machine.next_offset - 1,
+        "Commit Index": committed,
+    }
     state = "leader" if leads else "follower" if online else "noproc"
     return {
-        "Node Name": member, "Raft State": state, "Membership": "voter",
-        **(known if online else dict.fromkeys(known, "")), "Snapshot Index": "", "Term": "",
+        "Node Name": member,
+        "Raft State": state,
+        "Membership": "voter",
+        **(known if online else dict.fromkeys(known, "")),
+        "Snapshot Index": "",
+        "Term": "",
         "Machine Version": partition.machine.machine_version,
-    }  # fmt: skip
+    }
 
 
 async def critical(call: Call) -> Response:
@@ -84,10 +92,16 @@ async def critical(call: Call) -> Response:
     placed, member = await placed_and_member(replicas, asked_for)
     needed = {each.name for each in placed if member in each.in_sync and len(each.in_sync) <= each.least_in_sync}
     lost = [
-        {"name": queue.name, "virtual_host": queue.vhost, "type": queue.type, "partition": partition.name,
-         "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost}'"}
-        for partition, queue in await matching(call, ".*", ".*") if partition.name in needed
-    ]  # fmt: skip
+        {
+            "name": queue.name,
+            "virtual_host": queue.vhost,
+            "type": queue.type,
+            "partition": partition.name,
+            "readable_name": f"queue '{queue.name}' in vhost '{queue.vhost}'",
+        }
+        for partition, queue in await matching(call, ".*", ".*")
+        if partition.name in needed
+    ]
     if not needed:
         return reply({"status": "ok"})
     reason = f"Kafka would take nothing more without this broker: {', '.join(sorted(needed))}"
@@ -121,10 +135,12 @@ async def rebalance(call: Call) -> Response:
     for partition, _ in chosen:
         leader = leaders[partition.name]
         counts[leader] = counts.get(leader, 0) + 1
-    return reply([
-        {"Node name": addresses.get(number, str(number)), "Number of quorum queues": count}
-        for number, count in counts.items()
-    ])  # fmt: skip
+    return reply(
+        [
+            {"Node name": addresses.get(number, str(number)), "Number of quorum queues": count}
+            for number, count in counts.items()
+        ]
+    )
 
 
 async def transfer(call: Call) -> Response:
@@ -200,8 +216,12 @@ def shrunk(placed: "Iterable[Placed]", member: int) -> list[Change]:
         if member in each.replicas:
             left = tuple(other for other in each.replicas if other != member)
             if len(left) < max(1, each.least_in_sync):
-                raise ApiError(503, "failed", f"{each.name} would have {len(left)} replicas, and Kafka takes nothing"
-                               f" with fewer than {max(1, each.least_in_sync)}: add another first")  # fmt: skip
+                raise ApiError(
+                    503,
+                    "failed",
+                    f"{each.name} would have {len(left)} replicas, and Kafka takes nothing"
+                    f" with fewer than {max(1, each.least_in_sync)}: add another first",
+                )
             changes.append((each, left))
     return changes
 
@@ -215,15 +235,19 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
     config = call.broker.config
     secured = " --command-config client.properties" if config.kafka_settings else ""
     command = f"kafka-reassign-partitions.sh --bootstrap-server {config.kafka}{secured}"
-    return reply({
-        "error": "not_implemented", "reason": reason,
-        "reassignment": reassignment([each.with_replicas(replicas) for each, replicas in changes]),
-        "command": f"{command} --reassignment-json-file reassignment.json --execute",
-        "partitions": [
-            {"partition": each.name, "members": list(each.replicas), "wanted": list(replicas)}
-            for each, replicas in changes
-        ],
-    }, 501)  # fmt: skip
+    return reply(
+        {
+            "error": "not_implemented",
+            "reason": reason,
+            "reassignment": reassignment([each.with_replicas(replicas) for each, replicas in changes]),
+            "command": f"{command} --reassignment-json-file reassignment.json --execute",
+            "partitions": [
+                {"partition": each.name, "members": list(each.replicas), "wanted": list(replicas)}
+                for each, replicas in changes
+            ],
+        },
+        501,
+    )
 
 
 # -- what they have in common -----------------------------------------------------------------------------------------

@@ -72,10 +72,16 @@ async def post(call: Call) -> Response:
         raise ApiError(503, "service_unavailable", str(error)) from None
     except TooManyQuestions as error:
         raise ApiError(429, "too_many_requests", str(error)) from None
-    return reply(answer | {
-        "restored": done.restored, "duplicates": done.duplicates, "refused": done.refused, "declared": done.declared,
-        **shown(done.bound, done.lost),
-    })  # fmt: skip
+    return reply(
+        answer
+        | {
+            "restored": done.restored,
+            "duplicates": done.duplicates,
+            "refused": done.refused,
+            "declared": done.declared,
+            **shown(done.bound, done.lost),
+        }
+    )
 
 
 def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> Wish:
@@ -138,7 +144,12 @@ def shown(bound: list[Bound], lost: list[Lost]) -> dict[str, object]:
 
 def told(plan: Plan, target: str, name: str) -> dict[str, object]:
     return {
-        "name": name, "vhost": plan.vhost, "queue": plan.queue, "to": target,
+        "name": name,
+        "vhost": plan.vhost,
+        "queue": plan.queue,
+        "to": target,
         "at": {"partition": plan.partition, "offset": plan.offset, "time": format_time(plan.time_ms)},
-        "messages": len(plan.wanted), "message_bytes": sum(each.size for each in plan.wanted), "fates": plan.fates,
-    }  # fmt: skip
+        "messages": len(plan.wanted),
+        "message_bytes": sum(each.size for each in plan.wanted),
+        "fates": plan.fates,
+    }

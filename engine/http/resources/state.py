@@ -45,8 +45,10 @@ async def copy(call: Call) -> Response:
     try:
         store = call.broker.keeper.written_state()
         if store is None:
-            raise bad_request("the log of this broker is in its data directory, and its state is of no use without it:"
-                              " back up the log (docs/operators/backup.md)")  # fmt: skip
+            raise bad_request(
+                "the log of this broker is in its data directory, and its state is of no use without it:"
+                " back up the log (docs/operators/backup.md)"
+            )
         made = StateCopy(call.broker.config.data, call.broker.config.node)
         try:
             await asyncio.to_thread(made.make, store)

@@ -43,11 +43,16 @@ def vhost_item(call: Call, vhost: VhostCreated, numbers: dict[str, tuple[Numbers
     depth, served = numbers.get(name) or (depth_of(()), known.of_queues(()))
     served = {key: value for key, value in served.items() if key != "publish"}
     return {
-        "name": name, "description": vhost.description, "tags": list(vhost.tags),
-        "default_queue_type": vhost.default_queue_type or "undefined", "metadata": metadata_of(vhost),
-        "tracing": name in call.broker.firehose.vhosts, "cluster_state": {call.broker.config.node: "running"},
-        **known.rates.shown(("vhost", name), depth), **known.message_stats(("vhost", name), served),
-    }  # fmt: skip
+        "name": name,
+        "description": vhost.description,
+        "tags": list(vhost.tags),
+        "default_queue_type": vhost.default_queue_type or "undefined",
+        "metadata": metadata_of(vhost),
+        "tracing": name in call.broker.firehose.vhosts,
+        "cluster_state": {call.broker.config.node: "running"},
+        **known.rates.shown(("vhost", name), depth),
+        **known.message_stats(("vhost", name), served),
+    }
 
 
 async def list_vhosts(call: Call) -> Response:

@@ -111,9 +111,16 @@ def encode_index_header(base_offset: int, chain_before: bytes, max_timestamp_bef
 
 def encode_entry(entry: Entry) -> bytes:
     body = ENTRY.pack(
-        entry.first_offset, entry.count, entry.length, entry.position, entry.max_timestamp_ms, entry.chain,
-        entry.lengths_crc, entry.flags, 0,
-    )[:-4]  # fmt: skip
+        entry.first_offset,
+        entry.count,
+        entry.length,
+        entry.position,
+        entry.max_timestamp_ms,
+        entry.chain,
+        entry.lengths_crc,
+        entry.flags,
+        0,
+    )[:-4]
     return body + struct.pack(">I", crc32(body))
 
 

@@ -392,9 +392,13 @@ class PartitionReader:
                         return
                     if entry.next_offset > offset:
                         yield Block(
-                            entry.first_offset, segment.records(block), entry.max_timestamp_ms, entry.chain,
-                            segment.path, entry.position,
-                        )  # fmt: skip
+                            entry.first_offset,
+                            segment.records(block),
+                            entry.max_timestamp_ms,
+                            entry.chain,
+                            segment.path,
+                            entry.position,
+                        )
                     if end is not None and entry.next_offset >= end:
                         return
                 before = segment.place

@@ -93,9 +93,17 @@ def verify_segment(path: Path, last: bool, chain_before: bytes | None = None) ->
         end, base = segment.place, segment.header.base_offset
         torn = segment.size() - end.position if segment.torn is not None else 0
         return VerifiedSegment(
-            path, base, end.offset, end.offset - base, blocks, unproven, torn, before, end.chain,
+            path,
+            base,
+            end.offset,
+            end.offset - base,
+            blocks,
+            unproven,
+            torn,
+            before,
+            end.chain,
             segment.header.checked,
-        )  # fmt: skip
+        )
     finally:
         segment.close()
 

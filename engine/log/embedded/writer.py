@@ -166,9 +166,15 @@ class PartitionWriter:
             raise
         encoded = encode_lengths(lengths)
         entry = Entry(
-            place.offset, len(records), len(block), place.position, max(max_timestamp_ms, place.max_timestamp_ms),
-            next_chain(place.chain, block), zlib.crc32(encoded), 0,
-        )  # fmt: skip
+            place.offset,
+            len(records),
+            len(block),
+            place.position,
+            max(max_timestamp_ms, place.max_timestamp_ms),
+            next_chain(place.chain, block),
+            zlib.crc32(encoded),
+            0,
+        )
         self.place = SegmentReader.behind(entry)
         assert self._sidecars is not None
         self._sidecars.add(entry, encoded)
@@ -233,9 +239,12 @@ class PartitionWriter:
             if (lost := segment.half_block()) is not None:
                 logger.error(
                     "%s: the file ends within the block at byte %d, which had been synced: its %d records from offset "
-                    "%d on are lost, and may have been confirmed", segment.path, lost.position, lost.count,
+                    "%d on are lost, and may have been confirmed",
+                    segment.path,
+                    lost.position,
+                    lost.count,
                     lost.first_offset,
-                )  # fmt: skip
+                )
         entries, whole = segment.index.keep_what_ends_well()
         first = min(whole, max(0, entries - 1))
         if last:
@@ -265,8 +274,12 @@ class PartitionWriter:
             position = segment.place.position
             logger.warning(
                 "%s: cut %d bytes at byte %d (offset %d), half a block: %s",
-                segment.path, segment.size() - position, position, segment.place.offset, segment.torn.why,
-            )  # fmt: skip
+                segment.path,
+                segment.size() - position,
+                position,
+                segment.place.offset,
+                segment.torn.why,
+            )
             os.ftruncate(self._descriptor, position)
             os.fsync(self._descriptor)
 

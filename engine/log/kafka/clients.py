@@ -69,13 +69,25 @@ _PATIENCE_SECONDS: dict[int, float] = {
     KafkaError._UNKNOWN_TOPIC: UNKNOWN_SECONDS,
     KafkaError._UNKNOWN_PARTITION: UNKNOWN_SECONDS,
     KafkaError.INVALID_REPLICATION_FACTOR: UNKNOWN_SECONDS,  # more replicas than brokers that have come up so far
-    **dict.fromkeys((
-        KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.FENCED_LEADER_EPOCH, KafkaError.UNKNOWN_LEADER_EPOCH, KafkaError.BROKER_NOT_AVAILABLE,
-        KafkaError.KAFKA_STORAGE_ERROR, KafkaError.REQUEST_TIMED_OUT, KafkaError.NETWORK_EXCEPTION,
-        KafkaError.REPLICA_NOT_AVAILABLE, KafkaError.NOT_CONTROLLER, KafkaError._TRANSPORT, KafkaError._TIMED_OUT,
-    ), TIMEOUT_SECONDS),
-}  # fmt: skip
+    **dict.fromkeys(
+        (
+            KafkaError.NOT_LEADER_FOR_PARTITION,
+            KafkaError.LEADER_NOT_AVAILABLE,
+            KafkaError.OFFSET_NOT_AVAILABLE,
+            KafkaError.FENCED_LEADER_EPOCH,
+            KafkaError.UNKNOWN_LEADER_EPOCH,
+            KafkaError.BROKER_NOT_AVAILABLE,
+            KafkaError.KAFKA_STORAGE_ERROR,
+            KafkaError.REQUEST_TIMED_OUT,
+            KafkaError.NETWORK_EXCEPTION,
+            KafkaError.REPLICA_NOT_AVAILABLE,
+            KafkaError.NOT_CONTROLLER,
+            KafkaError._TRANSPORT,
+            KafkaError._TIMED_OUT,
+        ),
+        TIMEOUT_SECONDS,
+    ),
+}
 
 _UNHEARD = (KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN)
 

@@ -37,8 +37,13 @@ BUSY_RECORDS = 32  # so many in one batch: the loop reads; fewer in `_WHILE_SECO
 _WHILE_SECONDS = 0.02
 _BEHIND_SECONDS = 0.2  # if the loop has not looked for so long, it has enough to do
 _ASK_SECONDS = 0.5
-_GONE = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION,
-         KafkaError.UNKNOWN_TOPIC_ID, KafkaError.INCONSISTENT_TOPIC_ID}  # fmt: skip
+_GONE = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+    KafkaError.INCONSISTENT_TOPIC_ID,
+}
 
 
 class KafkaFollowing:
@@ -50,10 +55,17 @@ class KafkaFollowing:
     as stated when records of it were last read."""
 
     def __init__(
-        self, clients: KafkaClients, partitions: Mapping[KafkaPartition, int], loop: asyncio.AbstractEventLoop, *,
-        arrived: Callable[[list[Arrived]], None], read: Callable[[list[Arrived]], None], each: Callable[[], None],
-        gone: Callable[[], None], failed: Callable[[LogError], None],
-    ) -> None:  # fmt: skip
+        self,
+        clients: KafkaClients,
+        partitions: Mapping[KafkaPartition, int],
+        loop: asyncio.AbstractEventLoop,
+        *,
+        arrived: Callable[[list[Arrived]], None],
+        read: Callable[[list[Arrived]], None],
+        each: Callable[[], None],
+        gone: Callable[[], None],
+        failed: Callable[[LogError], None],
+    ) -> None:
         self.away = False
         self._partitions = dict(partitions)
         self._names: dict[tuple[str | None, int | None], str]

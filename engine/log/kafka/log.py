@@ -122,9 +122,13 @@ class KafkaLog:
 
     @classmethod
     def open(
-        cls, bootstrap: str, prefix: str = "rewindmq", partitions: int | None = None, replication: int | None = None,
+        cls,
+        bootstrap: str,
+        prefix: str = "rewindmq",
+        partitions: int | None = None,
+        replication: int | None = None,
         settings: Mapping[str, str] | None = None,
-    ) -> Self:  # fmt: skip
+    ) -> Self:
         """Open the log of all nodes that have this prefix.
 
         `partitions` of queues: None: as many as there are, two when they are made; fewer than there are: the first
@@ -145,14 +149,22 @@ class KafkaLog:
         self._loop = asyncio.get_running_loop()
         start = {self.nodes.name: self._nodes_from, **offsets}
         self._following = KafkaFollowing(
-            self._clients, {each: start[name] for name, each in self._all.items()}, self._loop,
-            arrived=listener.arrived, read=self._read, each=self._each, gone=self._gone,
+            self._clients,
+            {each: start[name] for name, each in self._all.items()},
+            self._loop,
+            arrived=listener.arrived,
+            read=self._read,
+            each=self._each,
+            gone=self._gone,
             failed=lambda error: self.failed(error, lost_events=False),
-        )  # fmt: skip
+        )
         self._owners = KafkaOwners(
-            self._clients, f"{self._prefix}.owners", self._topics.queues, self._owned,
+            self._clients,
+            f"{self._prefix}.owners",
+            self._topics.queues,
+            self._owned,
             failed=lambda error: self.failed(error, lost_events=False),
-        )  # fmt: skip
+        )
         self._following.start()
         self._owners.start()
 

@@ -34,9 +34,13 @@ class KafkaOwners:
     the node then no longer knows its duties."""
 
     def __init__(
-        self, clients: KafkaClients, group: str, topic: str, changed: Callable[[frozenset[int]], None],
+        self,
+        clients: KafkaClients,
+        group: str,
+        topic: str,
+        changed: Callable[[frozenset[int]], None],
         failed: Callable[[LogError], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._clients = clients
         self._group = group
         self._topic = topic

@@ -61,12 +61,10 @@ class KafkaReplicas:
         topics = asked("the topics", lambda: admin.list_topics(timeout=TIMEOUT_SECONDS).topics)
         least = self._least_in_sync(list(names))
         return [
-            Placed(
-                f"{name}-{number}", topic, number, each.leader, tuple(each.replicas), tuple(each.isrs), least[topic]
-            )
+            Placed(f"{name}-{number}", topic, number, each.leader, tuple(each.replicas), tuple(each.isrs), least[topic])
             for topic, name in names.items()
             for number, each in sorted(topics[topic].partitions.items())
-        ]  # fmt: skip
+        ]
 
     def elect_preferred(self, partitions: Sequence[Placed]) -> None:
         """Make the first replica of each partition the leader.

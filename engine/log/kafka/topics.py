@@ -174,11 +174,13 @@ class KafkaTopics:
 
         return [
             Replicas(
-                f"queues-{each.id}", address(each.leader), tuple(map(address, each.replicas)),
+                f"queues-{each.id}",
+                address(each.leader),
+                tuple(map(address, each.replicas)),
                 tuple(map(address, each.isrs)),
             )
             for _, each in sorted(found.topics[self.queues].partitions.items())
-        ]  # fmt: skip
+        ]
 
     def _described(self, admin: AdminClient) -> dict[str, TopicDescription]:
         descriptions = {}

@@ -141,8 +141,9 @@ class TopicPartition:
         if self.name == METADATA:
             return mine, harms + [
                 Harm(CHAIN, each.at, f"{each.where}: the seal of no partition that is here")
-                for each in stored if each.seal.partition not in self._chain.names
-            ]  # fmt: skip
+                for each in stored
+                if each.seal.partition not in self._chain.names
+            ]
         return mine, []
 
     def prints(self, stored: Stored) -> bytes:

@@ -88,9 +88,10 @@ class Stored:
     @property
     def content(self) -> dict[str, Any]:
         found = {
-            "seal": json.loads(self.seal.statement), "key": self.key,
+            "seal": json.loads(self.seal.statement),
+            "key": self.key,
             "signature": base64.b64encode(self.signature).decode(),
-        }  # fmt: skip
+        }
         return found if self.prints_at is None else found | {"prints_at": self.prints_at}
 
     @property

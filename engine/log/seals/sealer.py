@@ -131,9 +131,19 @@ def seal(
     for base, tree, prints, reached in _stretches(partition, offset, chain):
         partition.make_durable()
         new = signed(
-            Seal(partition.log, partition.name, base, base + tree.size, tree.root().hex(), reached.hex(),
-                 hashlib.sha256(prints).hexdigest(), previous, now_ms), key,
-        )  # fmt: skip
+            Seal(
+                partition.log,
+                partition.name,
+                base,
+                base + tree.size,
+                tree.root().hex(),
+                reached.hex(),
+                hashlib.sha256(prints).hexdigest(),
+                previous,
+                now_ms,
+            ),
+            key,
+        )
         previous = new.seal.digest
         yield partition.store(new, prints)
 
@@ -298,6 +308,9 @@ def prove(partition: Sealable, offset: int) -> dict[str, Any]:
         raise LogError(f"{partition.name}: offset {offset} was sealed, and is not in the log")
     path = proof([leaf_hash(record) for record in records], index)
     return {
-        "partition": partition.name, "offset": offset, "record": base64.b64encode(records[index]).decode(),
-        "path": [each.hex() for each in path], **found.content,
-    }  # fmt: skip
+        "partition": partition.name,
+        "offset": offset,
+        "record": base64.b64encode(records[index]).decode(),
+        "path": [each.hex() for each in path],
+        **found.content,
+    }

@@ -160,9 +160,11 @@ class MemoryLog:
         """Kill the broker at this moment: nothing calls back any more. Returns the log that the next broker opens."""
         self._dead = True
         faults = Faults(
-            self._random.getrandbits(64), self._faults.commit_delay_seconds, self._faults.failure_rate,
+            self._random.getrandbits(64),
+            self._faults.commit_delay_seconds,
+            self._faults.failure_rate,
             self._faults.torn_rate,
-        )  # fmt: skip
+        )
         after = MemoryLog(len(self.queues), faults, self._call_later)
         survivors = [MemoryPartition(partition.name, self._survive(partition)) for partition in self.partitions]
         after.metadata, after.queues = survivors[0], survivors[1:]

@@ -83,9 +83,14 @@ class HistoryPartition:
                 at += 1
             at += 1
             yield Block(
-                self.offsets[first], tuple(self.values[first:at]), self.timestamps_ms[at - 1], b"", Path(self.name), 0,
+                self.offsets[first],
+                tuple(self.values[first:at]),
+                self.timestamps_ms[at - 1],
+                b"",
+                Path(self.name),
+                0,
                 tuple(self.timestamps_ms[first:at]),
-            )  # fmt: skip
+            )
 
     def offset_at(self, timestamp_ms: int) -> int:
         later = (at for at, time_ms in enumerate(self.timestamps_ms) if time_ms > timestamp_ms)
@@ -141,10 +146,12 @@ class SharedHistory:
         """Give each queue partition one owner, out of the nodes that can be reached."""
         members = sorted(node for node, log in self.logs.items() if log.is_member)
         self.dice.shuffle(members)
-        self.assign({
-            partition.name: members[at % len(members) : at % len(members) + 1] if members else []
-            for at, partition in enumerate(self.queues)
-        })  # fmt: skip
+        self.assign(
+            {
+                partition.name: members[at % len(members) : at % len(members) + 1] if members else []
+                for at, partition in enumerate(self.queues)
+            }
+        )
 
     def assign(self, owners: Mapping[str, list[str]]) -> None:
         """Give the duties of these partitions to these nodes. Each node learns it in its own time."""

@@ -194,9 +194,20 @@ class Quarantine:
 
 
 Effect = (
-    Keep | Forget | Refuse | Deliver | FetchReply | Requeue | Delay | DeadLetter | Release | CancelConsumer | QueueGone
-    | Duplicate | Quarantine
-)  # fmt: skip
+    Keep
+    | Forget
+    | Refuse
+    | Deliver
+    | FetchReply
+    | Requeue
+    | Delay
+    | DeadLetter
+    | Release
+    | CancelConsumer
+    | QueueGone
+    | Duplicate
+    | Quarantine
+)
 
 
 def endings(effects: Sequence[Effect]) -> "Iterator[tuple[Queue, int, str, str]]":

@@ -381,13 +381,23 @@ class Queue(Outcomes):
         """The attached consumers, in the order in which they came."""
         return [
             ConsumerView(
-                c.consumer, c.tag, c.session, c.channel, c.user, c.no_ack, c.exclusive, c.prefetch, c.priority,
-                len(c.held), c.arguments, not self.single_active or c is self.active,
+                c.consumer,
+                c.tag,
+                c.session,
+                c.channel,
+                c.user,
+                c.no_ack,
+                c.exclusive,
+                c.prefetch,
+                c.priority,
+                len(c.held),
+                c.arguments,
+                not self.single_active or c is self.active,
                 self._activity_status(c),
             )
             for c in self.holders.values()
             if c.attached
-        ]  # fmt: skip
+        ]
 
     def _activity_status(self, consumer: Consumer) -> str:
         """The consumer's activity status in the words of RabbitMQ's listings."""

@@ -92,9 +92,12 @@ def serve(consumer: Consumer) -> None:
 def serve_again(consumer: Consumer) -> None:
     """Put the consumer back into its round robin if it has room again."""
     if (
-        consumer.attached and not consumer.serviced and not consumer.blocked and consumer.has_room()
+        consumer.attached
+        and not consumer.serviced
+        and not consumer.blocked
+        and consumer.has_room()
         and not consumer.waiting
-    ):  # fmt: skip
+    ):
         serve(consumer)
 
 

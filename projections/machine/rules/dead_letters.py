@@ -19,8 +19,10 @@ def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, e
     """Put a message that died into the outbox, if the queue has a dead-letter exchange."""
     settings = queue.settings
     exchange, routing_key, held = (
-        settings.dead_letter_exchange, settings.dead_letter_routing_key, settings.at_least_once,
-    )  # fmt: skip
+        settings.dead_letter_exchange,
+        settings.dead_letter_routing_key,
+        settings.at_least_once,
+    )
     if exchange is None:
         return
     if held:
@@ -35,9 +37,16 @@ def hand_on(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> 
 
 
 def _put_out(
-    queue: Queue, message_id: int, size: int, reason: str, exchange: str, routing_key: str | None, held: bool,
-    refused: bool, effects: list[Effect],
-) -> None:  # fmt: skip
+    queue: Queue,
+    message_id: int,
+    size: int,
+    reason: str,
+    exchange: str,
+    routing_key: str | None,
+    held: bool,
+    refused: bool,
+    effects: list[Effect],
+) -> None:
     sequence = queue.next_sequence
     queue.next_sequence = sequence + 1
     queue.dead_lettered += 1

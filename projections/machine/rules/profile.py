@@ -44,13 +44,29 @@ class Profile:
 
 
 RABBITMQ_3_13 = Profile(
-    "rabbitmq-3.13", failures_count=False, delivery_limit=None, returns_behind=True, quorum_levels=0, default_level=0,
-    delayed_retry=False, smaller_expires=False, gives_way=False, overdue_returns=False,
-)  # fmt: skip
+    "rabbitmq-3.13",
+    failures_count=False,
+    delivery_limit=None,
+    returns_behind=True,
+    quorum_levels=0,
+    default_level=0,
+    delayed_retry=False,
+    smaller_expires=False,
+    gives_way=False,
+    overdue_returns=False,
+)
 RABBITMQ_4_3 = Profile(
-    "rabbitmq-4.3", failures_count=True, delivery_limit=20, returns_behind=False, quorum_levels=32, default_level=4,
-    delayed_retry=True, smaller_expires=True, gives_way=True, overdue_returns=True,
-)  # fmt: skip
+    "rabbitmq-4.3",
+    failures_count=True,
+    delivery_limit=20,
+    returns_behind=False,
+    quorum_levels=32,
+    default_level=4,
+    delayed_retry=True,
+    smaller_expires=True,
+    gives_way=True,
+    overdue_returns=True,
+)
 PROFILES = {profile.name: profile for profile in (RABBITMQ_3_13, RABBITMQ_4_3)}
 
 # The reasons of return of a quorum queue's messages that are failures (rabbit_channel.erl settle; rabbit_fifo.erl:

@@ -147,9 +147,12 @@ def _operator_merge(value: object, operator_value: object) -> object:
 
 
 def resolve(
-    queue_type: str, arguments: tuple[Argument, ...], policy: Policy | None, operator_policy: Policy | None,
+    queue_type: str,
+    arguments: tuple[Argument, ...],
+    policy: Policy | None,
+    operator_policy: Policy | None,
     profile: Profile = RABBITMQ_3_13,
-) -> Settings:  # fmt: skip
+) -> Settings:
     """Merge arguments and policies for a queue of `queue_type`.
 
     Raises ValueError for an unreadable definition."""

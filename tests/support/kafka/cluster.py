@@ -38,9 +38,18 @@ HERE = Path(__file__).resolve().parent
 TARGET = HERE / "target"
 START_SECONDS = 120
 # Beyond these a test's Kafka has nothing to do; the small code cache of C1 starts fastest.
-JAVA = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xlog:disable",
-        "-Xlog:all=error:stderr", "-Djava.net.preferIPv4Stack=true", "-Djava.awt.headless=true",
-        f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}")  # fmt: skip
+JAVA = (
+    "-Xms64m",
+    "-Xmx256m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Xlog:disable",
+    "-Xlog:all=error:stderr",
+    "-Djava.net.preferIPv4Stack=true",
+    "-Djava.awt.headless=true",
+    f"-Dlog4j2.configurationFile={HERE / 'log4j2.xml'}",
+)
 # A dead node's partitions get new leaders, and it may come back, after its session has ended: 9 s by default.
 FAST = {
     "broker.session.timeout.ms": "2000",
@@ -68,9 +77,13 @@ class KafkaCluster:
     controllers, behind the proxy, and the proxy), first those of the first kind; else free ones."""
 
     def __init__(
-        self, directory: Path, nodes: int = 1, settings: Mapping[str, str] | None = None,
-        ports: Sequence[int] | None = None, java: Sequence[str] = JAVA,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Path,
+        nodes: int = 1,
+        settings: Mapping[str, str] | None = None,
+        ports: Sequence[int] | None = None,
+        java: Sequence[str] = JAVA,
+    ) -> None:
         self.directory = directory
         self.nodes = nodes
         self.settings = dict(settings or {})
@@ -105,9 +118,14 @@ class KafkaCluster:
         home = self._home(node)
         with (home / "server.log").open("ab") as output:
             started = _starter.submit(
-                subprocess.Popen, java("kafka.Kafka", str(home / "server.properties"), options=self.java), cwd=home,
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=_die_with_parent,
-            )  # fmt: skip
+                subprocess.Popen,
+                java("kafka.Kafka", str(home / "server.properties"), options=self.java),
+                cwd=home,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=_die_with_parent,
+            )
             self.processes[node] = started.result()
         if wait:
             self.wait()
@@ -170,10 +188,14 @@ class KafkaCluster:
 
     def _admin(self, *ports: int) -> AdminClient:
         # Without these it looks again after up to ten seconds only.
-        return AdminClient({
-            "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports), "log_level": 0,
-            "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100,
-        })  # fmt: skip
+        return AdminClient(
+            {
+                "bootstrap.servers": ",".join(f"127.0.0.1:{port}" for port in ports),
+                "log_level": 0,
+                "reconnect.backoff.ms": 20,
+                "reconnect.backoff.max.ms": 100,
+            }
+        )
 
     def _until(self, true: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
@@ -205,9 +227,11 @@ class KafkaCluster:
             properties.write_text("".join(f"{key}={value}\n" for key, value in self._properties(node).items()))
             if not (home / "data").exists():
                 options = ("format", "-t", name.read_text(), "-c", str(properties))
-                formats.append(subprocess.Popen(
-                    java("kafka.tools.StorageTool", *options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-                ))  # fmt: skip
+                formats.append(
+                    subprocess.Popen(
+                        java("kafka.tools.StorageTool", *options), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+                    )
+                )
         for process in formats:
             output, _ = process.communicate(timeout=START_SECONDS)
             assert process.returncode == 0, output.decode()

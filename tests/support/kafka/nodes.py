@@ -78,9 +78,15 @@ class Nodes:
 
     def options(self, name: str, bootstrap: str = "") -> tuple[str, ...]:
         return (
-            "--kafka", bootstrap or self.kafka.bootstrap, "--kafka-prefix", self.prefix, "--node", name,
-            "--node-timeout", str(self.timeout),
-        )  # fmt: skip
+            "--kafka",
+            bootstrap or self.kafka.bootstrap,
+            "--kafka-prefix",
+            self.prefix,
+            "--node",
+            name,
+            "--node-timeout",
+            str(self.timeout),
+        )
 
     def stop(self, name: str) -> None:
         node = self.running.pop(name)
@@ -116,9 +122,11 @@ class Nodes:
         for number, partition in enumerate(log.queues):
             at: list[int] = []
             producer.produce(
-                f"{self.prefix}.queues", encoder.encode(encoder.prefix(0, BROKER), CheckpointAsked()), partition=number,
+                f"{self.prefix}.queues",
+                encoder.encode(encoder.prefix(0, BROKER), CheckpointAsked()),
+                partition=number,
                 on_delivery=lambda error, message, at=at: at.append(message.offset()) if error is None else None,
-            )  # fmt: skip
+            )
             assert producer.flush(SECONDS) == 0
             (asked,) = at
             claims: dict[str, str] = {}

@@ -14,7 +14,7 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply, Forget, Requeue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     BROKER,
     Acked,
     Actor,
@@ -133,7 +133,7 @@ class Recorder:
         credit = 0 if prefetch else 1000
         event = ConsumerAttached(
             "/", queue, consumer, 1, f"ctag{consumer}", no_ack, False, prefetch, credit, shared, 0, ()
-        )  # fmt: skip
+        )
         return self.append(self.partition(queue), Actor("ann", session), event)
 
     def global_prefetch(self, prefetch: int, session: int = 7) -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     Acked,
     Actor,
     Argument,
@@ -50,9 +50,12 @@ class Writer:
         self.copied: dict[str, int] = {}
 
     def event(self, number: int, timestamp_ms: int, actor: Actor, event: Event) -> None:
-        self.record(self.place.queues, number, timestamp_ms, self.encoder.encode(
-            self.encoder.prefix(timestamp_ms, actor), event
-        ))  # fmt: skip
+        self.record(
+            self.place.queues,
+            number,
+            timestamp_ms,
+            self.encoder.encode(self.encoder.prefix(timestamp_ms, actor), event),
+        )
 
     def record(self, topic: str, number: int, timestamp_ms: int, record: bytes) -> None:
         self.value(topic, number, timestamp_ms, wrap(record))

@@ -175,15 +175,33 @@ def test_definitions_to_a_file_and_from_one(cli: Cli, tmp_path: Path) -> None:
     cli("delete_vhost", "moved")
 
 
-@pytest.mark.parametrize(("arguments", "stdin", "code", "line"), [
-    (("export_definitions", "/nowhere/x"), "", 65, "Error (argument validation): Bad argument: Directory /nowhere"),
-    (("export_definitions", "-", "--format", "erlang"), "", 65, "Error (argument validation): Bad argument: Format"),
-    (("import_definitions", "/nowhere.json"), "", 65, "Error (argument validation): Bad argument: File /nowhere.json"),
-    (("import_definitions",), "", 65, "Error: No definitions on standard input"),
-    (("import_definitions",), "{", 65, "Error: Failed to deserialise input (format: JSON)"),
-    (("import_definitions",), "[1]", 65, "Error: not_json"),
-    (("import_definitions",), '{"queues":[{"name":"q","vhost":"w"}]}', 65, "Error: queue 'q': Please create virtual"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "code", "line"),
+    [
+        (("export_definitions", "/nowhere/x"), "", 65, "Error (argument validation): Bad argument: Directory /nowhere"),
+        (
+            ("export_definitions", "-", "--format", "erlang"),
+            "",
+            65,
+            "Error (argument validation): Bad argument: Format",
+        ),
+        (
+            ("import_definitions", "/nowhere.json"),
+            "",
+            65,
+            "Error (argument validation): Bad argument: File /nowhere.json",
+        ),
+        (("import_definitions",), "", 65, "Error: No definitions on standard input"),
+        (("import_definitions",), "{", 65, "Error: Failed to deserialise input (format: JSON)"),
+        (("import_definitions",), "[1]", 65, "Error: not_json"),
+        (
+            ("import_definitions",),
+            '{"queues":[{"name":"q","vhost":"w"}]}',
+            65,
+            "Error: queue 'q': Please create virtual",
+        ),
+    ],
+)
 def test_definitions_that_are_none(cli: Cli, arguments: tuple[str, ...], stdin: str, code: int, line: str) -> None:
     failed(cli(*arguments, stdin=stdin), code, line)
 

@@ -53,21 +53,28 @@ def test_operator_policies(cli: Cli) -> None:
     failed(cli("clear_operator_policy", "op"), 69, "Error: Parameter does not exist")
 
 
-@pytest.mark.parametrize(("arguments", "code", "line"), [
-    (("a", "x", "{bad"), 65, "Error: the definition is not JSON ("),
-    (("a", "x", "[1]"), 65, "Error: the definition is not a JSON object"),
-    (("a", "x", "{}"), 65, "Error: Validation failed: no policy provided"),
-    (("a", "(", '{"max-length":1}'), 65, "Error: Validation failed: pattern should be regular expression"),
-    (("a", "x", '{"nokey":1}'), 65, 'Error: Validation failed: [{<<"nokey">>,1}] are not recognised policy settings'),
-    (("a", "x", '{"max-length":-1}'), 65, "Error: Validation failed: -1 is not a valid maximum length"),
-    (("a", "x", '{"overflow":"foo"}'), 65, 'Error: Validation failed: <<"foo">> is not a valid overflow value'),
-    (("a", "x", '{"max-length":1}', "--apply-to", "bogus"), 65, "Error: Validation failed: apply-to 'bogus'"),
-    (("a", "x", '{"max-length":1}', "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist"),
-    (("a", "x", '{"max-length":1}', "--priority", "zz"), 64, "Error (argument validation): Invalid value for"),
-    (("a", "x", '{"max-length":1}', "--bogus"), 64, "Error (argument validation): No such option"),
-    (("a", "x"), 64, "Error (argument validation): Missing argument 'DEFINITION'"),
-    (("a", "x", "{}", "more"), 64, "Error (argument validation): Got unexpected extra argument"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("a", "x", "{bad"), 65, "Error: the definition is not JSON ("),
+        (("a", "x", "[1]"), 65, "Error: the definition is not a JSON object"),
+        (("a", "x", "{}"), 65, "Error: Validation failed: no policy provided"),
+        (("a", "(", '{"max-length":1}'), 65, "Error: Validation failed: pattern should be regular expression"),
+        (
+            ("a", "x", '{"nokey":1}'),
+            65,
+            'Error: Validation failed: [{<<"nokey">>,1}] are not recognised policy settings',
+        ),
+        (("a", "x", '{"max-length":-1}'), 65, "Error: Validation failed: -1 is not a valid maximum length"),
+        (("a", "x", '{"overflow":"foo"}'), 65, 'Error: Validation failed: <<"foo">> is not a valid overflow value'),
+        (("a", "x", '{"max-length":1}', "--apply-to", "bogus"), 65, "Error: Validation failed: apply-to 'bogus'"),
+        (("a", "x", '{"max-length":1}', "-p", "nowhere"), 65, "Error: Virtual host 'nowhere' does not exist"),
+        (("a", "x", '{"max-length":1}', "--priority", "zz"), 64, "Error (argument validation): Invalid value for"),
+        (("a", "x", '{"max-length":1}', "--bogus"), 64, "Error (argument validation): No such option"),
+        (("a", "x"), 64, "Error (argument validation): Missing argument 'DEFINITION'"),
+        (("a", "x", "{}", "more"), 64, "Error (argument validation): Got unexpected extra argument"),
+    ],
+)
 def test_a_bad_policy_is_refused_in_one_line(cli: Cli, arguments: tuple[str, ...], code: int, line: str) -> None:
     failed(cli("set_policy", *arguments), code, line)
     assert cli("list_policies", "-s").stdout.strip() == ""

@@ -32,38 +32,57 @@ def queues(broker: RunningBroker) -> None:
 def test_checks_that_pass(cli: Cli, broker: RunningBroker) -> None:
     ports = f"{broker.amqp_port}, {broker.http_port}"
     for command, said in (
-        (("check_running",), f"Checking if RabbitMQ is running on node {NODE} ...\n"
-         f"RabbitMQ on node {NODE} is fully booted and running\n"),
+        (
+            ("check_running",),
+            f"Checking if RabbitMQ is running on node {NODE} ...\n"
+            f"RabbitMQ on node {NODE} is fully booted and running\n",
+        ),
         (("is_running", "-q"), f"RabbitMQ on node {NODE} is fully booted and running\n"),
         (("check_alarms", "-q"), f"Node {NODE} reported no alarms, local or clusterwide\n"),
-        (("check_local_alarms",), f"Asking node {NODE} to report any local resource alarms ...\n"
-         f"Node {NODE} reported no local alarms\n"),
+        (
+            ("check_local_alarms",),
+            f"Asking node {NODE} to report any local resource alarms ...\nNode {NODE} reported no local alarms\n",
+        ),
         (("alarms", "-q"), f"Node {NODE} reported no alarms, local or clusterwide\n"),
         (("check_virtual_hosts", "-q"), f"Node {NODE} reported all vhosts as running\n"),
-        (("check_port_listener", "-q", str(broker.amqp_port)),
-         f"A listener for port {broker.amqp_port} is running on node {NODE}.\n"),
+        (
+            ("check_port_listener", "-q", str(broker.amqp_port)),
+            f"A listener for port {broker.amqp_port} is running on node {NODE}.\n",
+        ),
         (("check_protocol_listener", "-q", "amqp"), f"A listener for protocol amqp is running on node {NODE}.\n"),
-        (("check_port_connectivity",), f"Testing TCP connections to all active listeners on node {NODE} ...\n"
-         f"Successfully connected to ports {ports} on node {NODE}.\n"),
+        (
+            ("check_port_connectivity",),
+            f"Testing TCP connections to all active listeners on node {NODE} ...\n"
+            f"Successfully connected to ports {ports} on node {NODE}.\n",
+        ),
         (("check_certificate_expiration", "-q"), "No certificates are expiring within 4 weeks.\n"),
         (("server_version",), f"Asking node {NODE} for its RabbitMQ version...\n3.13.7\n"),
-        (("listeners", "-q"), "".join(
-            f"Interface: {address}, port: {port}, protocol: {protocol}, purpose: {purpose}\n"
-            for port, protocol, purpose in (
-                (broker.amqp_port, "amqp", "AMQP 0-9-1"), (broker.http_port, "http", "HTTP API"),
-            )
-            for address in Config(Path()).addresses
-        )),
+        (
+            ("listeners", "-q"),
+            "".join(
+                f"Interface: {address}, port: {port}, protocol: {protocol}, purpose: {purpose}\n"
+                for port, protocol, purpose in (
+                    (broker.amqp_port, "amqp", "AMQP 0-9-1"),
+                    (broker.http_port, "http", "HTTP API"),
+                )
+                for address in Config(Path()).addresses
+            ),
+        ),
         (("node_health_check",), f"Checking health of node {NODE} ...\nHealth check passed\n"),
         (("resource_alarms", "-q"), f"Node {NODE} reported no alarms, local or clusterwide\n"),
-        (("wait", "-q", "--pid", str(broker.process.pid)), ""), (("memory_breakdown", "--unit", "mb"), None),
-        (("await_startup", "-q"), ""), (("check_running", "--silent"), ""),
+        (("wait", "-q", "--pid", str(broker.process.pid)), ""),
+        (("memory_breakdown", "--unit", "mb"), None),
+        (("await_startup", "-q"), ""),
+        (("check_running", "--silent"), ""),
         (("check_virtual_hosts", "--formatter", "json"), '{"result": "ok"}\n'),
-        (("enable_feature_flag", "-q", "quorum_queue"), ""), (("enable_feature_flag", "-q", "all"), ""),
+        (("enable_feature_flag", "-q", "quorum_queue"), ""),
+        (("enable_feature_flag", "-q", "all"), ""),
         (("list_unresponsive_queues",), "Listing unresponsive queues for vhost / ...\n"),
-        (("list_feature_flags", "-s"), None), (("list_deprecated_features", "-s", "name"), None),
-        (("environment", "-q"), None), (("report",), None),
-    ):  # fmt: skip
+        (("list_feature_flags", "-s"), None),
+        (("list_deprecated_features", "-s", "name"), None),
+        (("environment", "-q"), None),
+        (("report",), None),
+    ):
         done = cli(*command)
         assert (done.returncode, done.stderr) == (0, ""), command
         assert said is None or done.stdout == said, command
@@ -72,10 +91,18 @@ def test_checks_that_pass(cli: Cli, broker: RunningBroker) -> None:
 def test_checks_that_fail(cli: Cli, broker: RunningBroker) -> None:
     ports = f"{broker.amqp_port}, {broker.http_port}"
     for command, code, said in (
-        (("check_port_listener", "1"), 69, f"Error: No listener for port 1 is active on node {NODE}. Found listeners"
-         f" that use the following ports: {ports}"),
-        (("check_protocol_listener", "mqtt"), 69, f"Error: No listener for protocol mqtt is active on node {NODE}."
-         " Found listeners for the following protocols: amqp, http"),
+        (
+            ("check_port_listener", "1"),
+            69,
+            f"Error: No listener for port 1 is active on node {NODE}. Found listeners"
+            f" that use the following ports: {ports}",
+        ),
+        (
+            ("check_protocol_listener", "mqtt"),
+            69,
+            f"Error: No listener for protocol mqtt is active on node {NODE}."
+            " Found listeners for the following protocols: amqp, http",
+        ),
         (("check_port_connectivity", "--address", "127.0.0.255", "-t", "2"), 69, "Error: Connection to ports of the"),
         (("enable_feature_flag", "nosuch"), 69, "Error: Feature flag is not supported"),
         (("list_feature_flags", "nosuch"), 64, "Error (argument validation): Info key(s) nosuch are not supported"),
@@ -87,7 +114,7 @@ def test_checks_that_fail(cli: Cli, broker: RunningBroker) -> None:
         (("peek", "qq", "3"), 69, "Error: Target queue does not have a message at that position"),
         (("peek", "nosuch", "1"), 65, "Error: Target queue was not found in virtual host '/'"),
         (("report", "--formatter", "json"), 64, "Error (argument validation): a report has no formatter"),
-    ):  # fmt: skip
+    ):
         done = cli(*command)
         assert (done.returncode, done.stderr.count("\n")) == (code, 1), (command, done.stderr)
         assert done.stderr.startswith(said), (command, done.stderr)
@@ -135,10 +162,15 @@ def test_json_stream_and_erlang_terms(cli: Cli) -> None:
 def test_peeking_leaves_the_message_where_it_is(cli: Cli) -> None:
     shown = cli("peek", "qq", "2", "--formatter=csv").stdout.splitlines()
     assert shown == [
-        '"keys","values"', '"delivery_mode","2"', '"content_type","text/plain"', '"routing_keys","qq"',
-        '"exchange",""', f'"payload (max 64 bytes)","{("hello" * 20)[:64]}"', '"header.a","1"',
+        '"keys","values"',
+        '"delivery_mode","2"',
+        '"content_type","text/plain"',
+        '"routing_keys","qq"',
+        '"exchange",""',
+        f'"payload (max 64 bytes)","{("hello" * 20)[:64]}"',
+        '"header.a","1"',
         '"header.x-delivery-count","0"',
-    ]  # fmt: skip
+    ]
     assert "│ payload (max 64 bytes)" in cli("peek", "qq", "1", "-q").stdout
     assert '"payload (max 64 bytes)": "first"' in cli("peek", "qq", "1", "--formatter", "json").stdout
     assert cli("list_queues", "-s", "name", "messages_ready").stdout == "cq\t0\nqq\t2\n"
@@ -178,9 +210,12 @@ def test_it_may_be_called_rabbitmqctl(tmp_path: Path, broker: RunningBroker) -> 
     link = tmp_path / "rabbitmqctl"
     os.symlink(COMMAND, link)
     done = subprocess.run(
-        [str(link), "list_queues", "-s", "name"], capture_output=True, text=True, timeout=60,
+        [str(link), "list_queues", "-s", "name"],
+        capture_output=True,
+        text=True,
+        timeout=60,
         env={"PATH": "/usr/bin", "REWINDMQ_URL": broker.http_url},
-    )  # fmt: skip
+    )
     assert done.stdout == "cq\nqq\n"
 
 
@@ -198,12 +233,15 @@ def test_http_says_what_is_unacked(broker: RunningBroker) -> None:
         assert fetched["channel_details"]["number"] == 1
 
 
-@pytest.mark.parametrize(("command", "where"), [
-    (("history", "--queue", "q"), "rewindmq spark history --data DIR"),
-    (("biography", "queues-0:1"), "rewindmq spark biography --message PARTITION:OFFSET --data DIR"),
-    (("audit", "--data", "d"), "rewindmq spark audit --data DIR"),
-    (("publish", "q", "text"), "POST /api/exchanges/VHOST/EXCHANGE/publish"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("command", "where"),
+    [
+        (("history", "--queue", "q"), "rewindmq spark history --data DIR"),
+        (("biography", "queues-0:1"), "rewindmq spark biography --message PARTITION:OFFSET --data DIR"),
+        (("audit", "--data", "d"), "rewindmq spark audit --data DIR"),
+        (("publish", "q", "text"), "POST /api/exchanges/VHOST/EXCHANGE/publish"),
+    ],
+)
 def test_a_command_that_is_elsewhere_says_where(command: tuple[str, ...], where: str) -> None:
     done = run(*command)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (69, "", 1)

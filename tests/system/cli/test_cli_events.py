@@ -94,8 +94,12 @@ def test_what_cannot_be_is_one_line(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_reader_that_goes_away_ends_it(data: Path) -> None:
-    process = subprocess.Popen([str(COMMAND), "events", "--data", str(data), "--effects"], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True)  # fmt: skip
+    process = subprocess.Popen(
+        [str(COMMAND), "events", "--data", str(data), "--effects"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()

@@ -28,8 +28,10 @@ def test_start_says_when_it_is_ready_and_stops_on_sigterm(tmp_path: Path) -> Non
     amqp, http = free_port(), free_port()
     process = subprocess.Popen(
         [str(COMMAND), "start", "--data", str(tmp_path / "data"), "--amqp-port", str(amqp), "--http-port", str(http)],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     assert process.stdout is not None
     line = process.stdout.readline()
     assert "ready" in line
@@ -60,9 +62,10 @@ def test_start_refuses_bad_options(tmp_path: Path) -> None:
     )
     nonsense = ("--data", str(tmp_path), "--kafka", "localhost:1", "--kafka-setting", "nonsense")
     failed(
-        run("start", *nonsense), 64,
+        run("start", *nonsense),
+        64,
         "Error (argument validation): Invalid value for --kafka-setting: 'nonsense' is not KEY=VALUE",
-    )  # fmt: skip
+    )
     (tmp_path / "file").write_text("")
     failed(
         run("start", "--data", str(tmp_path / "file")), 64, "Error (argument validation): Invalid value for '--data'"
@@ -91,16 +94,19 @@ def test_rewind_shows_what_was_purged_online_and_offline(start_broker: Callable[
     assert run("rewind", "orders", "--at", now(), "--data", str(broker.data), "-s").stdout == ""
 
 
-@pytest.mark.parametrize(("arguments", "code", "line"), [
-    (("q",), 64, "Error: give either --at TIME or --offset N"),
-    (("q", "--at", "yesterday"), 64, "Error: 'yesterday' is not a time: give ISO 8601 with a zone"),
-    (("q", "--at", "2026-11-21T03:04:05"), 64, "Error: '2026-11-21T03:04:05' has no zone"),
-    (("q", "--at", "2001-01-01T00:00:00Z"), 65, "Error: 2001-01-01T00:00:00.000+00:00 lies before the history"),
-    (("q", "--offset", "99999"), 65, "Error: queues-"),
-    (("never", "--offset", "0"), 65, "Error: no queue 'never' in vhost '/' at offset 0"),
-    (("q", "--offset", "-1"), 64, "Error (argument validation): Invalid value for '--offset'"),
-    (("q", "--offset", "1", "--data", "/nowhere"), 64, "Error (argument validation): Invalid value for '--data'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (("q",), 64, "Error: give either --at TIME or --offset N"),
+        (("q", "--at", "yesterday"), 64, "Error: 'yesterday' is not a time: give ISO 8601 with a zone"),
+        (("q", "--at", "2026-11-21T03:04:05"), 64, "Error: '2026-11-21T03:04:05' has no zone"),
+        (("q", "--at", "2001-01-01T00:00:00Z"), 65, "Error: 2001-01-01T00:00:00.000+00:00 lies before the history"),
+        (("q", "--offset", "99999"), 65, "Error: queues-"),
+        (("never", "--offset", "0"), 65, "Error: no queue 'never' in vhost '/' at offset 0"),
+        (("q", "--offset", "-1"), 64, "Error (argument validation): Invalid value for '--offset'"),
+        (("q", "--offset", "1", "--data", "/nowhere"), 64, "Error (argument validation): Invalid value for '--data'"),
+    ],
+)
 def test_a_moment_that_is_none_is_refused(
     cli: Cli, broker: RunningBroker, arguments: tuple[str, ...], code: int, line: str
 ) -> None:
@@ -118,9 +124,12 @@ def test_verify_a_whole_and_a_damaged_history(start_broker: Callable[..., Runnin
     assert (whole.returncode, whole.stderr) == (0, "")
     rows = [line.split("\t") for line in whole.stdout.splitlines()[2:]]
     assert [(row[0], row[1], row[5]) for row in rows] == [
-        ("metadata-0", "log", "whole"), ("queues-0", "log", "whole"), ("queues-1", "log", "whole"),
-        ("queues-0", "state", "equal"), ("queues-1", "state", "equal"),
-    ]  # fmt: skip
+        ("metadata-0", "log", "whole"),
+        ("queues-0", "log", "whole"),
+        ("queues-1", "log", "whole"),
+        ("queues-0", "state", "equal"),
+        ("queues-1", "state", "equal"),
+    ]
     assert sum(int(row[4]) for row in rows if row[1] == "state") == 20
     segment = max((broker.data / "log").glob("queues-*/*.avro"), key=lambda path: path.stat().st_size)
     content = bytearray(segment.read_bytes())
@@ -154,7 +163,12 @@ def test_that_nobody_reads_on_is_no_error() -> None:
     """As with `| head`. Status 1 says of some commands that something was found."""
     reading, writing = os.pipe()
     os.close(reading)
-    done = subprocess.run([str(COMMAND), "help"], stdout=writing, stderr=subprocess.PIPE, check=False,
-                          env={**os.environ, "PYTHONUNBUFFERED": "1"})  # fmt: skip
+    done = subprocess.run(
+        [str(COMMAND), "help"],
+        stdout=writing,
+        stderr=subprocess.PIPE,
+        check=False,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, b"")

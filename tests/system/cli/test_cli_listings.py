@@ -54,13 +54,17 @@ def test_list_queues_as_a_pretty_table_s164(cli: Cli) -> None:
     limit = '{<<"x-queue-type">>,longstr,<<"quorum">>}{<<"x-max-length">>,long,7}'
     assert shown.stdout.splitlines() == [
         f"┌──────────────┬─────────┬{arguments}┬─────────┐",
-        f"│ name         │ durable │ arguments{59 * ' '} │ policy  │", rule,
-        f'│ limited.cq.1 │ true    │ {{<<"x-queue-type">>,longstr,<<"classic">>}}{26 * " "} │ limited │', rule,
-        f'│ limited.qq.3 │ true    │ {{<<"x-queue-type">>,longstr,<<"quorum">>}}{27 * " "} │ limited │', rule,
-        f"│ qq.1         │ true    │ {limit} │         │", rule,
+        f"│ name         │ durable │ arguments{59 * ' '} │ policy  │",
+        rule,
+        f'│ limited.cq.1 │ true    │ {{<<"x-queue-type">>,longstr,<<"classic">>}}{26 * " "} │ limited │',
+        rule,
+        f'│ limited.qq.3 │ true    │ {{<<"x-queue-type">>,longstr,<<"quorum">>}}{27 * " "} │ limited │',
+        rule,
+        f"│ qq.1         │ true    │ {limit} │         │",
+        rule,
         f'│ qq.2         │ true    │ {{<<"x-queue-type">>,longstr,<<"quorum">>}}{27 * " "} │         │',
         f"└──────────────┴─────────┴{arguments}┴─────────┘",
-    ]  # fmt: skip
+    ]
 
 
 def test_list_policies_as_a_pretty_table_s165(cli: Cli) -> None:
@@ -80,13 +84,19 @@ def test_list_policies_as_a_pretty_table_s165(cli: Cli) -> None:
 QUEUES = "limited.cq.1\t0\nlimited.qq.3\t0\nqq.1\t5\nqq.2\t0\n"
 
 
-@pytest.mark.parametrize(("options", "expected"), [
-    ((), "Timeout: 60.0 seconds ...\nListing queues for vhost / ...\nname\tmessages\n" + QUEUES),
-    (("-q",), "name\tmessages\n" + QUEUES),
-    (("-s",), QUEUES),
-    (("--no-table-headers", "--timeout", "5"), "Timeout: 5.0 seconds ...\nListing queues for vhost / ...\n" + QUEUES),
-    (("--formatter", "csv"), '"name","messages"\n"limited.cq.1","0"\n"limited.qq.3","0"\n"qq.1","5"\n"qq.2","0"\n'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), "Timeout: 60.0 seconds ...\nListing queues for vhost / ...\nname\tmessages\n" + QUEUES),
+        (("-q",), "name\tmessages\n" + QUEUES),
+        (("-s",), QUEUES),
+        (
+            ("--no-table-headers", "--timeout", "5"),
+            "Timeout: 5.0 seconds ...\nListing queues for vhost / ...\n" + QUEUES,
+        ),
+        (("--formatter", "csv"), '"name","messages"\n"limited.cq.1","0"\n"limited.qq.3","0"\n"qq.1","5"\n"qq.2","0"\n'),
+    ],
+)
 def test_list_queues_in_every_dress(cli: Cli, options: tuple[str, ...], expected: str) -> None:
     assert cli("list_queues", *options).stdout == expected
     assert cli(*options, "list_queues").stdout == expected
@@ -97,8 +107,11 @@ def test_list_queues_counts_ready_and_unacknowledged_s006(cli: Cli) -> None:
         "list_queues", "-q", "name", "messages_ready", "messages_unacknowledged", "message_bytes_ready", "consumers"
     )
     assert shown.stdout.splitlines()[1:] == [
-        "limited.cq.1\t0\t0\t0\t1", "limited.qq.3\t0\t0\t0\t0", "qq.1\t2\t3\t2\t1", "qq.2\t0\t0\t0\t0",
-    ]  # fmt: skip
+        "limited.cq.1\t0\t0\t0\t1",
+        "limited.qq.3\t0\t0\t0\t0",
+        "qq.1\t2\t3\t2\t1",
+        "qq.2\t0\t0\t0\t0",
+    ]
 
 
 def test_arguments_and_effective_policy_in_table_csv_and_json_s163(cli: Cli) -> None:
@@ -122,7 +135,7 @@ def test_arguments_and_effective_policy_in_table_csv_and_json_s163(cli: Cli) -> 
         ',{"name":"qq.1","arguments":[["x-queue-type","longstr","quorum"],["x-max-length","long",7]],"effective_policy_definition":{},"policy":""}',
         ',{"name":"qq.2","arguments":[["x-queue-type","longstr","quorum"]],"effective_policy_definition":{},"policy":""}',
         "]",
-    ]  # fmt: skip
+    ]
 
 
 COLUMNS = """
@@ -198,8 +211,10 @@ def test_s109_who_is_active(cli: Cli, broker: RunningBroker, kind: str) -> None:
             channel.basic_consume("q", lambda *_: None, consumer_tag=tag)
         asked = ("list_consumers", "-q", "-p", vhost, "consumer_tag", "active", "activity_status")
         assert cli(*asked).stdout.splitlines() == [
-            "consumer_tag\tactive\tactivity_status", "one\ttrue\tsingle_active", "two\tfalse\twaiting",
-        ]  # fmt: skip
+            "consumer_tag\tactive\tactivity_status",
+            "one\ttrue\tsingle_active",
+            "two\tfalse\twaiting",
+        ]
         listed = ("list_queues", "-s", "-p", vhost, "name", "single_active_consumer_tag")
         assert cli(*listed).stdout == "q\tone\n"
         channel.basic_cancel("one")

@@ -98,8 +98,9 @@ def test_the_log_level_is_set(running: RunningBroker) -> None:
     assert len([line for line in running.errors[before:] if "connected to vhost" in line]) == 1
     code, said = ask(running, "set_log_level", "loud")
     assert (code, said) == (
-        65, "Error (argument validation): level loud is not supported. Supported levels: debug, info, warning, error\n",
-    )  # fmt: skip
+        65,
+        "Error (argument validation): level loud is not supported. Supported levels: debug, info, warning, error\n",
+    )
 
 
 def test_the_cluster_is_given_a_name(running: RunningBroker) -> None:
@@ -115,9 +116,10 @@ def test_waiting_for_a_node(running: RunningBroker, tmp_path: Path) -> None:
     pidfile = tmp_path / "pid"
     pidfile.write_text(f"{running.process.pid}\n")
     assert ask(running, "wait", str(pidfile)) == (
-        0, f"Waiting for pid file '{pidfile}' to appear\npid is {running.process.pid}\n"
+        0,
+        f"Waiting for pid file '{pidfile}' to appear\npid is {running.process.pid}\n"
         f"Waiting for node to boot on process {running.process.pid}\n",
-    )  # fmt: skip
+    )
     code, said = ask(running, "wait", str(tmp_path / "none"), "-t", "0.1", "-q")
     assert (code, said) == (75, f"Error: there is no process id in {tmp_path / 'none'}\n")
     running.kill()

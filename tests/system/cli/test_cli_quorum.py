@@ -40,10 +40,16 @@ def test_what_is_no_quorum_queue_is_refused(cli: Cli) -> None:
     assert cli("add_member", "cq", "other").stderr == "Error: Cannot add members to a classic queue\n"
 
 
-@pytest.mark.parametrize("words", [
-    ("add_member", "qq", "other"), ("delete_member", "qq", NODE), ("grow", "other", "all"), ("shrink", NODE),
-    ("transfer_leadership", "qq", NODE),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("add_member", "qq", "other"),
+        ("delete_member", "qq", NODE),
+        ("grow", "other", "all"),
+        ("shrink", NODE),
+        ("transfer_leadership", "qq", NODE),
+    ],
+)
 def test_members_are_kafkas(cli: Cli, words: tuple[str, ...]) -> None:
     shown = cli(*words)
     assert shown.returncode == 69

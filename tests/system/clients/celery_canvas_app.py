@@ -9,9 +9,10 @@ from celery import Celery
 from kombu import Queue
 
 app = Celery(
-    "canvas", broker=os.environ.get("CELERY_BROKER", "memory://"),
+    "canvas",
+    broker=os.environ.get("CELERY_BROKER", "memory://"),
     backend="file://" + os.environ.get("CELERY_RESULTS", "/nonexistent"),
-)  # fmt: skip
+)
 app.conf.task_acks_late = True
 app.conf.worker_prefetch_multiplier = 1
 app.conf.worker_send_task_events = True

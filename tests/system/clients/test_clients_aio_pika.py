@@ -83,10 +83,11 @@ async def exchanges(broker: RunningBroker) -> None:
         queue = await channel.declare_queue("", exclusive=True)
         kinds = aio_pika.ExchangeType
         for kind, key, arguments, matching in (
-            (kinds.DIRECT, "k", None, {"routing_key": "k"}), (kinds.FANOUT, "", None, {"routing_key": "whatever"}),
+            (kinds.DIRECT, "k", None, {"routing_key": "k"}),
+            (kinds.FANOUT, "", None, {"routing_key": "whatever"}),
             (kinds.TOPIC, "*.b.#", None, {"routing_key": "a.b.c.d"}),
             (kinds.HEADERS, "", {"x-match": "all", "n": 1}, {"routing_key": "", "headers": {"n": 1, "m": 2}}),
-        ):  # fmt: skip
+        ):
             exchange = await channel.declare_exchange(f"aio.{kind.value}", kind, auto_delete=True)
             await queue.bind(exchange, key, arguments=arguments)
             message = aio_pika.Message(kind.value.encode(), headers=matching.get("headers"))
@@ -114,8 +115,9 @@ async def concurrent(broker: RunningBroker) -> None:
         queue = await channels[0].declare_queue("", auto_delete=True)
         publishes = [
             channel.default_exchange.publish(aio_pika.Message(b"%d.%d" % (index, number)), queue.name)
-            for index, channel in enumerate(channels) for number in range(100)
-        ]  # fmt: skip
+            for index, channel in enumerate(channels)
+            for number in range(100)
+        ]
         await asyncio.gather(*publishes)
         done: list[bytes] = []
 

@@ -38,10 +38,11 @@ class Service:
         """Sets the one policy of this kind for the queue without a suffix."""
         body = {"pattern": f"^{self.name}$", "definition": definition, "apply-to": "queues"}
         request = urllib.request.Request(
-            f"{self.broker.http_url}/api/{kind}/%2F/{urllib.parse.quote(self.name)}", json.dumps(body).encode(),
+            f"{self.broker.http_url}/api/{kind}/%2F/{urllib.parse.quote(self.name)}",
+            json.dumps(body).encode(),
             {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode(), "Content-Type": "application/json"},
             method="PUT",
-        )  # fmt: skip
+        )
         with urllib.request.urlopen(request, timeout=10) as answer:
             assert answer.status in (201, 204)
 
@@ -143,8 +144,11 @@ def test_quorum_takes_again_below_four_fifths(service: Service) -> None:
 
 def test_a_refusal_by_one_queue_of_three(service: Service) -> None:
     """S-010, S-011: basic.nack, and yet in all the others."""
-    queues = [service.queue({"x-max-length": 0, "x-overflow": "reject-publish"}), service.queue(None, "-b"),
-              service.queue(QUORUM, "-c")]  # fmt: skip
+    queues = [
+        service.queue({"x-max-length": 0, "x-overflow": "reject-publish"}),
+        service.queue(None, "-b"),
+        service.queue(QUORUM, "-c"),
+    ]
     service.channel.exchange_declare(service.name, "fanout", durable=True)
     for queue in queues:
         service.channel.queue_bind(queue, service.name)
@@ -233,8 +237,12 @@ def test_every_return_counts_up_to_the_policys_delivery_limit(service: Service, 
 
 def test_leaving_at_least_once_forgets_the_letters_in_waiting(service: Service) -> None:
     """S-148, S-150, S-151, S-153: without a route letters wait and fill the queue; at-most-once deletes them."""
-    definition = {"dead-letter-strategy": "at-least-once", "overflow": "reject-publish", "max-length": 2,
-                  "dead-letter-exchange": f"{service.name}-dlx"}  # fmt: skip
+    definition = {
+        "dead-letter-strategy": "at-least-once",
+        "overflow": "reject-publish",
+        "max-length": 2,
+        "dead-letter-exchange": f"{service.name}-dlx",
+    }
     service.policy(definition)
     queue = service.queue(QUORUM)
     service.publish(queue, "a", "b")

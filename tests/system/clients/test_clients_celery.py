@@ -26,10 +26,23 @@ class Worker:
         environment["C_FORCE_ROOT"] = "1"
         with open(self.log, "ab") as log:
             self.process = subprocess.Popen(
-                [*CELERY, app, "worker", "--concurrency", str(concurrency), "--loglevel", "INFO",
-                 "-n", f"{app}.{os.getpid()}@localhost"],
-                cwd=ROOT, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
+                [
+                    *CELERY,
+                    app,
+                    "worker",
+                    "--concurrency",
+                    str(concurrency),
+                    "--loglevel",
+                    "INFO",
+                    "-n",
+                    f"{app}.{os.getpid()}@localhost",
+                ],
+                cwd=ROOT,
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.until(lambda: b" ready." in self.log.read_bytes())
 
     def lines(self, word: str) -> list[list[str]]:

@@ -25,10 +25,11 @@ def said_by_example(page: str, broker: RunningBroker) -> list[str]:
 
 def test_reading_streams_and_the_past(broker: RunningBroker) -> None:
     assert said_by_example("streams.md", broker) == [
-        "1 b'1 degrees'", "2 b'2 degrees'",
+        "1 b'1 degrees'",
+        "2 b'2 degrees'",
         *(f"was there: b'order {number}'" for number in range(3)),
         *(f"was published: b'order {number}'" for number in range(3)),
-    ]  # fmt: skip
+    ]
 
 
 def test_b15_erasing_a_persons_messages(start_broker: Callable[..., RunningBroker]) -> None:

@@ -78,8 +78,10 @@ def test_delayed_messages_come_in_the_order_of_their_time_and_are_never_returned
         send(channel, name, "nowhere", 0, key="other")
     send(channel, name, "at once", 0)
     assert taken(channel, name, 3) == [
-        ("at once", {"x-delay": 0}), ("first", {"x-delay": -200}), ("second", {"x-delay": -600}),
-    ]  # fmt: skip
+        ("at once", {"x-delay": 0}),
+        ("first", {"x-delay": -200}),
+        ("second", {"x-delay": -600}),
+    ]
     assert time.monotonic() - started >= 0.6
 
 

@@ -99,8 +99,10 @@ def test_4_3_gives_the_messages_back_and_cancels_the_consumer(impatient: Running
         channel.basic_ack(method.delivery_tag)  # too late, and no error
     taken = [channel.basic_get(queue, auto_ack=True) for _ in range(3)]
     # That it took too long is no failure: the delivery count stays.
-    assert [(body, method.redelivered, (properties.headers or {}).get("x-delivery-count")) for method, properties, body
-            in taken] == [(b"0", True, None), (b"1", True, None), (b"2", False, None)]  # fmt: skip
+    assert [
+        (body, method.redelivered, (properties.headers or {}).get("x-delivery-count"))
+        for method, properties, body in taken
+    ] == [(b"0", True, None), (b"1", True, None), (b"2", False, None)]
     channel.basic_consume(queue, lambda *_: None, consumer_tag="slow")  # its tag is free again
     connection.close()
 
@@ -114,8 +116,12 @@ def test_4_3_the_next_single_active_consumer_is_the_one_of_the_highest_priority(
         channel = connection.channel()
         channel.basic_qos(prefetch_count=1)
         took = got.setdefault(tag, [])
-        channel.basic_consume(queue, lambda _, _method, _properties, body, took=took: took.append(body),
-                              consumer_tag=tag, arguments={"x-priority": priority})  # fmt: skip
+        channel.basic_consume(
+            queue,
+            lambda _, _method, _properties, body, took=took: took.append(body),
+            consumer_tag=tag,
+            arguments={"x-priority": priority},
+        )
         for _ in range(50):
             connection.process_data_events(0.02)
             if got["slow"]:
@@ -168,9 +174,11 @@ def test_4_3_a_consumer_may_ask_for_another_timeout_and_classic_queues_have_none
 
 @pytest.mark.parametrize(
     ("arguments", "text"),
-    [({"x-consumer-timeout": -1}, "{value_negative,-1}"),
-     ({"x-consumer-timeout": "x"}, '"expected integer, got longstr"')],
-)  # fmt: skip
+    [
+        ({"x-consumer-timeout": -1}, "{value_negative,-1}"),
+        ({"x-consumer-timeout": "x"}, '"expected integer, got longstr"'),
+    ],
+)
 def test_4_3_checks_the_argument(impatient: RunningBroker, arguments: dict[str, Any], text: str) -> None:
     connection = connected(impatient)
     with pytest.raises(ChannelClosedByBroker) as closed:

@@ -256,9 +256,14 @@ def test_a_stream_as_it_was(connection: pika.BlockingConnection, channel: Blocki
     ],
 )
 def test_how_the_past_is_not_read(
-    connection: pika.BlockingConnection, queue: str, prefetch: int, no_ack: bool, arguments: dict[str, Any], code: int,
+    connection: pika.BlockingConnection,
+    queue: str,
+    prefetch: int,
+    no_ack: bool,
+    arguments: dict[str, Any],
+    code: int,
     text: str,
-) -> None:  # fmt: skip
+) -> None:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=prefetch)
     with pytest.raises((ChannelClosedByBroker, ConnectionClosedByBroker)) as refused:

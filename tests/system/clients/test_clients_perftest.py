@@ -63,10 +63,28 @@ def test_what_is_published_arrives(broker: RunningBroker, name: str) -> None:
     queue = f"perf.{name}"
     before = counters(broker)
     command = [
-        "java", "-XX:TieredStopAtLevel=1", "-Xmx256m", "-cp", f"{LIB}/*", "com.rabbitmq.perf.PerfTest",
-        "-h", broker.amqp_url.rstrip("/"), "-u", queue, "-ad", "false", "-f", "persistent", *mode.options,
-        "-C", str(mode.count // mode.producers), "-ew", "idle", "-z", "60",
-    ]  # fmt: skip
+        "java",
+        "-XX:TieredStopAtLevel=1",
+        "-Xmx256m",
+        "-cp",
+        f"{LIB}/*",
+        "com.rabbitmq.perf.PerfTest",
+        "-h",
+        broker.amqp_url.rstrip("/"),
+        "-u",
+        queue,
+        "-ad",
+        "false",
+        "-f",
+        "persistent",
+        *mode.options,
+        "-C",
+        str(mode.count // mode.producers),
+        "-ew",
+        "idle",
+        "-z",
+        "60",
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     said = done.stdout[-2000:] + done.stderr[-2000:]
     assert done.returncode == 0, said

@@ -105,14 +105,34 @@ def test_a_body_above_the_limit_is_refused(connection: pika.BlockingConnection) 
 
 def test_every_property_and_header_type_returns_as_it_went(channel: BlockingChannel, queue: str) -> None:
     headers = {
-        "text": "žluťoučký кінь 馬 🐎", "int": 7, "long": 2**40, "negative": -3, "true": True, "none": None,
-        "bytes": b"\x00\xff", "list": [1, "two", [3]], "table": {"a": {"b": "c"}}, "empty": {}, "": "no name",
-    }  # fmt: skip
+        "text": "žluťoučký кінь 馬 🐎",
+        "int": 7,
+        "long": 2**40,
+        "negative": -3,
+        "true": True,
+        "none": None,
+        "bytes": b"\x00\xff",
+        "list": [1, "two", [3]],
+        "table": {"a": {"b": "c"}},
+        "empty": {},
+        "": "no name",
+    }
     properties = pika.BasicProperties(
-        content_type="application/json", content_encoding="utf-8", headers=headers, delivery_mode=2, priority=9,
-        correlation_id="c-1", reply_to="reply", expiration="60000", message_id="m-1", timestamp=1_700_000_000,
-        type="kind", user_id="guest", app_id="app", cluster_id="cluster",
-    )  # fmt: skip
+        content_type="application/json",
+        content_encoding="utf-8",
+        headers=headers,
+        delivery_mode=2,
+        priority=9,
+        correlation_id="c-1",
+        reply_to="reply",
+        expiration="60000",
+        message_id="m-1",
+        timestamp=1_700_000_000,
+        type="kind",
+        user_id="guest",
+        app_id="app",
+        cluster_id="cluster",
+    )
     channel.basic_publish("", queue, b"body", properties)
     _, got, _ = channel.basic_get(queue, auto_ack=True)
     assert got == properties
@@ -327,7 +347,7 @@ def test_dead_letters_as_a_service_sees_them(channel: BlockingChannel, queue: st
         (lambda c: c.basic_qos(prefetch_size=5), 540, "NOT_IMPLEMENTED - prefetch_size!=0 (5)"),
         (lambda c: c.basic_recover(requeue=False), 540, "NOT_IMPLEMENTED - requeue=false"),
     ],
-)  # fmt: skip
+)
 def test_hard_errors_close_the_connection(
     broker: RunningBroker, act: Callable[[BlockingChannel], Any], code: int, text: str
 ) -> None:
@@ -382,9 +402,11 @@ class ReconnectingConsumer(threading.Thread):
         while not self.stopping:
             broker = self.broker()
             connection = pika.SelectConnection(
-                pika.ConnectionParameters(broker.host, broker.amqp_port), on_open_callback=self.opened,
-                on_open_error_callback=lambda c, _: c.ioloop.stop(), on_close_callback=lambda c, _: c.ioloop.stop(),
-            )  # fmt: skip
+                pika.ConnectionParameters(broker.host, broker.amqp_port),
+                on_open_callback=self.opened,
+                on_open_error_callback=lambda c, _: c.ioloop.stop(),
+                on_close_callback=lambda c, _: c.ioloop.stop(),
+            )
             connection.ioloop.start()
             time.sleep(0.05)
 

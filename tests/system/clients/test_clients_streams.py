@@ -114,9 +114,12 @@ def numbered(*numbers: int) -> list[tuple[int, bytes]]:
     ],
 )
 def test_begins_where_it_is_told(
-    connection: pika.BlockingConnection, channel: BlockingChannel, stream: str, arguments: Stream,
+    connection: pika.BlockingConnection,
+    channel: BlockingChannel,
+    stream: str,
+    arguments: Stream,
     expected: list[tuple[int, bytes]],
-) -> None:  # fmt: skip
+) -> None:
     publish(channel, stream, [b"%d" % n for n in range(5)])
     reader = Reader(connection, stream, **arguments)
     publish(channel, stream, [b"5"])
@@ -209,9 +212,12 @@ def test_filters(connection: pika.BlockingConnection, channel: BlockingChannel, 
     publish(channel, stream, [b"5"], **{"x-stream-filter-value": "apple"})
     one = Reader(connection, stream, x_stream_offset="first", x_stream_filter="apple")
     two = Reader(
-        connection, stream, x_stream_offset="first", x_stream_filter=["banana", "apple"],
+        connection,
+        stream,
+        x_stream_offset="first",
+        x_stream_filter=["banana", "apple"],
         x_stream_match_unfiltered=True,
-    )  # fmt: skip
+    )
     assert one.until(3) == numbered(0, 3, 5)
     assert two.until(5) == numbered(0, 1, 2, 3, 5)
 
@@ -291,35 +297,55 @@ def test_dead_letters_come_to_a_stream(
         ({"auto_delete": True}, {}, "invalid property 'auto-delete' for queue '{q}' in vhost '/'"),
         ({"exclusive": True}, {}, "invalid property 'exclusive-owner' for queue '{q}' in vhost '/'"),
         ({"durable": False}, {}, "invalid property 'non-durable' for queue '{q}' in vhost '/'"),
-        ({}, {"x-overflow": "reject-publish"},
-         "invalid arg 'x-overflow' for queue '{q}' in vhost '/' of queue type rabbit_stream_queue"),
-        ({}, {"x-message-ttl": 5},
-         "invalid arg 'x-message-ttl' for queue '{q}' in vhost '/' of queue type rabbit_stream_queue"),
+        (
+            {},
+            {"x-overflow": "reject-publish"},
+            "invalid arg 'x-overflow' for queue '{q}' in vhost '/' of queue type rabbit_stream_queue",
+        ),
+        (
+            {},
+            {"x-message-ttl": 5},
+            "invalid arg 'x-message-ttl' for queue '{q}' in vhost '/' of queue type rabbit_stream_queue",
+        ),
         ({}, {"x-max-age": "1A"}, "invalid arg 'x-max-age' for queue '{q}' in vhost '/': invalid_max_age"),
         ({}, {"x-max-age": 7}, "invalid arg 'x-max-age' for queue '{q}' in vhost '/': {{unacceptable_type,signedint}}"),
-        ({}, {"x-max-length-bytes": -1},
-         "invalid arg 'x-max-length-bytes' for queue '{q}' in vhost '/': {{value_negative,-1}}"),
+        (
+            {},
+            {"x-max-length-bytes": -1},
+            "invalid arg 'x-max-length-bytes' for queue '{q}' in vhost '/': {{value_negative,-1}}",
+        ),
         ({}, {"x-stream-filter-size-bytes": 256}, "Invalid value for  x-stream-filter-size-bytes"),
-        ({}, {"x-stream-max-segment-size-bytes": 3_000_000_001},
-         "Exceeded max value for x-stream-max-segment-size-bytes"),
-        ({}, {"x-initial-cluster-size": 0},
-         "invalid arg 'x-initial-cluster-size' for queue '{q}' in vhost '/': {{value_zero,0}}"),
+        (
+            {},
+            {"x-stream-max-segment-size-bytes": 3_000_000_001},
+            "Exceeded max value for x-stream-max-segment-size-bytes",
+        ),
+        (
+            {},
+            {"x-initial-cluster-size": 0},
+            "invalid arg 'x-initial-cluster-size' for queue '{q}' in vhost '/': {{value_zero,0}}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_s072_what_a_stream_cannot_be(channel: BlockingChannel, flags: Stream, arguments: Stream, text: str) -> None:
     name = f"q-{uuid.uuid4().hex[:8]}"
     with pytest.raises(ChannelClosedByBroker) as refused:
         channel.queue_declare(name, **({"durable": True} | flags), arguments={"x-queue-type": "stream"} | arguments)
     assert (refused.value.reply_code, refused.value.reply_text) == (
-        406, "PRECONDITION_FAILED - " + text.format(q=name),
-    )  # fmt: skip
+        406,
+        "PRECONDITION_FAILED - " + text.format(q=name),
+    )
 
 
 def test_s067_a_stream_is_declared_again_as_it_is(connection: pika.BlockingConnection) -> None:
     arguments = {
-        "x-max-age": "10D", "x-max-length-bytes": 2_000_000, "x-stream-max-segment-size-bytes": 5_000_000,
-        "x-stream-filter-size-bytes": 32, "x-initial-cluster-size": 1, "x-queue-leader-locator": "client-local",
-    }  # fmt: skip
+        "x-max-age": "10D",
+        "x-max-length-bytes": 2_000_000,
+        "x-stream-max-segment-size-bytes": 5_000_000,
+        "x-stream-filter-size-bytes": 32,
+        "x-initial-cluster-size": 1,
+        "x-queue-leader-locator": "client-local",
+    }
     channel = connection.channel()
     stream = declared(channel, **arguments)
     given = {"x-queue-type": "stream"} | arguments
@@ -338,23 +364,48 @@ def test_s067_a_stream_is_declared_again_as_it_is(connection: pika.BlockingConne
     ("prefetch", "no_ack", "arguments", "code", "text"),
     [
         (0, False, {}, 406, "PRECONDITION_FAILED - consumer prefetch count is not set for 'queue '{q}' in vhost '/''"),
-        (5, True, {}, 540, "NOT_IMPLEMENTED - automatic acknowledgement not supported by stream queues queue '{q}' in"
-                           " vhost '/'"),
-        (5, False, {"x-priority": 1}, 406,
-         "PRECONDITION_FAILED - invalid arg 'x-priority' for queue '{q}' in vhost '/' of queue type"
-         " rabbit_stream_queue"),
-        (5, False, {"x-stream-offset": "soon"}, 406,
-         "PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue '{q}' in vhost '/':"
-         " {{invalid_stream_offset_arg,{{longstr,<<\"soon\">>}}}}"),
-        (5, False, {"x-stream-offset": True}, 406,
-         "PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue '{q}' in vhost '/':"
-         " {{invalid_stream_offset_arg,{{bool,true}}}}"),
+        (
+            5,
+            True,
+            {},
+            540,
+            "NOT_IMPLEMENTED - automatic acknowledgement not supported by stream queues queue '{q}' in vhost '/'",
+        ),
+        (
+            5,
+            False,
+            {"x-priority": 1},
+            406,
+            "PRECONDITION_FAILED - invalid arg 'x-priority' for queue '{q}' in vhost '/' of queue type"
+            " rabbit_stream_queue",
+        ),
+        (
+            5,
+            False,
+            {"x-stream-offset": "soon"},
+            406,
+            "PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue '{q}' in vhost '/':"
+            ' {{invalid_stream_offset_arg,{{longstr,<<"soon">>}}}}',
+        ),
+        (
+            5,
+            False,
+            {"x-stream-offset": True},
+            406,
+            "PRECONDITION_FAILED - invalid arg 'x-stream-offset' for queue '{q}' in vhost '/':"
+            " {{invalid_stream_offset_arg,{{bool,true}}}}",
+        ),
     ],
-)  # fmt: skip
+)
 def test_how_a_stream_is_not_read(
-    connection: pika.BlockingConnection, stream: str, prefetch: int, no_ack: bool, arguments: Stream, code: int,
+    connection: pika.BlockingConnection,
+    stream: str,
+    prefetch: int,
+    no_ack: bool,
+    arguments: Stream,
+    code: int,
     text: str,
-) -> None:  # fmt: skip
+) -> None:
     channel = connection.channel()
     channel.basic_qos(prefetch_count=prefetch)
     with pytest.raises((ChannelClosedByBroker, ConnectionClosedByBroker)) as refused:
@@ -367,13 +418,17 @@ def test_how_a_stream_is_not_read(
     [
         (lambda channel, stream: channel.basic_get(stream), "basic.get not supported by stream queues queue '{q}'"),
         (lambda channel, stream: channel.queue_purge(stream), "queue.purge not supported by stream queues queue '{q}'"),
-        (lambda channel, stream: [
-            channel.basic_qos(prefetch_count=5), channel.basic_qos(prefetch_count=5, global_qos=True),
-            channel.basic_consume(stream, lambda *_: None),
-        ], "queue '{q}' in vhost '/' does not support global qos"),
+        (
+            lambda channel, stream: [
+                channel.basic_qos(prefetch_count=5),
+                channel.basic_qos(prefetch_count=5, global_qos=True),
+                channel.basic_consume(stream, lambda *_: None),
+            ],
+            "queue '{q}' in vhost '/' does not support global qos",
+        ),
     ],
     ids=["get", "purge", "global qos"],
-)  # fmt: skip
+)
 def test_s132_what_is_not_implemented_for_streams(
     connection: pika.BlockingConnection, stream: str, what: Callable[[BlockingChannel, str], object], text: str
 ) -> None:

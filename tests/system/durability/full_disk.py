@@ -22,8 +22,9 @@ class SmallDisk:
         self.mount_point = mount_point
         self._holder = subprocess.Popen(
             ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", HOLD, str(mount_point), str(megabytes)],
-            stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         assert self._holder.stdout is not None
         assert self._holder.stdout.readline() == "mounted\n", "no file system may be mounted here"
         self.path = Path(f"/proc/{self._holder.pid}/root{mount_point}")
@@ -31,8 +32,15 @@ class SmallDisk:
 
     def command(self, command: list[str]) -> list[str]:
         """Within the namespace, where the file system is at `mount_point`."""
-        return ["nsenter", f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials",
-                f"--wdns={os.getcwd()}", *command]  # fmt: skip
+        return [
+            "nsenter",
+            f"--target={self._holder.pid}",
+            "--user",
+            "--mount",
+            "--preserve-credentials",
+            f"--wdns={os.getcwd()}",
+            *command,
+        ]
 
     @property
     def free_bytes(self) -> int:

@@ -53,15 +53,25 @@ def digests(data: Path) -> dict[str, str]:
     """Of the log, byte by byte."""
     return {
         str(path.relative_to(data)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in sorted((data / "log").rglob("*")) if path.is_file()
-    }  # fmt: skip
+        for path in sorted((data / "log").rglob("*"))
+        if path.is_file()
+    }
 
 
 def refused(data: Path) -> str:
     """A start that must fail with DATA_ERROR; its one line on stderr."""
-    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
-               "--http-port",
-               str(free_port()), *ONE]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "rewindmq.engine",
+        "--data",
+        str(data),
+        "--amqp-port",
+        str(free_port()),
+        "--http-port",
+        str(free_port()),
+        *ONE,
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == DATA_ERROR, ended.stderr
     assert ended.stdout == ""

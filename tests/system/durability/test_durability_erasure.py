@@ -62,9 +62,11 @@ def connect(broker: RunningBroker) -> pika.BlockingConnection:
 
 def files_with(marker: bytes, *directories: Path) -> list[str]:
     return [
-        str(path) for directory in directories for path in directory.rglob("*")
+        str(path)
+        for directory in directories
+        for path in directory.rglob("*")
         if path.is_file() and marker in path.read_bytes()
-    ]  # fmt: skip
+    ]
 
 
 def taken(channel: Any, queue: str, requeue: bool = True) -> list[tuple[bytes, dict[str, object]]]:
@@ -138,10 +140,15 @@ def publish_everywhere(broker: RunningBroker) -> None:
             channel.basic_publish("", "nowhere", MARKER, ADA, mandatory=True)
         assert returned.value.messages[0].body == MARKER
     with api(broker) as client:
-        answer = client.post("/exchanges/%2F/amq.default/publish", json={
-            "routing_key": "main", "payload": MARKER.decode() + " http", "payload_encoding": "string",
-            "properties": {"delivery_mode": 2, "headers": {"x-subject": "ada"}, "message_id": "kept"},
-        })  # fmt: skip
+        answer = client.post(
+            "/exchanges/%2F/amq.default/publish",
+            json={
+                "routing_key": "main",
+                "payload": MARKER.decode() + " http",
+                "payload_encoding": "string",
+                "properties": {"delivery_mode": 2, "headers": {"x-subject": "ada"}, "message_id": "kept"},
+            },
+        )
         assert answer.json() == {"routed": True}
 
 
@@ -208,15 +215,25 @@ def erased(tmp_path_factory: pytest.TempPathFactory) -> Path:
             channel = connection.channel()
             channel.queue_declare("bob", durable=True)
             with api(broker) as client:  # whose key is made for this
-                assert client.post("/exchanges/%2F/amq.default/publish", json={
-                    "routing_key": "bob", "payload": MARKER.decode(), "payload_encoding": "string",
-                    "properties": {"delivery_mode": 2, "headers": {"x-subject": "bob"}},
-                }).json() == {"routed": True}  # fmt: skip
+                assert client.post(
+                    "/exchanges/%2F/amq.default/publish",
+                    json={
+                        "routing_key": "bob",
+                        "payload": MARKER.decode(),
+                        "payload_encoding": "string",
+                        "properties": {"delivery_mode": 2, "headers": {"x-subject": "bob"}},
+                    },
+                ).json() == {"routed": True}
             channel.basic_publish("", "bob", b"NOBODYS-BODY")
         time.sleep(0.1)  # for what is delayed
         plain = seen_by_clients(broker)
-        assert [body for body, _ in plain] == [*BODIES, *[MARKER] * 6, *[MARKER + b" %d" % n for n in range(3)],
-                                               *BODIES, MARKER]  # fmt: skip
+        assert [body for body, _ in plain] == [
+            *BODIES,
+            *[MARKER] * 6,
+            *[MARKER + b" %d" % n for n in range(3)],
+            *BODIES,
+            MARKER,
+        ]
         assert all(headers["x-subject"] == "ada" and "x-erased" not in headers for _, headers in plain)
         assert set(seen_over_http(broker)) == {(MARKER.decode(), None)}
         with api(broker) as client:
@@ -261,8 +278,10 @@ def test_b15_it_stays_erased_after_a_restart_and_the_history_says_why(erased: Pa
         (told,) = client.get("/erasures").json()
         key_ids = told["key_ids"]
         assert {key: told[key] for key in ("subject", "user", "reason")} == {
-            "subject": "ada", "user": "guest", "reason": "her letter of 2026-11-22",
-        }  # fmt: skip
+            "subject": "ada",
+            "user": "guest",
+            "reason": "her letter of 2026-11-22",
+        }
         assert client.delete("/subjects/ada").status_code == 404
         client.put("/users/clerk", json={"password": "clerk", "tags": "management"}).raise_for_status()
         for method, path in (("DELETE", "/subjects/bob"), ("GET", "/erasures")):
@@ -401,8 +420,13 @@ def test_a_start_that_makes_no_sense_is_one_line(tmp_path: Path) -> None:
         ((*ON, "--kafka", "localhost:1"), 64, "needs --keys DIR"),
         ((*ON, "--keys", str(tmp_path / "file" / "keys")), 78, "rewindmq: keys: "),
     ):
-        done = subprocess.run([sys.executable, "-m", "rewindmq.engine", *where[1:], *options], cwd=ROOT,
-                              capture_output=True,
-                              text=True, timeout=60, check=False)  # fmt: skip
+        done = subprocess.run(
+            [sys.executable, "-m", "rewindmq.engine", *where[1:], *options],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
         assert said in done.stderr.splitlines()[-1]

@@ -38,9 +38,10 @@ class Publisher(threading.Thread):
         self.stopping = False
         self.ended = ""
         self.connection = pika.SelectConnection(
-            pika.URLParameters(broker.amqp_url + "?heartbeat=0"), on_open_callback=self.opened,
+            pika.URLParameters(broker.amqp_url + "?heartbeat=0"),
+            on_open_callback=self.opened,
             on_close_callback=self.closed,
-        )  # fmt: skip
+        )
         self.connection.add_on_connection_blocked_callback(lambda _, frame: self.blocked.append(frame.method.reason))
         self.connection.add_on_connection_unblocked_callback(lambda *_: setattr(self, "unblocked", self.unblocked + 1))
 

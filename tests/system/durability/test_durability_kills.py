@@ -25,9 +25,18 @@ OPTIONS = ("--partitions", str(PARTITIONS))
 
 def start_and_kill(data: Path, seconds: float) -> None:
     """A start that does not get far."""
-    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
-               "--http-port",
-               str(free_port()), *OPTIONS]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "rewindmq.engine",
+        "--data",
+        str(data),
+        "--amqp-port",
+        str(free_port()),
+        "--http-port",
+        str(free_port()),
+        *OPTIONS,
+    ]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
         time.sleep(seconds)
         process.kill()

@@ -164,9 +164,14 @@ def test_large_messages_for_a_client_that_does_not_read_stay_in_the_store(
     assert "Traceback" not in "".join(broker.errors)
 
 
-@pytest.mark.parametrize("option", [
-    ("--vm-memory-high-watermark", "absolute:2"), ("--vm-memory-high-watermark", "0"), ("--disk-free-limit", "1000TB"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "option",
+    [
+        ("--vm-memory-high-watermark", "absolute:2"),
+        ("--vm-memory-high-watermark", "0"),
+        ("--disk-free-limit", "1000TB"),
+    ],
+)
 def test_a_limit_that_is_passed_from_the_start(
     tmp_path: Path, start_broker: Callable[..., RunningBroker], option: tuple[str, str]
 ) -> None:
@@ -182,8 +187,10 @@ def test_a_limit_that_is_passed_from_the_start(
         assert told == ["low on disk" if option[0] == "--disk-free-limit" else "low on memory"]
         name, enough = option[0].removeprefix("--").replace("-", "_"), "1" if "disk" in option[0] else "0.9"
         answer = httpx.put(
-            f"{broker.http_url}/api/nodes/rewindmq@localhost/limits/{name}", json={"value": enough},
-            auth=("guest", "guest"), trust_env=False,
-        )  # fmt: skip
+            f"{broker.http_url}/api/nodes/rewindmq@localhost/limits/{name}",
+            json={"value": enough},
+            auth=("guest", "guest"),
+            trust_env=False,
+        )
         assert answer.status_code == 204
         until(lambda: channel.queue_declare("q", passive=True).method.message_count == 1, "publishing stands still")

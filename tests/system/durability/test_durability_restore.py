@@ -63,10 +63,16 @@ def bound(client: httpx.Client) -> list[str]:
     return [each["routing_key"] for each in client.get("/bindings/%2F/e/amq.topic/q/orders").json()]
 
 
-@pytest.mark.parametrize(("step", "count", "came"), [
-    (BIND, 1, 0), (BIND, 2, 0), (BIND, 3, 0),  # before the first binding, and between them
-    (PUBLISH, 1, 0), (PUBLISH, 2, 500),  # before the first message, and after a page of them
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "count", "came"),
+    [
+        (BIND, 1, 0),
+        (BIND, 2, 0),
+        (BIND, 3, 0),  # before the first binding, and between them
+        (PUBLISH, 1, 0),
+        (PUBLISH, 2, 500),  # before the first message, and after a page of them
+    ],
+)
 def test_b02_a_restoration_that_was_cut_short_is_finished_by_asking_again(
     tmp_path: Path, step: tuple[str, str], count: int, came: int
 ) -> None:

@@ -45,9 +45,11 @@ def replies_to(channel: BlockingChannel) -> Came:
     """Consume replies: what comes of (consumer tag, correlation id, body)."""
     came: Came = []
     channel.basic_consume(
-        REPLY_TO, lambda _, method, props, body: came.append((method.consumer_tag, props.correlation_id, body)),
-        auto_ack=True, consumer_tag="replies",
-    )  # fmt: skip
+        REPLY_TO,
+        lambda _, method, props, body: came.append((method.consumer_tag, props.correlation_id, body)),
+        auto_ack=True,
+        consumer_tag="replies",
+    )
     return came
 
 
@@ -155,12 +157,16 @@ def test_to_clients_it_is_no_queue(client: pika.BlockingConnection, server: Bloc
     ("act", "text"),
     [
         (lambda c: c.basic_consume(REPLY_TO, lambda *_: None), "reply consumer cannot acknowledge"),
-        (lambda c: (replies_to(c), c.basic_consume(REPLY_TO, lambda *_: None, auto_ack=True)),
-         "reply consumer already set"),
-        (lambda c: c.basic_publish("", "q", b"", pika.BasicProperties(reply_to=REPLY_TO)),
-         "fast reply consumer does not exist"),
+        (
+            lambda c: (replies_to(c), c.basic_consume(REPLY_TO, lambda *_: None, auto_ack=True)),
+            "reply consumer already set",
+        ),
+        (
+            lambda c: c.basic_publish("", "q", b"", pika.BasicProperties(reply_to=REPLY_TO)),
+            "fast reply consumer does not exist",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_refused(client: pika.BlockingConnection, act: Any, text: str) -> None:
     assert refusal(client.channel(), act) == (406, f"PRECONDITION_FAILED - {text}")
 
@@ -235,9 +241,9 @@ def test_no_permission_is_asked_for(broker: RunningBroker, server: BlockingChann
         http.put("/api/users/asker", json={"password": "p", "tags": ""}).raise_for_status()
         rights = {"configure": "", "write": "^amq\\.default$", "read": ""}
         http.put("/api/permissions/%2F/asker", json=rights).raise_for_status()
-    connection = pika.BlockingConnection(pika.ConnectionParameters(
-        broker.host, broker.amqp_port, credentials=pika.PlainCredentials("asker", "p")
-    ))  # fmt: skip
+    connection = pika.BlockingConnection(
+        pika.ConnectionParameters(broker.host, broker.amqp_port, credentials=pika.PlainCredentials("asker", "p"))
+    )
     channel = connection.channel()
     came = replies_to(channel)
     server.basic_publish("", request(channel, server).reply_to, b"answer")
@@ -305,9 +311,12 @@ def test_rpc_with_kombu(broker: RunningBroker) -> None:
 
             def on_request(body: Any, message: Any) -> None:
                 producer.publish(
-                    {"result": body["n"] ** 2}, exchange="", routing_key=message.properties["reply_to"],
-                    correlation_id=message.properties["correlation_id"], serializer="json",
-                )  # fmt: skip
+                    {"result": body["n"] ** 2},
+                    exchange="",
+                    routing_key=message.properties["reply_to"],
+                    correlation_id=message.properties["correlation_id"],
+                    serializer="json",
+                )
                 message.ack()
 
             with connection.Consumer(kombu.Queue(name, auto_delete=True), callbacks=[on_request]):
@@ -327,9 +336,12 @@ def test_rpc_with_kombu(broker: RunningBroker) -> None:
             channel = connection.channel()
             replies = kombu.Queue(REPLY_TO, channel=channel, no_declare=True, no_ack=True)
             consumer = kombu.Consumer(
-                channel, [replies], no_ack=True, auto_declare=False,
+                channel,
+                [replies],
+                no_ack=True,
+                auto_declare=False,
                 callbacks=[lambda body, message: came.append((body, message.properties["correlation_id"]))],
-            )  # fmt: skip
+            )
             with consumer:
                 kombu.Producer(channel).publish(
                     {"n": 12}, exchange="", routing_key=name, reply_to=REPLY_TO, correlation_id="c", serializer="json"

@@ -26,9 +26,9 @@ def http(broker: RunningBroker) -> Iterator[httpx.Client]:
 
 
 def connect(broker: RunningBroker) -> pika.BlockingConnection:
-    return pika.BlockingConnection(pika.ConnectionParameters(
-        broker.host, broker.amqp_port, "small", pika.PlainCredentials("few", "few")
-    ))  # fmt: skip
+    return pika.BlockingConnection(
+        pika.ConnectionParameters(broker.host, broker.amqp_port, "small", pika.PlainCredentials("few", "few"))
+    )
 
 
 def limited(http: httpx.Client, path: str, value: int) -> None:
@@ -44,12 +44,16 @@ def refused(broker: RunningBroker) -> str:
 @pytest.mark.parametrize(
     ("path", "text"),
     [
-        ("/api/user-limits/few/max-connections",
-         "connection refused for user 'few': user connection limit (2) is reached"),
-        ("/api/vhost-limits/small/max-connections",
-         "access to vhost 'small' refused for user 'few': connection limit (2) is reached"),
+        (
+            "/api/user-limits/few/max-connections",
+            "connection refused for user 'few': user connection limit (2) is reached",
+        ),
+        (
+            "/api/vhost-limits/small/max-connections",
+            "access to vhost 'small' refused for user 'few': connection limit (2) is reached",
+        ),
     ],
-)  # fmt: skip
+)
 def test_connections(broker: RunningBroker, http: httpx.Client, path: str, text: str) -> None:
     first = connect(broker)
     limited(http, path, 2)  # who is there stays

@@ -34,9 +34,17 @@ class Tls:
     def start(self, name: str, *options: str) -> tuple[RunningBroker, int]:
         port = free_port()
         running = RunningBroker(
-            self.home / name, "--tls-port", str(port), "--tls-cert", str(self.server.certificate), "--tls-key",
-            str(self.server.key), "--tls-ca", str(self.authority.certificate), *options,
-        )  # fmt: skip
+            self.home / name,
+            "--tls-port",
+            str(port),
+            "--tls-cert",
+            str(self.server.certificate),
+            "--tls-key",
+            str(self.server.key),
+            "--tls-ca",
+            str(self.authority.certificate),
+            *options,
+        )
         return running, port
 
     def context(self, pair: Pair | None = None, trust: Authority | None = None) -> ssl.SSLContext:
@@ -175,9 +183,14 @@ def test_the_status_says_what_each_listener_is_for(tls: Tls, capsys: pytest.Capt
 def test_a_key_that_does_not_fit_is_said_at_the_start(tls: Tls, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"the broker ended with 78: rewindmq: tls: .*KEY_VALUES_MISMATCH"):
         RunningBroker(
-            tmp_path / "data", "--tls-port", str(free_port()), "--tls-cert", str(tls.server.certificate), "--tls-key",
+            tmp_path / "data",
+            "--tls-port",
+            str(free_port()),
+            "--tls-cert",
+            str(tls.server.certificate),
+            "--tls-key",
             str(tls.bunny.key),
-        )  # fmt: skip
+        )
 
 
 @pytest.mark.parametrize(

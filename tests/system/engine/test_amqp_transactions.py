@@ -235,9 +235,10 @@ def test_a_consumer_in_a_transaction(tx: BlockingChannel, other: BlockingChannel
 def test_the_channel_shows_what_is_not_committed(broker: RunningBroker, tx: BlockingChannel, queue: str) -> None:
     def shown() -> tuple[bool, int]:
         (item,) = [
-            each for each in httpx.get(f"{broker.http_url}/api/channels", auth=("guest", "guest")).json()
+            each
+            for each in httpx.get(f"{broker.http_url}/api/channels", auth=("guest", "guest")).json()
             if each["transactional"]
-        ]  # fmt: skip
+        ]
         return item["confirm"], item["messages_uncommitted"]
 
     tx.basic_publish("", queue, b"m")

@@ -24,8 +24,11 @@ def test_a_broker_writes_for_its_user_and_group(tmp_path: Path, start_broker: Ca
     modes = modes_of(data)
     assert stat.S_IMODE(data.stat().st_mode) == 0o750
     assert {name for name in ("log", "state", "snapshots", "log/queues-0") if modes[name] == 0o750} == {
-        "log", "state", "snapshots", "log/queues-0",
-    }  # fmt: skip
+        "log",
+        "state",
+        "snapshots",
+        "log/queues-0",
+    }
     assert [name for name, mode in modes.items() if mode & 0o027] == []
     for path in (data, *data.rglob("*")):
         path.chmod(0o777 if path.is_dir() else 0o666)

@@ -39,11 +39,22 @@ class Process:
         self.data = data
         self.amqp_port, self.http_port = amqp_port or free_port(), http_port or free_port()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(self.amqp_port),
-             "--http-port",
-             str(self.http_port)],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "rewindmq.engine",
+                "--data",
+                str(data),
+                "--amqp-port",
+                str(self.amqp_port),
+                "--http-port",
+                str(self.http_port),
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
 
     def ready(self) -> str:
         assert self.process.stdout is not None

@@ -59,9 +59,17 @@ def test_publishes_and_deliveries_are_copied(
     channel.basic_publish("amq.topic", "a.b", b"before")
     channel.basic_consume("seen", lambda ch, method, properties, body: received.append(body), auto_ack=True)
     tracing(True)
-    channel.basic_publish("amq.topic", "a.b", b"body", pika.BasicProperties(
-        content_type="text/plain", delivery_mode=2, priority=7, headers={"CC": ["a.c"], "BCC": ["a.d"], "n": 1},
-    ))  # fmt: skip
+    channel.basic_publish(
+        "amq.topic",
+        "a.b",
+        b"body",
+        pika.BasicProperties(
+            content_type="text/plain",
+            delivery_mode=2,
+            priority=7,
+            headers={"CC": ["a.c"], "BCC": ["a.d"], "n": 1},
+        ),
+    )
     while len(received) < 2:
         channel.connection.process_data_events(0.1)
     published, delivered = copies()
@@ -71,8 +79,11 @@ def test_publishes_and_deliveries_are_copied(
     assert (headers["exchange_name"], headers["routing_keys"]) == ("amq.topic", ["a.b", "a.c", "a.d"])
     properties = headers["properties"]
     assert properties == {
-        "content_type": "text/plain", "delivery_mode": 2, "priority": 7, "headers": {"CC": ["a.c"], "n": 1},
-    }  # fmt: skip
+        "content_type": "text/plain",
+        "delivery_mode": 2,
+        "priority": 7,
+        "headers": {"CC": ["a.c"], "n": 1},
+    }
     assert (headers["vhost"], headers["user"], headers["channel"]) == ("/", "guest", 1)
     assert headers["node"] == "rewindmq@localhost"
     assert headers["connection"].endswith(f" -> 127.0.0.1:{broker.amqp_port}")
@@ -93,8 +104,9 @@ def test_unroutable_publishes_and_gets_are_copied(channel: BlockingChannel, trac
     channel.basic_publish("", "fetched", b"kept")
     assert channel.basic_get("fetched")[2] == b"kept"
     assert [(key, headers["routed_queues"], body) for key, headers, body in published()] == [
-        ("publish.amq.direct", [], b"lost"), ("publish.", ["fetched"], b"kept"),
-    ]  # fmt: skip
+        ("publish.amq.direct", [], b"lost"),
+        ("publish.", ["fetched"], b"kept"),
+    ]
     assert [(key, body) for key, _, body in delivered()] == [("deliver.fetched", b"kept")]
 
 
@@ -113,8 +125,9 @@ def test_what_a_transaction_publishes_is_copied_at_its_commit(
     assert published() == []
     transaction.tx_commit()
     assert [(key, headers["routed_queues"], body) for key, headers, body in published()] == [
-        ("publish.", ["committed"], b"kept"), ("publish.amq.direct", [], b"lost"),
-    ]  # fmt: skip
+        ("publish.", ["committed"], b"kept"),
+        ("publish.amq.direct", [], b"lost"),
+    ]
 
 
 def test_a_publish_over_http_is_copied(

@@ -58,19 +58,29 @@ def test_only_administrators_change_users_vhosts_permissions_and_operator_polici
     policy = {"pattern": "^never$", "definition": {"max-length": 1}}
     with as_user(broker, user) as other:
         for method, path, content in (
-            ("GET", "/users", None), ("PUT", "/users/x", {"tags": ""}), ("PUT", "/vhosts/x", {}),
-            ("GET", "/permissions", None), ("PUT", "/permissions/%2F/guest", {}),
-            ("PUT", "/operator-policies/%2F/x", policy), ("DELETE", "/users/guest", None),
-            ("DELETE", "/vhosts/%2F", None), ("GET", "/vhosts/%2F", None), ("GET", "/topic-permissions", None),
-            ("PUT", "/vhost-limits/%2F/max-queues", {"value": 1}), ("DELETE", "/user-limits/guest/all", None),
-            ("PUT", "/topic-permissions/%2F/guest", {}), ("POST", "/users/bulk-delete", {"users": []}),
-        ):  # fmt: skip
+            ("GET", "/users", None),
+            ("PUT", "/users/x", {"tags": ""}),
+            ("PUT", "/vhosts/x", {}),
+            ("GET", "/permissions", None),
+            ("PUT", "/permissions/%2F/guest", {}),
+            ("PUT", "/operator-policies/%2F/x", policy),
+            ("DELETE", "/users/guest", None),
+            ("DELETE", "/vhosts/%2F", None),
+            ("GET", "/vhosts/%2F", None),
+            ("GET", "/topic-permissions", None),
+            ("PUT", "/vhost-limits/%2F/max-queues", {"value": 1}),
+            ("DELETE", "/user-limits/guest/all", None),
+            ("PUT", "/topic-permissions/%2F/guest", {}),
+            ("POST", "/users/bulk-delete", {"users": []}),
+        ):
             answer = other.request(method, path, json=content)
             assert (answer.status_code, answer.json()["reason"]) == (401, "Not administrator user"), (method, path)
         for method, path, content in (
-            ("PUT", "/policies/%2F/x", policy), ("GET", "/parameters", None), ("GET", "/global-parameters", None),
+            ("PUT", "/policies/%2F/x", policy),
+            ("GET", "/parameters", None),
+            ("GET", "/global-parameters", None),
             ("PUT", "/parameters/vhost-limits/%2F/limits", {"value": {}}),
-        ):  # fmt: skip
+        ):
             answer = other.request(method, path, json=content)
             assert (answer.status_code, answer.json()["reason"]) == (401, "User not authorised to access object"), path
         assert other.get("/nodes").json()["reason"] == "Not monitor user"

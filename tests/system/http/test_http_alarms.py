@@ -83,8 +83,10 @@ def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx
         publishing.basic_publish("", "q", b"1")
         assert " on rewindmq@localhost to " in rewindmq(command, *high)
         assert alarmed(limited, ask) == (
-            [resource], (resource == "memory", resource == "disk"), (resource == "memory", resource == "disk"),
-        )  # fmt: skip
+            [resource],
+            (resource == "memory", resource == "disk"),
+            (resource == "memory", resource == "disk"),
+        )
         assert {each["state"] for each in ask.get("/connections").json()} == {"blocking"}
         publishing.basic_publish("", "q", b"2")
         publishing.basic_publish("", "q", b"3")
@@ -100,9 +102,15 @@ def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx
         assert (alarm["node"], alarm["resource"]) == (NODE, resource)
         for listing in ("status", "alarms", "check_alarms", "check_local_alarms"):
             assert line in rewindmq(listing), listing
-        refused = ask.post("/exchanges/%2F/amq.default/publish", json={
-            "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
-        })  # fmt: skip
+        refused = ask.post(
+            "/exchanges/%2F/amq.default/publish",
+            json={
+                "properties": {},
+                "routing_key": "q",
+                "payload": "x",
+                "payload_encoding": "string",
+            },
+        )
         assert (refused.status_code, refused.json()["reason"]) == (400, f"publishing is blocked: low on {resource}")
         assert run(command, {"memory": "0.9", "disk": "1"}[resource], REWINDMQ_URL=limited.http_url).returncode == 0
         until(lambda: publisher.process_data_events(0) or len(told) == 2, "connection.unblocked never came")
@@ -112,10 +120,15 @@ def test_an_alarm_is_told_everywhere_and_ends(limited: RunningBroker, ask: httpx
         assert alarmed(limited, ask) == ([], (False, False), (0, 0))
 
 
-@pytest.mark.parametrize(("limit", "text"), [
-    ("vm_memory_high_watermark", "1.5"), ("vm_memory_high_watermark", "a lot"), ("disk_free_limit", "0.5"),
-    ("disk_free_limit", "mem_relative:x"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        ("vm_memory_high_watermark", "1.5"),
+        ("vm_memory_high_watermark", "a lot"),
+        ("disk_free_limit", "0.5"),
+        ("disk_free_limit", "mem_relative:x"),
+    ],
+)
 def test_limits_that_make_no_sense(limited: RunningBroker, ask: httpx.Client, limit: str, text: str) -> None:
     refused = ask.put(f"/nodes/{NODE}/limits/{limit}", json={"value": text})
     assert (refused.status_code, text.removeprefix("mem_relative:") in refused.json()["reason"]) == (400, True)

@@ -45,10 +45,14 @@ def test_nothing_else_is_changed_either(api: httpx.Client, queue: str, method: s
 
 
 def test_our_own_page_and_programs_go_on_working(api: httpx.Client, broker: RunningBroker, name: str) -> None:
-    for number, headers in enumerate((
-        {}, {"origin": broker.http_url, "sec-fetch-site": "same-origin"}, {"origin": broker.http_url},
-        {"sec-fetch-site": "none"},
-    )):  # fmt: skip
+    for number, headers in enumerate(
+        (
+            {},
+            {"origin": broker.http_url, "sec-fetch-site": "same-origin"},
+            {"origin": broker.http_url},
+            {"sec-fetch-site": "none"},
+        )
+    ):
         assert api.put(f"/queues/%2F/{name}{number}", json={}, headers=headers).status_code == 201
         assert api.get("/queues", headers=headers).status_code == 200
 
@@ -101,10 +105,13 @@ def test_a_check_without_a_host_is_answered(broker: RunningBroker) -> None:
 
 def test_every_answer_says_what_it_is(api: httpx.Client, broker: RunningBroker) -> None:
     answers = [
-        api.get("/overview"), api.get("/nothing"), api.get("/overview", auth=("guest", "wrong")),
-        api.post("/definitions", headers=FOREIGN[0]), httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")),
+        api.get("/overview"),
+        api.get("/nothing"),
+        api.get("/overview", auth=("guest", "wrong")),
+        api.post("/definitions", headers=FOREIGN[0]),
+        httpx.get(f"{broker.http_url}/metrics", auth=("guest", "guest")),
         *(httpx.get(f"{broker.http_url}{path}") for path in ("/", "/page.js", "/page.css")),
-    ]  # fmt: skip
+    ]
     assert [answer.status_code for answer in answers] == [200, 404, 401, 403, 200, 200, 200, 200]
     for answer in answers:
         assert answer.headers["x-content-type-options"] == "nosniff"

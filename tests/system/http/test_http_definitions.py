@@ -12,17 +12,29 @@ from tests.support.running import RunningBroker
 from tests.system.http.test_http_access import as_user
 
 CATEGORIES = (
-    "users", "vhosts", "permissions", "topic_permissions", "parameters", "global_parameters", "policies", "queues",
-    "exchanges", "bindings",
-)  # fmt: skip
+    "users",
+    "vhosts",
+    "permissions",
+    "topic_permissions",
+    "parameters",
+    "global_parameters",
+    "policies",
+    "queues",
+    "exchanges",
+    "bindings",
+)
 RIGHTS = {"configure": ".*", "write": ".*", "read": ".*"}
 QUORUM = {"x-queue-type": "quorum", "x-delivery-limit": 3}
 WHOLE: dict[str, Any] = {
     "rabbit_version": "3.13.7",
     "users": [
         {"name": "boss", "password": "secret", "tags": ["administrator"], "limits": {"max-channels": 100}},
-        {"name": "moved", "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
-         "hashing_algorithm": "rabbit_password_hashing_sha256", "tags": "management"},
+        {
+            "name": "moved",
+            "password_hash": "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR",
+            "hashing_algorithm": "rabbit_password_hashing_sha256",
+            "tags": "management",
+        },
     ],
     "vhosts": [
         {"name": "v", "metadata": {"description": "moved", "tags": ["a"], "default_queue_type": "quorum"}},
@@ -32,12 +44,24 @@ WHOLE: dict[str, Any] = {
     "topic_permissions": [{"user": "moved", "vhost": "v", "exchange": "amq.topic", "write": "^a", "read": "^b"}],
     "parameters": [
         {"vhost": "v", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 4}},
-        {"vhost": "v", "component": "operator_policy", "name": "most", "value": {
-            "pattern": ".*", "definition": {"max-length": 1000}, "priority": 0, "apply-to": "queues"}},
+        {
+            "vhost": "v",
+            "component": "operator_policy",
+            "name": "most",
+            "value": {"pattern": ".*", "definition": {"max-length": 1000}, "priority": 0, "apply-to": "queues"},
+        },
     ],
     "global_parameters": [{"name": "cluster_tags", "value": {"region": "north"}}],
-    "policies": [{"vhost": "v", "name": "p", "pattern": "^q", "apply-to": "queues",
-                  "definition": {"message-ttl": 60000}, "priority": 2}],
+    "policies": [
+        {
+            "vhost": "v",
+            "name": "p",
+            "pattern": "^q",
+            "apply-to": "queues",
+            "definition": {"message-ttl": 60000},
+            "priority": 2,
+        }
+    ],
     "queues": [
         {"name": "q1", "vhost": "v", "durable": True, "auto_delete": False, "arguments": QUORUM},
         {"name": "q2", "vhost": "v", "durable": True, "auto_delete": False, "arguments": {}},
@@ -45,20 +69,52 @@ WHOLE: dict[str, Any] = {
         {"name": "amq.gen-x", "vhost": "v", "durable": False, "auto_delete": True, "arguments": {}},
     ],
     "exchanges": [
-        {"name": "x", "vhost": "v", "type": "headers", "durable": True, "auto_delete": False, "internal": False,
-         "arguments": {"alternate-exchange": "amq.fanout"}},
-        {"name": "y", "vhost": "v", "type": "topic", "durable": True, "auto_delete": False, "internal": True,
-         "arguments": {}},
+        {
+            "name": "x",
+            "vhost": "v",
+            "type": "headers",
+            "durable": True,
+            "auto_delete": False,
+            "internal": False,
+            "arguments": {"alternate-exchange": "amq.fanout"},
+        },
+        {
+            "name": "y",
+            "vhost": "v",
+            "type": "topic",
+            "durable": True,
+            "auto_delete": False,
+            "internal": True,
+            "arguments": {},
+        },
     ],
     "bindings": [
-        {"source": "x", "vhost": "v", "destination": "q1", "destination_type": "queue", "routing_key": "",
-         "arguments": {"x-match": "any", "a": 1, "b": [True, {"c": "d"}]}},
-        {"source": "amq.topic", "vhost": "v", "destination": "y", "destination_type": "exchange",
-         "routing_key": "a.#", "arguments": {}},
-        {"source": "amq.topic", "vhost": "v", "destination": "amq.gen-x", "destination_type": "queue",
-         "routing_key": "a", "arguments": {}},
+        {
+            "source": "x",
+            "vhost": "v",
+            "destination": "q1",
+            "destination_type": "queue",
+            "routing_key": "",
+            "arguments": {"x-match": "any", "a": 1, "b": [True, {"c": "d"}]},
+        },
+        {
+            "source": "amq.topic",
+            "vhost": "v",
+            "destination": "y",
+            "destination_type": "exchange",
+            "routing_key": "a.#",
+            "arguments": {},
+        },
+        {
+            "source": "amq.topic",
+            "vhost": "v",
+            "destination": "amq.gen-x",
+            "destination_type": "queue",
+            "routing_key": "a",
+            "arguments": {},
+        },
     ],
-}  # fmt: skip
+}
 
 
 @pytest.fixture
@@ -105,8 +161,10 @@ def test_a_whole_broker_goes_in_and_out(target: RunningBroker) -> None:
         assert sorted(found["parameters"], key=str) == sorted(WHOLE["parameters"], key=str)
         plain, limited = ({"x-queue-type": "quorum"}, {"x-max-length": 5, "x-queue-type": "classic"})
         assert found["queues"] == [
-            WHOLE["queues"][0], WHOLE["queues"][1] | {"arguments": plain}, WHOLE["queues"][2] | {"arguments": limited},
-        ]  # fmt: skip
+            WHOLE["queues"][0],
+            WHOLE["queues"][1] | {"arguments": plain},
+            WHOLE["queues"][2] | {"arguments": limited},
+        ]
         assert found["bindings"] == [WHOLE["bindings"][1], WHOLE["bindings"][0]]
         assert api.get("/queues/v/q1").json()["policy"] == "p"
         before = ends(api)
@@ -183,18 +241,34 @@ def test_uploaded_by_a_form(api: httpx.Client, name: str) -> None:
     api.delete(f"/vhosts/{name}")
 
 
-@pytest.mark.parametrize(("content_type", "body", "reason"), [
-    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=f\r\n\r\n{}\r\n--x--\r\n",
-     "the form has no field file"),
-    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{]\r\n--x--\r\n",
-     "not_json"),
-    ("multipart/form-data; boundary=x", b"--y\r\n", "the form is damaged"),
-    ("multipart/form-data", b"{}", "the form is damaged"),
-    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}",
-     "the form is damaged"),
-    ("multipart/form-data; boundary=x", b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}\r\n--x\r\n"
-     b"content-disposition: form-data; name=redirect\r\n\r\na\nb\r\n--x--\r\n", "redirect is no address"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content_type", "body", "reason"),
+    [
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: form-data; name=f\r\n\r\n{}\r\n--x--\r\n",
+            "the form has no field file",
+        ),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{]\r\n--x--\r\n",
+            "not_json",
+        ),
+        ("multipart/form-data; boundary=x", b"--y\r\n", "the form is damaged"),
+        ("multipart/form-data", b"{}", "the form is damaged"),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}",
+            "the form is damaged",
+        ),
+        (
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: form-data; name=file\r\n\r\n{}\r\n--x\r\n"
+            b"content-disposition: form-data; name=redirect\r\n\r\na\nb\r\n--x--\r\n",
+            "redirect is no address",
+        ),
+    ],
+)
 def test_a_form_that_is_none(api: httpx.Client, content_type: str, body: bytes, reason: str) -> None:
     answer = api.post("/definitions", content=body, headers={"content-type": content_type})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})
@@ -206,36 +280,50 @@ def changed(category: str, number: int, **values: Any) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize(("document", "reason"), [
-    ({"users": {}}, "users must be a list"),
-    ({"queues": ["q"]}, "queues must be a list of objects"),
-    (changed("users", 0, tags=None), "user 'boss': tags_not_present"),
-    (changed("users", 0, password_hash="AAAA"), "user 'boss': both_password_and_password_hash_are_provided"),
-    (changed("users", 1, password_hash="!"), "user 'moved': not_base64: the password_hash"),
-    (changed("users", 0, limits={"x": 1}), "user 'boss': Unrecognised terms [{<<\"x\">>,1}] in user-limits"),
-    (changed("users", 0, name=""), "user '': a user's name cannot be empty"),
-    (changed("vhosts", 0, default_queue_type="ring"), "vhost 'v': Unsupported default queue type 'ring'"),
-    (changed("permissions", 0, user="nobody"), "permissions of 'nobody': user 'nobody' does not exist"),
-    (changed("permissions", 0, vhost="w"),
-     "permissions of 'boss': Please create virtual host \"w\" prior to importing definitions."),
-    (changed("permissions", 0, read="("), "permissions of 'boss': invalid regular expression '('"),
-    (changed("topic_permissions", 0, exchange=5), "topic permissions of 'moved': exchange must be a string"),
-    (changed("parameters", 0, component="shovel"),
-     "parameter 'limits': Validation failed\n\ncomponent shovel not found\n"),
-    (changed("parameters", 0, value={"max-queues": 2}),
-     'Adding 3 queue(s) to virtual host "v" would exceed the limit of 2 queue(s).'),
-    (changed("policies", 0, definition={"x": 1}),
-     "policy 'p': Validation failed\n\n[{<<\"x\">>,1}] are not recognised policy settings"),
-    (changed("queues", 0, vhost=None), "queue 'q1': no vhost is named"),
-    (changed("queues", 0, arguments={"x-queue-type": "ring"}), "queue 'q1': invalid arg 'x-queue-type' for queue"),
-    (changed("queues", 0, auto_delete=True), "queue 'q1': invalid property 'auto-delete' for queue 'q1' in vhost 'v'"),
-    (changed("queues", 0, durable="yes"), "queue 'q1': durable must be true or false"),
-    (changed("exchanges", 0, type="ring"), "exchange 'x': unknown exchange type 'ring'"),
-    (changed("bindings", 0, source="z"), "binding of 'z': there is no exchange 'z' in vhost 'v'"),
-    (changed("bindings", 0, destination="z"), "binding of 'x': there is no queue 'z' in vhost 'v'"),
-    (changed("bindings", 0, destination_type="cat"), "binding of 'x': destination_type 'cat' is neither"),
-    (changed("bindings", 0, arguments={"x-match": "most"}), "binding of 'x': Invalid x-match field value"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"users": {}}, "users must be a list"),
+        ({"queues": ["q"]}, "queues must be a list of objects"),
+        (changed("users", 0, tags=None), "user 'boss': tags_not_present"),
+        (changed("users", 0, password_hash="AAAA"), "user 'boss': both_password_and_password_hash_are_provided"),
+        (changed("users", 1, password_hash="!"), "user 'moved': not_base64: the password_hash"),
+        (changed("users", 0, limits={"x": 1}), "user 'boss': Unrecognised terms [{<<\"x\">>,1}] in user-limits"),
+        (changed("users", 0, name=""), "user '': a user's name cannot be empty"),
+        (changed("vhosts", 0, default_queue_type="ring"), "vhost 'v': Unsupported default queue type 'ring'"),
+        (changed("permissions", 0, user="nobody"), "permissions of 'nobody': user 'nobody' does not exist"),
+        (
+            changed("permissions", 0, vhost="w"),
+            "permissions of 'boss': Please create virtual host \"w\" prior to importing definitions.",
+        ),
+        (changed("permissions", 0, read="("), "permissions of 'boss': invalid regular expression '('"),
+        (changed("topic_permissions", 0, exchange=5), "topic permissions of 'moved': exchange must be a string"),
+        (
+            changed("parameters", 0, component="shovel"),
+            "parameter 'limits': Validation failed\n\ncomponent shovel not found\n",
+        ),
+        (
+            changed("parameters", 0, value={"max-queues": 2}),
+            'Adding 3 queue(s) to virtual host "v" would exceed the limit of 2 queue(s).',
+        ),
+        (
+            changed("policies", 0, definition={"x": 1}),
+            "policy 'p': Validation failed\n\n[{<<\"x\">>,1}] are not recognised policy settings",
+        ),
+        (changed("queues", 0, vhost=None), "queue 'q1': no vhost is named"),
+        (changed("queues", 0, arguments={"x-queue-type": "ring"}), "queue 'q1': invalid arg 'x-queue-type' for queue"),
+        (
+            changed("queues", 0, auto_delete=True),
+            "queue 'q1': invalid property 'auto-delete' for queue 'q1' in vhost 'v'",
+        ),
+        (changed("queues", 0, durable="yes"), "queue 'q1': durable must be true or false"),
+        (changed("exchanges", 0, type="ring"), "exchange 'x': unknown exchange type 'ring'"),
+        (changed("bindings", 0, source="z"), "binding of 'z': there is no exchange 'z' in vhost 'v'"),
+        (changed("bindings", 0, destination="z"), "binding of 'x': there is no queue 'z' in vhost 'v'"),
+        (changed("bindings", 0, destination_type="cat"), "binding of 'x': destination_type 'cat' is neither"),
+        (changed("bindings", 0, arguments={"x-match": "most"}), "binding of 'x': Invalid x-match field value"),
+    ],
+)
 def test_what_is_wrong_is_said_and_nothing_is_done(api: httpx.Client, document: dict[str, Any], reason: str) -> None:
     before = exported(api)
     answer = api.post("/definitions", json=document)
@@ -271,11 +359,17 @@ def test_at_the_start_a_file_or_a_directory(tmp_path: Path) -> None:
             broker.stop()
 
 
-@pytest.mark.parametrize(("text", "reason"), [
-    ("{", "rewindmq: definitions: {file}: Expecting property name"),
-    ('{"queues":[{"name":"q","vhost":"w"}]}',
-     "rewindmq: definitions: {file}: queue 'q': Please create virtual host \"w\" prior to importing definitions."),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{", "rewindmq: definitions: {file}: Expecting property name"),
+        (
+            '{"queues":[{"name":"q","vhost":"w"}]}',
+            "rewindmq: definitions: {file}: queue 'q': Please create virtual host \"w\" prior to importing "
+            "definitions.",
+        ),
+    ],
+)
 def test_a_start_that_fails_says_why(tmp_path: Path, text: str, reason: str) -> None:
     file = tmp_path / "wrong.json"
     file.write_text(text)

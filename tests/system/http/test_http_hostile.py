@@ -17,16 +17,19 @@ HUGE = "9" * 20
 ENDLESS = "9" * 5_000  # more digits than Python turns into a number
 
 
-@pytest.mark.parametrize(("path", "status", "reason"), [
-    (f"/queues/%2F/QUEUE/peek/{HUGE}", 400, "positions are numbers from 1 on"),
-    ("/queues/%2F/QUEUE/peek/999999999999999999", 404, "Target queue does not have a message at that position"),
-    ("/queues/%2F/QUEUE/peek/0", 400, "positions are numbers from 1 on"),
-    (f"/health/checks/port-listener/{HUGE}", 400, "Invalid port"),
-    ("/health/checks/certificate-expiration/" + "9" * 250 + "/years", 400, "Invalid expiration value."),
-    (f"/queues?page={ENDLESS}", 400, "Pagination parameters are invalid"),
-    (f"/queues?page=1&page_size={HUGE}", 400, "Pagination parameters are invalid"),
-    (f"/queues/%2F/QUEUE/at?offset={ENDLESS}", 400, f"offset is a whole number, not '{ENDLESS}'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "status", "reason"),
+    [
+        (f"/queues/%2F/QUEUE/peek/{HUGE}", 400, "positions are numbers from 1 on"),
+        ("/queues/%2F/QUEUE/peek/999999999999999999", 404, "Target queue does not have a message at that position"),
+        ("/queues/%2F/QUEUE/peek/0", 400, "positions are numbers from 1 on"),
+        (f"/health/checks/port-listener/{HUGE}", 400, "Invalid port"),
+        ("/health/checks/certificate-expiration/" + "9" * 250 + "/years", 400, "Invalid expiration value."),
+        (f"/queues?page={ENDLESS}", 400, "Pagination parameters are invalid"),
+        (f"/queues?page=1&page_size={HUGE}", 400, "Pagination parameters are invalid"),
+        (f"/queues/%2F/QUEUE/at?offset={ENDLESS}", 400, f"offset is a whole number, not '{ENDLESS}'"),
+    ],
+)
 def test_a_number_without_end_is_refused(api: httpx.Client, queue: str, path: str, status: int, reason: str) -> None:
     answer = api.get(path.replace("QUEUE", queue))
     assert (answer.status_code, answer.json()["reason"]) == (status, reason)

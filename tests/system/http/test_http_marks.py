@@ -161,6 +161,8 @@ def test_names_and_notes_of_others_are_for_those_who_look_after_the_broker(
         if answer.status_code == 200:
             found[user] = answer.json()["user"], answer.json()["note"]
     assert found == {
-        "marks-management-1": ("", ""), "marks-monitoring-0": ("guest", "a customer's name"),
-        "marks-policymaker-1": ("guest", "a customer's name"), "marks-management-0": 404,
-    }  # fmt: skip
+        "marks-management-1": ("", ""),
+        "marks-monitoring-0": ("guest", "a customer's name"),
+        "marks-policymaker-1": ("guest", "a customer's name"),
+        "marks-management-0": 404,
+    }

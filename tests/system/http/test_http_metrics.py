@@ -49,9 +49,11 @@ def metrics(broker: RunningBroker, path: str = "/metrics", **query: object) -> d
 def value(found: dict[str, Metric], name: str, **labels: str) -> float:
     """Of the one sample with these labels among others."""
     (sample,) = [
-        each for family in found.values() for each in family.samples
+        each
+        for family in found.values()
+        for each in family.samples
         if each.name == f"rabbitmq_{name}" and labels.items() <= each.labels.items()
-    ]  # fmt: skip
+    ]
     return float(sample.value)
 
 
@@ -64,8 +66,11 @@ def test_the_forty_names_and_types(broker: RunningBroker) -> None:
     assert len((GAUGES + COUNTERS + HISTOGRAM).split()) == 40
     (identity,) = found["rabbitmq_identity_info"].samples
     assert set(identity.labels) == {
-        "rabbitmq_node", "rabbitmq_cluster", "rabbitmq_cluster_permanent_id", "rabbitmq_endpoint",
-    }  # fmt: skip
+        "rabbitmq_node",
+        "rabbitmq_cluster",
+        "rabbitmq_cluster_permanent_id",
+        "rabbitmq_endpoint",
+    }
 
 
 @pytest.fixture
@@ -102,17 +107,31 @@ def test_counts_after_traffic(broker: RunningBroker, difference: Callable[..., f
         assert difference("global_consumers") == 1
         assert value(metrics(broker, "/metrics/per-object"), "queue_messages_unacked", queue="counted") == 2
     for name, more in {
-        "global_messages_received_total": 10, "global_messages_received_confirm_total": 2,
-        "global_messages_confirmed_total": 2, "global_messages_routed_total": 7,
-        "global_messages_unroutable_dropped_total": 2, "global_messages_unroutable_returned_total": 1,
-        "global_messages_delivered_total": 5, "global_messages_delivered_consume_manual_ack_total": 3,
-        "global_messages_delivered_consume_auto_ack_total": 0, "global_messages_delivered_get_manual_ack_total": 1,
-        "global_messages_delivered_get_auto_ack_total": 1, "global_messages_redelivered_total": 1,
-        "global_messages_acknowledged_total": 1, "global_messages_get_empty_total": 0, "queues_created_total": 1,
-        "queues_declared_total": 1, "queues_deleted_total": 0, "connections_opened_total": 1,
-        "channels_opened_total": 2, "queue_messages_ready": 5, "queue_messages_unacked": 0, "global_publishers": 0,
-        "message_size_bytes_count": 10, "message_size_bytes_sum": 22_202 + 7 + 8 + 7 + 4,
-    }.items():  # fmt: skip
+        "global_messages_received_total": 10,
+        "global_messages_received_confirm_total": 2,
+        "global_messages_confirmed_total": 2,
+        "global_messages_routed_total": 7,
+        "global_messages_unroutable_dropped_total": 2,
+        "global_messages_unroutable_returned_total": 1,
+        "global_messages_delivered_total": 5,
+        "global_messages_delivered_consume_manual_ack_total": 3,
+        "global_messages_delivered_consume_auto_ack_total": 0,
+        "global_messages_delivered_get_manual_ack_total": 1,
+        "global_messages_delivered_get_auto_ack_total": 1,
+        "global_messages_redelivered_total": 1,
+        "global_messages_acknowledged_total": 1,
+        "global_messages_get_empty_total": 0,
+        "queues_created_total": 1,
+        "queues_declared_total": 1,
+        "queues_deleted_total": 0,
+        "connections_opened_total": 1,
+        "channels_opened_total": 2,
+        "queue_messages_ready": 5,
+        "queue_messages_unacked": 0,
+        "global_publishers": 0,
+        "message_size_bytes_count": 10,
+        "message_size_bytes_sum": 22_202 + 7 + 8 + 7 + 4,
+    }.items():
         assert difference(name) == more, name
     grown = {bound: difference("message_size_bytes_bucket", le=bound) for bound in BOUNDS}
     assert list(grown.values()) == [6, 8, 9, 10, 10, 10, 10, 10, 10]
@@ -141,11 +160,15 @@ def test_deaths_by_type_and_strategy(broker: RunningBroker, difference: Callable
         while channel.queue_declare("graves", passive=True).method.message_count < 3:
             connection.process_data_events(0.05)
     for reason, queue_type, strategy, more in (
-        ("maxlen", "classic", "at_most_once", 2), ("maxlen", "classic", "disabled", 1),
-        ("rejected", "quorum", "at_least_once", 1), ("confirmed", "quorum", "at_least_once", 1),
-        ("delivery_limit", "quorum", "disabled", 1), ("delivery_limit", "quorum", "at_most_once", 0),
-        ("expired", "classic", "at_most_once", 0), ("rejected", "classic", "at_most_once", 0),
-    ):  # fmt: skip
+        ("maxlen", "classic", "at_most_once", 2),
+        ("maxlen", "classic", "disabled", 1),
+        ("rejected", "quorum", "at_least_once", 1),
+        ("confirmed", "quorum", "at_least_once", 1),
+        ("delivery_limit", "quorum", "disabled", 1),
+        ("delivery_limit", "quorum", "at_most_once", 0),
+        ("expired", "classic", "at_most_once", 0),
+        ("rejected", "classic", "at_most_once", 0),
+    ):
         labels = {"queue_type": f"rabbit_{queue_type}_queue", "dead_letter_strategy": strategy}
         assert difference(f"global_messages_dead_lettered_{reason}_total", **labels) == more, (reason, labels)
 
@@ -204,9 +227,10 @@ def test_a_connection_that_asks_for_metrics_has_logged_in(start_broker: Callable
     broker = start_broker(None)
     with httpx.Client(base_url=broker.http_url, auth=GUEST, trust_env=False) as scraper:
         found = [
-            sample.value for sample in families(scraper.get("/metrics").text)["rewindmq_door_connections"].samples
+            sample.value
+            for sample in families(scraper.get("/metrics").text)["rewindmq_door_connections"].samples
             if sample.labels == {"protocol": "http", "logged_in": "true"}
-        ]  # fmt: skip
+        ]
     assert found == [1]
 
 
@@ -220,9 +244,16 @@ def test_names_are_told_to_those_who_may_see_them(broker: RunningBroker, api: ht
     api.put("/permissions/%2F/limited", json=dict.fromkeys(everything, ".*")).raise_for_status()
     api.put("/queues/%2F/open-plan", json={}).raise_for_status()
     detailed = "/metrics/detailed?" + "&".join(
-        f"family={each}" for each in ("queue_metrics", "channel_metrics", "connection_metrics", "vhost_status",
-                                      "exchange_names", "exchange_bindings")
-    )  # fmt: skip
+        f"family={each}"
+        for each in (
+            "queue_metrics",
+            "channel_metrics",
+            "connection_metrics",
+            "vhost_status",
+            "exchange_names",
+            "exchange_bindings",
+        )
+    )
     session = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.amqp_port, "private"))
     session.channel()
     port = session._impl.params.port  # type: ignore[attr-defined]

@@ -19,8 +19,9 @@ def test_overview_and_nodes(api: httpx.Client, broker: RunningBroker, queue: str
     assert overview["object_totals"]["queues"] == len(api.get("/queues").json())
     assert {each["port"] for each in overview["listeners"]} == {broker.amqp_port, broker.http_port}
     assert [(each["partition"], each["topic"], each["owned"]) for each in overview["log"]] == [
-        ("queues-0", None, True), ("queues-1", None, True),
-    ]  # fmt: skip
+        ("queues-0", None, True),
+        ("queues-1", None, True),
+    ]
     (node,) = api.get("/nodes").json()
     assert (node["name"], node["running"]) == (overview["node"], True)
     assert api.get(f"/nodes/{node['name']}").json()["os_pid"] == str(broker.process.pid)
@@ -78,15 +79,19 @@ def test_metrics_are_prometheus_text_and_exact(api: httpx.Client, broker: Runnin
     api.post("/exchanges/%2F/amq.default/publish", json=content)
     after = metrics_of(broker)
     for metric, more in (
-        ("rabbitmq_queues", 1), ("rabbitmq_queue_messages_ready", 1), ("rabbitmq_queue_messages_unacked", 0),
-        ("rabbitmq_queue_messages_ready_bytes", 5), ("rabbitmq_queues_created_total", 1),
-        ("rabbitmq_queues_declared_total", 1), ("rabbitmq_queues_deleted_total", 0),
+        ("rabbitmq_queues", 1),
+        ("rabbitmq_queue_messages_ready", 1),
+        ("rabbitmq_queue_messages_unacked", 0),
+        ("rabbitmq_queue_messages_ready_bytes", 5),
+        ("rabbitmq_queues_created_total", 1),
+        ("rabbitmq_queues_declared_total", 1),
+        ("rabbitmq_queues_deleted_total", 0),
         ('rabbitmq_global_messages_received_total{protocol="amqp091"}', 1),
         ('rabbitmq_global_messages_routed_total{protocol="amqp091"}', 1),
         ('rabbitmq_global_messages_received_confirm_total{protocol="amqp091"}', 1),
         ('rabbitmq_global_messages_confirmed_total{protocol="amqp091"}', 1),
         ('rewindmq_queue_messages_by_outcome{outcome="published",queue_type="classic"}', 1),
-    ):  # fmt: skip
+    ):
         assert after[metric] - before.get(metric, 0) == more, metric
     assert after["rabbitmq_process_resident_memory_bytes"] > 1_000_000
     assert any(metric.startswith('rabbitmq_build_info{rabbitmq_version="3.13.7"') for metric in after)

@@ -74,19 +74,31 @@ def test_an_operator_policy_is_a_parameter_too(api: httpx.Client, name: str) -> 
     assert api.get(f"/operator-policies/%2F/{name}").status_code == 404
 
 
-@pytest.mark.parametrize(("component", "value", "reason"), [
-    ("policy", {}, "policies may not be set using this method"),
-    ("shovel", {"src-uri": "amqp://"}, "Validation failed\n\ncomponent shovel not found\n"),
-    ("federation-upstream", {}, "Validation failed\n\ncomponent federation-upstream not found\n"),
-    ("vhost-limits", {"max-queues": "1"},
-     "Validation failed\n\ncomponent vhost-limits has the parameter limits only, not x\n"),
-    ("operator_policy", 5, "Validation failed\n\nx not a list 5\n"),
-    ("operator_policy", {"pattern": "", "priority": 0, "more": 1},
-     'Validation failed\n\nUnrecognised terms [{<<"more">>,1}] in x\nKey "definition" not found in x\n'),
-    ("operator_policy", {"pattern": "(", "priority": 0, "definition": {"max-length": 1}},
-     'Validation failed\n\npattern should be regular expression but is invalid:'
-     ' {"missing closing parenthesis",1}\n'),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("component", "value", "reason"),
+    [
+        ("policy", {}, "policies may not be set using this method"),
+        ("shovel", {"src-uri": "amqp://"}, "Validation failed\n\ncomponent shovel not found\n"),
+        ("federation-upstream", {}, "Validation failed\n\ncomponent federation-upstream not found\n"),
+        (
+            "vhost-limits",
+            {"max-queues": "1"},
+            "Validation failed\n\ncomponent vhost-limits has the parameter limits only, not x\n",
+        ),
+        ("operator_policy", 5, "Validation failed\n\nx not a list 5\n"),
+        (
+            "operator_policy",
+            {"pattern": "", "priority": 0, "more": 1},
+            'Validation failed\n\nUnrecognised terms [{<<"more">>,1}] in x\nKey "definition" not found in x\n',
+        ),
+        (
+            "operator_policy",
+            {"pattern": "(", "priority": 0, "definition": {"max-length": 1}},
+            "Validation failed\n\npattern should be regular expression but is invalid:"
+            ' {"missing closing parenthesis",1}\n',
+        ),
+    ],
+)
 def test_what_is_no_parameter_is_refused(api: httpx.Client, component: str, value: object, reason: str) -> None:
     answer = api.put(f"/parameters/{component}/%2F/x", json={"value": value})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})

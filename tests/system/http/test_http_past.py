@@ -105,17 +105,20 @@ def test_time_passes_in_the_past_as_well(api: httpx.Client, name: str) -> None:
     assert at(api, name, time=later)["messages"] == 0
 
 
-@pytest.mark.parametrize(("query", "reason"), [
-    ({}, "give either time or offset"),
-    ({"time": "2026-11-21T00:00:00Z", "offset": "1"}, "give either time or offset"),
-    ({"time": "yesterday"}, "'yesterday' is not a time"),
-    ({"time": "2026-11-21T00:00:00"}, "'2026-11-21T00:00:00' has no zone"),
-    ({"time": "2001-01-01T00:00:00Z"}, "2001-01-01T00:00:00.000+00:00 lies before the history"),
-    ({"offset": "999999999"}, "queues-"),
-    ({"offset": "-1"}, "offset is a whole number"),
-    ({"offset": "1", "count": "100001"}, "count is at most"),
-    ({"offset": "1", "truncate": "x"}, "truncate is a whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ({}, "give either time or offset"),
+        ({"time": "2026-11-21T00:00:00Z", "offset": "1"}, "give either time or offset"),
+        ({"time": "yesterday"}, "'yesterday' is not a time"),
+        ({"time": "2026-11-21T00:00:00"}, "'2026-11-21T00:00:00' has no zone"),
+        ({"time": "2001-01-01T00:00:00Z"}, "2001-01-01T00:00:00.000+00:00 lies before the history"),
+        ({"offset": "999999999"}, "queues-"),
+        ({"offset": "-1"}, "offset is a whole number"),
+        ({"offset": "1", "count": "100001"}, "count is at most"),
+        ({"offset": "1", "truncate": "x"}, "truncate is a whole number"),
+    ],
+)
 def test_moments_that_are_none(api: httpx.Client, queue: str, query: dict[str, str], reason: str) -> None:
     answer = api.get(f"/queues/%2F/{queue}/at", params=query)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")

@@ -114,8 +114,12 @@ def test_copies_need_topic_permissions_as_the_message_does(
             with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"access to topic 'theirs\.b'") as refused:
                 channel.basic_publish("amq.topic", "mine.a", b"x", copied)
             assert refused.value.reply_code == 403
-        content = {"properties": {"headers": {header: ["theirs.b"]}}, "routing_key": "mine.a", "payload": "x",
-                   "payload_encoding": "string"}  # fmt: skip
+        content = {
+            "properties": {"headers": {header: ["theirs.b"]}},
+            "routing_key": "mine.a",
+            "payload": "x",
+            "payload_encoding": "string",
+        }
         refused_too = limited.post("/exchanges/%2F/amq.topic/publish", json=content)
         assert refused_too.status_code == 400  # RabbitMQ's answer to every refused publish
         assert refused_too.json()["reason"].startswith("403 ACCESS_REFUSED - write access to topic 'theirs.b'")

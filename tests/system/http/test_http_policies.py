@@ -75,23 +75,29 @@ def test_the_highest_priority_applies_and_the_operator_limits_it_s163_s167(api: 
         api.delete(f"/policies/%2F/{policy}")
 
 
-@pytest.mark.parametrize(("content", "reason"), [
-    ({"pattern": "(", "definition": {"max-length": 1}}, "pattern should be regular expression but is invalid"),
-    ({"pattern": "a{99999999999}", "definition": {"max-length": 1}}, "number too big in {} quantifier"),
-    ({"pattern": "(" * 10_000, "definition": {"max-length": 1}}, "it has 10000 characters, more than 4096"),
-    ({"pattern": "(" * 300, "definition": {"max-length": 1}}, "parentheses are too deeply nested"),
-    ({"pattern": "^(.|.|.|.)*X", "definition": {"max-length": 1}}, "it takes too many steps to find nothing in names"),
-    ({"pattern": "x", "definition": {"nokey": 1}}, '[{<<"nokey">>,1}] are not recognised policy settings'),
-    ({"pattern": "x", "definition": {}}, "no policy provided"),
-    ({"pattern": "x"}, "[{key_missing,definition}]"),
-    ({"pattern": "x", "definition": [1]}, "definition must be a JSON object"),
-    ({"pattern": "x", "definition": {"max-length": "a"}}, '<<"a">> is not a valid maximum length'),
-    ({"pattern": "x", "definition": {"max-length": -1}}, "-1 is not a valid maximum length"),
-    ({"pattern": "x", "definition": {"overflow": "foo"}}, '<<"foo">> is not a valid overflow value'),
-    ({"pattern": "x", "definition": {"max-length": 1}, "priority": "a"}, 'a number, actually was <<"a">>'),
-    ({"pattern": "x", "definition": {"max-length": 1}, "apply-to": "zz"}, "apply-to 'zz' unrecognised"),
-    ({"pattern": 5, "definition": {"max-length": 1}}, "not_string: pattern 5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"pattern": "(", "definition": {"max-length": 1}}, "pattern should be regular expression but is invalid"),
+        ({"pattern": "a{99999999999}", "definition": {"max-length": 1}}, "number too big in {} quantifier"),
+        ({"pattern": "(" * 10_000, "definition": {"max-length": 1}}, "it has 10000 characters, more than 4096"),
+        ({"pattern": "(" * 300, "definition": {"max-length": 1}}, "parentheses are too deeply nested"),
+        (
+            {"pattern": "^(.|.|.|.)*X", "definition": {"max-length": 1}},
+            "it takes too many steps to find nothing in names",
+        ),
+        ({"pattern": "x", "definition": {"nokey": 1}}, '[{<<"nokey">>,1}] are not recognised policy settings'),
+        ({"pattern": "x", "definition": {}}, "no policy provided"),
+        ({"pattern": "x"}, "[{key_missing,definition}]"),
+        ({"pattern": "x", "definition": [1]}, "definition must be a JSON object"),
+        ({"pattern": "x", "definition": {"max-length": "a"}}, '<<"a">> is not a valid maximum length'),
+        ({"pattern": "x", "definition": {"max-length": -1}}, "-1 is not a valid maximum length"),
+        ({"pattern": "x", "definition": {"overflow": "foo"}}, '<<"foo">> is not a valid overflow value'),
+        ({"pattern": "x", "definition": {"max-length": 1}, "priority": "a"}, 'a number, actually was <<"a">>'),
+        ({"pattern": "x", "definition": {"max-length": 1}, "apply-to": "zz"}, "apply-to 'zz' unrecognised"),
+        ({"pattern": 5, "definition": {"max-length": 1}}, "not_string: pattern 5"),
+    ],
+)
 def test_a_bad_policy_is_refused_with_rabbitmqs_reason_s013(
     api: httpx.Client, content: dict[str, object], reason: str
 ) -> None:

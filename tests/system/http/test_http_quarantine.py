@@ -81,11 +81,14 @@ def test_what_makes_no_sense_is_listed_and_counted_also_after_a_restart(
     assert listed(broker, partition=f"queues-{HOME}") == expected
 
 
-@pytest.mark.parametrize(("query", "reason"), [
-    ({"partition": "queues-9"}, "there is no partition queues-9; there are metadata-0, queues-0, queues-1"),
-    ({"count": "-1"}, "count is a whole number"),
-    ({"count": "many"}, "count is a whole number"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "reason"),
+    [
+        ({"partition": "queues-9"}, "there is no partition queues-9; there are metadata-0, queues-0, queues-1"),
+        ({"count": "-1"}, "count is a whole number"),
+        ({"count": "many"}, "count is a whole number"),
+    ],
+)
 def test_wrong_questions(api: httpx.Client, query: dict[str, str], reason: str) -> None:
     answer = api.get("/quarantine", params=query)
     assert (answer.status_code, answer.json()["reason"]) == (400, reason)

@@ -49,7 +49,7 @@ def test_declare_answers_201_then_204_and_shows_what_was_declared(api: httpx.Cli
         ({"durable": "maybe"}, 'not_boolean: durable "maybe"'),
         ({"arguments": 5}, "arguments must be a JSON object"),
     ],
-)  # fmt: skip
+)
 def test_declaring_it_otherwise_is_refused_with_rabbitmqs_reason_s067(
     api: httpx.Client, queue: str, content: dict[str, object], reason: str
 ) -> None:
@@ -62,8 +62,15 @@ def test_4_3_shows_priorities_and_what_waits_for_its_time(api: httpx.Client, nam
     retry = {"x-delayed-retry-type": "all", "x-delayed-retry-min": 60_000, "x-delayed-retry-max": 120_000}
     arguments = {"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3", **retry}
     assert api.put(f"/queues/%2F/{name}", json={"durable": True, "arguments": arguments}).status_code == 201
-    shown = ("messages", "messages_ready", "messages_by_priority", "messages_active_priorities", "messages_delayed",
-             "delayed_retry", "delivery_limit")  # fmt: skip
+    shown = (
+        "messages",
+        "messages_ready",
+        "messages_by_priority",
+        "messages_active_priorities",
+        "messages_delayed",
+        "delayed_retry",
+        "delivery_limit",
+    )
     for priority in (None, 9, 9):
         publish(api, name, "x", **({} if priority is None else {"priority": priority}))
     queue = api.get(f"/queues/%2F/{name}").json()
@@ -110,12 +117,18 @@ def test_a_body_over_the_limit_is_refused_and_the_broker_goes_on(api: httpx.Clie
 @pytest.mark.parametrize(
     ("method", "path"),
     [
-        ("GET", "/queues/%2F/missing"), ("GET", "/queues/nowhere"), ("GET", "/queues/nowhere/q"),
-        ("GET", "/nothing"), ("DELETE", "/queues/%2F/missing"), ("DELETE", "/queues/%2F/missing/contents"),
+        ("GET", "/queues/%2F/missing"),
+        ("GET", "/queues/nowhere"),
+        ("GET", "/queues/nowhere/q"),
+        ("GET", "/nothing"),
+        ("DELETE", "/queues/%2F/missing"),
+        ("DELETE", "/queues/%2F/missing/contents"),
         ("GET", "/exchanges/%2F/missing"),
-        ("GET", "/policies/%2F/missing"), ("GET", "/bindings/%2F/e/amq.topic/q/missing/key"), ("GET", "/users/missing"),
+        ("GET", "/policies/%2F/missing"),
+        ("GET", "/bindings/%2F/e/amq.topic/q/missing/key"),
+        ("GET", "/users/missing"),
     ],
-)  # fmt: skip
+)
 def test_what_is_not_there_is_404(api: httpx.Client, method: str, path: str) -> None:
     answer = api.request(method, path)
     assert answer.status_code == 404
@@ -148,9 +161,15 @@ def test_get_and_requeue_leaves_the_queue_as_it_was(api: httpx.Client, queue: st
     assert [each["message_count"] for each in taken] == [2, 1, 0]
     assert taken[1]["properties"] == {"delivery_mode": 2, "priority": 3, "headers": {"n": 1, "f": 1.5, "l": [1, "x"]}}
     assert taken[0] | {"properties": 0} == {
-        "payload_bytes": 6, "redelivered": False, "exchange": "", "routing_key": queue, "message_count": 2,
-        "properties": 0, "payload": "body 0", "payload_encoding": "string",
-    }  # fmt: skip
+        "payload_bytes": 6,
+        "redelivered": False,
+        "exchange": "",
+        "routing_key": queue,
+        "message_count": 2,
+        "properties": 0,
+        "payload": "body 0",
+        "payload_encoding": "string",
+    }
     again = get(api, queue, "reject_requeue_true")
     assert [each["payload"] for each in again] == ["body 0", "body 1", "body 2"]
     assert all(each["redelivered"] for each in again)
@@ -201,7 +220,7 @@ def test_bodies_that_are_no_text_come_in_base64_and_may_be_cut(api: httpx.Client
         ({"count": 1, "ackmode": "ack_requeue_true", "encoding": "utf9"}, "Unsupported encoding. Please use"),
         ({"count": -1, "ackmode": "ack_requeue_true", "encoding": "auto"}, "count is a number from 0"),
     ],
-)  # fmt: skip
+)
 def test_a_bad_get_is_refused(api: httpx.Client, queue: str, content: dict[str, object], reason: str) -> None:
     answer = api.post(f"/queues/%2F/{queue}/get", json=content)
     assert (answer.status_code, answer.json()["error"]) == (400, "bad_request")
@@ -244,8 +263,12 @@ def test_listings_can_be_named_sorted_paged_and_cut(api: httpx.Client, name: str
     assert page["items"] == [{"name": f"{name}-page-2", "messages": 0}]
     assert (page["filtered_count"], page["item_count"], page["page"], page["page_count"]) == (3, 1, 2, 2)
     query = {
-        "page": "1", "name": f"^{name}-page-[01]$", "use_regex": "true", "sort": "name", "sort_reverse": "true",
-    }  # fmt: skip
+        "page": "1",
+        "name": f"^{name}-page-[01]$",
+        "use_regex": "true",
+        "sort": "name",
+        "sort_reverse": "true",
+    }
     page = api.get("/queues", params=query).json()
     assert [each["name"] for each in page["items"]] == [f"{name}-page-1", f"{name}-page-0"]
     for wrong in (
@@ -264,12 +287,17 @@ def test_the_head_messages_timestamp_is_shown(api: httpx.Client, queue: str) -> 
     assert api.get(f"/queues/%2F/{queue}").json()["head_message_timestamp"] == 1_700_000_000
 
 
-@pytest.mark.parametrize(("body", "reason"), [
-    ('{"arguments":{"x":"\\ud800"}}', "not_json"), ('{"arguments":{"x":1e400}}', "not_json"),
-    ('{"arguments":{"x":NaN}}', "not_json"), ("[" * 5_000 + "]" * 5_000, "nested deeper than 34"),
-    ('{"arguments":{"x":' + "[" * 40 + "]" * 40 + "}}", "nested deeper than 34"),
-    ('{"arguments":{"x":' + "9" * 30 + "}}", f"{'9' * 30} does not fit in 64 bits"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ('{"arguments":{"x":"\\ud800"}}', "not_json"),
+        ('{"arguments":{"x":1e400}}', "not_json"),
+        ('{"arguments":{"x":NaN}}', "not_json"),
+        ("[" * 5_000 + "]" * 5_000, "nested deeper than 34"),
+        ('{"arguments":{"x":' + "[" * 40 + "]" * 40 + "}}", "nested deeper than 34"),
+        ('{"arguments":{"x":' + "9" * 30 + "}}", f"{'9' * 30} does not fit in 64 bits"),
+    ],
+)
 def test_what_could_not_be_kept_or_shown_is_refused_at_the_door(
     api: httpx.Client, name: str, body: str, reason: str
 ) -> None:
@@ -279,10 +307,14 @@ def test_what_could_not_be_kept_or_shown_is_refused_at_the_door(
     assert api.get(f"/queues/%2F/{name}").status_code == 404
 
 
-@pytest.mark.parametrize(("path", "reason"), [
-    ("%FF", "the queue in the path is not UTF-8"), ("q" * 256, "queue is longer than 255 bytes"),
-    ("%C3%BC" * 128, "queue is longer than 255 bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("%FF", "the queue in the path is not UTF-8"),
+        ("q" * 256, "queue is longer than 255 bytes"),
+        ("%C3%BC" * 128, "queue is longer than 255 bytes"),
+    ],
+)
 def test_names_that_amqp_cannot_say_s062(api: httpx.Client, path: str, reason: str) -> None:
     answer = api.put(f"/queues/%2F/{path}", json={})
     assert (answer.status_code, answer.json()) == (400, {"error": "bad_request", "reason": reason})

@@ -12,9 +12,9 @@ from tests.bench.peers import RABBITMQ
 from tests.support.needs import require
 from tests.support.running import RunningBroker
 
-SCRIPTS = list(RABBITMQ.parent.parent.glob(
-    "lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www/cli/rabbitmqadmin"
-))  # fmt: skip
+SCRIPTS = list(
+    RABBITMQ.parent.parent.glob("lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www/cli/rabbitmqadmin")
+)
 require(SCRIPTS, "rabbitmqadmin (of Debian's package rabbitmq-server) is not there")
 Admin = Callable[..., str]
 

@@ -240,7 +240,7 @@ def test_messages_by_their_ids_whenever_they_were(api: httpx.Client, queue: str,
         ({"undo": "purge", "messages": ["a"]}, 400, "messages is a list of message ids"),
         ({"undo": "purge", "where": 1}, 400, "unknown key 'where'"),
     ],
-)  # fmt: skip
+)
 def test_what_makes_no_sense_is_refused(
     api: httpx.Client, queue: str, content: dict[str, object], status: int, reason: str
 ) -> None:

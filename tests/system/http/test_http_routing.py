@@ -106,11 +106,14 @@ def test_exchanges_bind_to_exchanges(api: httpx.Client, name: str) -> None:
     assert (bound["source"], bound["destination_type"]) == ("amq.direct", "exchange")
 
 
-@pytest.mark.parametrize(("source", "kind", "destination", "reason"), [
-    ("amq.topic", "q", "missing", "no queue 'missing' in vhost '/'"),
-    ("missing", "q", "missing", "no exchange 'missing' in vhost '/'"),
-    ("amq.topic", "e", "missing", "no exchange 'missing' in vhost '/'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("source", "kind", "destination", "reason"),
+    [
+        ("amq.topic", "q", "missing", "no queue 'missing' in vhost '/'"),
+        ("missing", "q", "missing", "no exchange 'missing' in vhost '/'"),
+        ("amq.topic", "e", "missing", "no exchange 'missing' in vhost '/'"),
+    ],
+)
 def test_binding_what_is_not_there_says_what(
     api: httpx.Client, source: str, kind: str, destination: str, reason: str
 ) -> None:
@@ -127,19 +130,22 @@ def test_publish_says_whether_it_was_routed(api: httpx.Client, queue: str) -> No
     assert api.get(f"/queues/%2F/{queue}").json()["messages"] == 2
 
 
-@pytest.mark.parametrize(("content", "reason"), [
-    ({"payload": "!!", "payload_encoding": "base64"}, "not_base64: !!"),
-    ({"payload_encoding": "rot13"}, "unsupported_encoding: rot13"),
-    ({"payload": 7}, "not_string: payload 7"),
-    ({"properties": {"expiration": "abc"}}, "406 PRECONDITION_FAILED - invalid expiration 'abc': no_integer"),
-    ({"properties": {"priority": "high"}}, "not_int: priority"),
-    ({"properties": {"headers": [1]}}, "headers must be a JSON object"),
-    ({"properties": {"headers": {"n": 2**64}}}, "18446744073709551616 does not fit in 64 bits"),
-    ({"properties": {"headers": {"k" * 256: 1}}}, "headers cannot be encoded"),
-    ({"routing_key": "k" * 256}, "routing_key is longer than 255 bytes"),
-    ({"properties": {"message_id": "x" * 256}}, "property message_id is longer than 255 bytes"),
-    ({"properties": 5}, "properties must be a JSON object"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ({"payload": "!!", "payload_encoding": "base64"}, "not_base64: !!"),
+        ({"payload_encoding": "rot13"}, "unsupported_encoding: rot13"),
+        ({"payload": 7}, "not_string: payload 7"),
+        ({"properties": {"expiration": "abc"}}, "406 PRECONDITION_FAILED - invalid expiration 'abc': no_integer"),
+        ({"properties": {"priority": "high"}}, "not_int: priority"),
+        ({"properties": {"headers": [1]}}, "headers must be a JSON object"),
+        ({"properties": {"headers": {"n": 2**64}}}, "18446744073709551616 does not fit in 64 bits"),
+        ({"properties": {"headers": {"k" * 256: 1}}}, "headers cannot be encoded"),
+        ({"routing_key": "k" * 256}, "routing_key is longer than 255 bytes"),
+        ({"properties": {"message_id": "x" * 256}}, "property message_id is longer than 255 bytes"),
+        ({"properties": 5}, "properties must be a JSON object"),
+    ],
+)
 def test_a_bad_publish_is_refused_and_nothing_enters_the_queue_s043(
     api: httpx.Client, queue: str, content: dict[str, object], reason: str
 ) -> None:
@@ -166,10 +172,19 @@ def test_a_publish_that_a_queue_refuses_is_an_error_s009(api: httpx.Client, name
 
 def test_all_properties_come_back(api: httpx.Client, queue: str) -> None:
     properties = {
-        "content_type": "text/plain", "content_encoding": "gzip", "delivery_mode": 2, "priority": 9,
-        "correlation_id": "c", "reply_to": "r", "expiration": "60000", "message_id": "m", "timestamp": 1_700_000_000,
-        "type": "t", "app_id": "a", "headers": {"s": "ü", "i": -5, "f": 0.1, "b": True, "n": None, "t": {"x": [1, {}]}},
-    }  # fmt: skip
+        "content_type": "text/plain",
+        "content_encoding": "gzip",
+        "delivery_mode": 2,
+        "priority": 9,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "expiration": "60000",
+        "message_id": "m",
+        "timestamp": 1_700_000_000,
+        "type": "t",
+        "app_id": "a",
+        "headers": {"s": "ü", "i": -5, "f": 0.1, "b": True, "n": None, "t": {"x": [1, {}]}},
+    }
     assert publish(api, "amq.default", routing_key=queue, properties=properties | {"bogus": 1}).json()["routed"]
     content = {"count": 1, "ackmode": "ack_requeue_false", "encoding": "auto"}
     (taken,) = api.post(f"/queues/%2F/{queue}/get", json=content).json()

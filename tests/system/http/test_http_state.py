@@ -19,10 +19,13 @@ from tests.support.running import RunningBroker
 def test_an_embedded_broker_refuses(api: httpx.Client, broker: RunningBroker) -> None:
     answer = api.get("/state")
     assert answer.status_code == 400
-    assert answer.json() == {"error": "bad_request", "reason": (
-        "the log of this broker is in its data directory, and its state is of no use without it: back up the log"
-        " (docs/operators/backup.md)"
-    )}  # fmt: skip
+    assert answer.json() == {
+        "error": "bad_request",
+        "reason": (
+            "the log of this broker is in its data directory, and its state is of no use without it: back up the log"
+            " (docs/operators/backup.md)"
+        ),
+    }
     assert not (broker.data / "copying").exists()
 
 
@@ -55,9 +58,15 @@ class Taker:
         return {"type": "http.disconnect"}
 
 
-@pytest.mark.parametrize(("takes", "goes", "said"), [
-    (3, True, ""), (3, False, "a copy of the state was not sent to its end: TimeoutError\n"), (-1, False, ""),
-], ids=["gone", "stalled", "all taken"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("takes", "goes", "said"),
+    [
+        (3, True, ""),
+        (3, False, "a copy of the state was not sent to its end: TimeoutError\n"),
+        (-1, False, ""),
+    ],
+    ids=["gone", "stalled", "all taken"],
+)
 def test_the_copy_is_gone_when_it_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, takes: int, goes: bool, said: str
 ) -> None:

@@ -29,10 +29,25 @@ class Tls:
         self.port, self.metrics_port = free_port(), free_port()
         self.url = f"https://localhost:{self.port}"
         self.process = start_process(
-            [sys.executable, "-m", "rewindmq.engine", "--data", str(home / "data"), "--amqp-port", str(free_port()),
-             "--https-port", str(self.port), "--prometheus-port", str(self.metrics_port), *self.options],
-            cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "rewindmq.engine",
+                "--data",
+                str(home / "data"),
+                "--amqp-port",
+                str(free_port()),
+                "--https-port",
+                str(self.port),
+                "--prometheus-port",
+                str(self.metrics_port),
+                *self.options,
+            ],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         assert self.process.stdout is not None
         self.ready_line = self.process.stdout.readline()
 

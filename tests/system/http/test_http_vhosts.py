@@ -30,9 +30,12 @@ def test_a_vhosts_metadata(api: httpx.Client, name: str) -> None:
     assert shown["default_queue_type"] == "undefined"
     assert api.get(f"/queues/{name}/q").status_code == 200
     for wrong in (
-        {"default_queue_type": "ring"}, {"default_queue_type": ["quorum"]}, {"tags": 5}, {"description": 5},
+        {"default_queue_type": "ring"},
+        {"default_queue_type": ["quorum"]},
+        {"tags": 5},
+        {"description": 5},
         {"tracing": "loud"},
-    ):  # fmt: skip
+    ):
         assert api.put(f"/vhosts/{name}", json=wrong).status_code == 400, wrong
     assert api.get(f"/permissions/{name}/guest").status_code == 200, "who made it may use it"
     api.delete(f"/vhosts/{name}")

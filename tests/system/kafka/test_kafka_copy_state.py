@@ -24,10 +24,13 @@ from tests.system.cli.conftest import run
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 QUEUES: dict[str, dict[str, Any]] = {
-    "classic": {}, "quorum": {"x-queue-type": "quorum"}, "stream": {"x-queue-type": "stream"},
-    "urgent": {"x-max-priority": 5}, "dead": {},
+    "classic": {},
+    "quorum": {"x-queue-type": "quorum"},
+    "stream": {"x-queue-type": "stream"},
+    "urgent": {"x-max-priority": 5},
+    "dead": {},
     "short": {"x-max-length": 5, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"},
-}  # fmt: skip
+}
 EACH = 20
 HELD = 3
 
@@ -167,8 +170,15 @@ def test_s122_a_new_node_begins_with_a_copy_of_a_running_one(kafka: KafkaCluster
 
 
 def verify(nodes: Nodes, name: str) -> Any:
-    return run("verify", "--data", str(nodes.directory / name), "--kafka", nodes.kafka.bootstrap, "--kafka-prefix",
-               nodes.prefix)  # fmt: skip
+    return run(
+        "verify",
+        "--data",
+        str(nodes.directory / name),
+        "--kafka",
+        nodes.kafka.bootstrap,
+        "--kafka-prefix",
+        nodes.prefix,
+    )
 
 
 def test_a_node_that_lost_its_disk_comes_back_by_its_name(kafka: KafkaCluster, tmp_path: Path) -> None:

@@ -20,8 +20,12 @@ ADA = pika.BasicProperties(delivery_mode=2, headers={"x-subject": "ada"})
 class Sharing(Nodes):
     def options(self, name: str, bootstrap: str = "") -> tuple[str, ...]:
         return (
-            *super().options(name, bootstrap), "--subject-header", "x-subject", "--keys", str(self.directory / "keys"),
-        )  # fmt: skip
+            *super().options(name, bootstrap),
+            "--subject-header",
+            "x-subject",
+            "--keys",
+            str(self.directory / "keys"),
+        )
 
 
 def bodies(node: RunningBroker) -> list[tuple[bytes, Any]]:
@@ -75,10 +79,20 @@ def test_b15_what_one_node_erases_no_other_can_read(kafka: KafkaCluster, tmp_pat
         nodes.digests()
         out = io.StringIO()
         with contextlib.redirect_stdout(out):
-            code = main.run([
-                "check_erasure", "ada", "--kafka", kafka.bootstrap, "--kafka-prefix", nodes.prefix, "--keys",
-                str(tmp_path / "keys"), "-q", "--no-table-headers",
-            ])  # fmt: skip
+            code = main.run(
+                [
+                    "check_erasure",
+                    "ada",
+                    "--kafka",
+                    kafka.bootstrap,
+                    "--kafka-prefix",
+                    nodes.prefix,
+                    "--keys",
+                    str(tmp_path / "keys"),
+                    "-q",
+                    "--no-table-headers",
+                ]
+            )
         assert code == 0
         told = [line.split("\t") for line in out.getvalue().splitlines()]
         assert [(each[1], each[3]) for each in told] == [("2", "destroyed"), ("2", "in_use")]

@@ -20,12 +20,18 @@ from tests.system.durability.test_durability_full_disk import Publisher
 
 ROUNDS = 100
 SHORT: list[Callable[[Trial], Awaitable[None]]] = [
-    faults.kill_a_node, faults.kill_a_kafka_node, faults.restart_everything, faults.slow_kafka,
-]  # fmt: skip
+    faults.kill_a_node,
+    faults.kill_a_kafka_node,
+    faults.restart_everything,
+    faults.slow_kafka,
+]
 LONG: list[Callable[[Trial], Awaitable[None]]] = [
-    *SHORT, faults.kill_a_node_and_start_it_at_once, faults.kill_each_kafka_node, faults.restart_kafka,
+    *SHORT,
+    faults.kill_a_node_and_start_it_at_once,
+    faults.kill_each_kafka_node,
+    faults.restart_kafka,
     faults.stand_still,
-]  # fmt: skip
+]
 
 pytestmark = pytest.mark.timeout(300)
 

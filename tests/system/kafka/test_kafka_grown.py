@@ -73,8 +73,12 @@ def bring_a_record_into_an_added_partition(nodes: Nodes) -> None:
     record = Publisher("billing", nodes.prefix).record("/", LATE, b"astray")
     producer = ordered_producer(nodes.kafka.bootstrap, partitioner="murmur2")
     partitions: list[int | None] = []
-    producer.produce(record.topic, key=record.key, value=record.value,
-                     on_delivery=lambda error, message: partitions.append(message.partition()))  # fmt: skip
+    producer.produce(
+        record.topic,
+        key=record.key,
+        value=record.value,
+        on_delivery=lambda error, message: partitions.append(message.partition()),
+    )
     assert producer.flush(SECONDS) == 0
     assert partitions == [3]
 

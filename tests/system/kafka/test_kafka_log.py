@@ -270,8 +270,11 @@ def test_topics_are_made_for_ever_by_however_many_nodes_at_once(kafka: KafkaClus
     assert settings_of(kafka, f"{prefix}.queues") == settings_of(kafka, f"{prefix}.metadata")
     queues = settings_of(kafka, f"{prefix}.queues")
     assert [queues[key] for key in ("message.timestamp.type", "retention.ms", "retention.bytes", "cleanup.policy")] == [
-        "LogAppendTime", "-1", "-1", "delete"
-    ]  # fmt: skip
+        "LogAppendTime",
+        "-1",
+        "-1",
+        "delete",
+    ]
     assert queues["unclean.leader.election.enable"] == "false"
     assert settings_of(kafka, f"{prefix}.nodes")["retention.ms"] == "3600000"
     assert [len(log.queues) for log in opened] == [2] * 4
@@ -279,9 +282,13 @@ def test_topics_are_made_for_ever_by_however_many_nodes_at_once(kafka: KafkaClus
 
 @pytest.mark.parametrize(
     ("topic", "key", "value"),
-    [("queues", "retention.ms", "604800000"), ("metadata", "cleanup.policy", "compact"),
-     ("queues", "message.timestamp.type", "CreateTime"), ("nodes", "message.timestamp.type", "CreateTime")],
-)  # fmt: skip
+    [
+        ("queues", "retention.ms", "604800000"),
+        ("metadata", "cleanup.policy", "compact"),
+        ("queues", "message.timestamp.type", "CreateTime"),
+        ("nodes", "message.timestamp.type", "CreateTime"),
+    ],
+)
 def test_a_topic_that_would_lose_history_is_refused(
     kafka: KafkaCluster, log: KafkaLog, prefix: str, topic: str, key: str, value: str
 ) -> None:

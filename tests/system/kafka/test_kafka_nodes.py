@@ -236,9 +236,9 @@ def test_many_publishers_and_consumers_on_both_nodes(
         async def publish(number: int) -> None:
             to = await channels[number].get_exchange(name)
             for first in range(0, each, 50):
-                await asyncio.gather(*(
-                    to.publish(aio_pika.Message(b"%d:%d" % (number, n)), "") for n in range(first, first + 50)
-                ))  # fmt: skip
+                await asyncio.gather(
+                    *(to.publish(aio_pika.Message(b"%d:%d" % (number, n)), "") for n in range(first, first + 50))
+                )
 
         await asyncio.gather(publish(0), publish(1))
         async with asyncio.timeout(SECONDS):
@@ -266,23 +266,37 @@ def test_refusals_are_rabbitmqs(here: BlockingChannel, south: RunningBroker, nam
     here.queue_declare(name, durable=True, arguments={"x-max-length": 5})
     here.exchange_declare(name, "fanout", durable=True)
     refused(
-        406, f"PRECONDITION_FAILED - inequivalent arg 'durable' for {where}: received 'false' but current is 'true'",
-        south, "queue_declare", name, durable=False, arguments={"x-max-length": 5},
-    )  # fmt: skip
+        406,
+        f"PRECONDITION_FAILED - inequivalent arg 'durable' for {where}: received 'false' but current is 'true'",
+        south,
+        "queue_declare",
+        name,
+        durable=False,
+        arguments={"x-max-length": 5},
+    )
     refused(
-        406, f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for {where}: received '6' but current is '5'",
-        south, "queue_declare", name, durable=True, arguments={"x-max-length": 6},
-    )  # fmt: skip
+        406,
+        f"PRECONDITION_FAILED - inequivalent arg 'x-max-length' for {where}: received '6' but current is '5'",
+        south,
+        "queue_declare",
+        name,
+        durable=True,
+        arguments={"x-max-length": 6},
+    )
     refused(
-        406, f"PRECONDITION_FAILED - inequivalent arg 'type' for exchange '{name}' in vhost '/': received 'direct' but"
-        " current is 'fanout'", south, "exchange_declare", name, "direct", durable=True,
-    )  # fmt: skip
+        406,
+        f"PRECONDITION_FAILED - inequivalent arg 'type' for exchange '{name}' in vhost '/': received 'direct' but"
+        " current is 'fanout'",
+        south,
+        "exchange_declare",
+        name,
+        "direct",
+        durable=True,
+    )
     here.basic_publish("", name, b"1", PERSISTENT)
     refused(406, f"PRECONDITION_FAILED - {where} not empty", south, "queue_delete", name, if_empty=True)
     here.basic_consume(name, lambda *_: None, exclusive=True)
-    refused(
-        403, f"ACCESS_REFUSED - {where} in exclusive use", south, "basic_consume", name, lambda *_: None
-    )  # fmt: skip
+    refused(403, f"ACCESS_REFUSED - {where} in exclusive use", south, "basic_consume", name, lambda *_: None)
     refused(406, f"PRECONDITION_FAILED - {where} in use", south, "queue_delete", name, if_unused=True)
     own = f"{name}-own"
     here.queue_declare(own, exclusive=True)
@@ -327,10 +341,12 @@ def test_two_nodes_are_asked_for_the_same_at_the_same_time(north: RunningBroker,
                 if what == "basic_consume":
                     for connection in connections:
                         await (await connection.channel()).queue_declare(name)
-                answers = await asyncio.gather(*(
-                    asked(connection, what, name, options)
-                    for connection, options in zip(connections, both, strict=True)
-                ))  # fmt: skip
+                answers = await asyncio.gather(
+                    *(
+                        asked(connection, what, name, options)
+                        for connection, options in zip(connections, both, strict=True)
+                    )
+                )
                 assert sorted(answers) == [200, code], (what, answers)
         for connection in connections:
             await connection.close()
@@ -468,10 +484,18 @@ def test_a_refused_message_is_dead_lettered_by_whichever_node(
     here: BlockingChannel, there: BlockingChannel, name: str
 ) -> None:
     here.queue_declare(f"{name}-dead", durable=True)
-    here.queue_declare(name, durable=True, arguments={
-        "x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": f"{name}-dead",
-        "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish", "x-delivery-limit": 2,
-    })  # fmt: skip
+    here.queue_declare(
+        name,
+        durable=True,
+        arguments={
+            "x-queue-type": "quorum",
+            "x-dead-letter-exchange": "",
+            "x-dead-letter-routing-key": f"{name}-dead",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+            "x-delivery-limit": 2,
+        },
+    )
     catch_up(there)
     here.basic_publish("", name, b"refused", PERSISTENT)
     method, _, _ = next(there.consume(name, inactivity_timeout=SECONDS))
@@ -553,9 +577,11 @@ def test_nonsense_in_the_metadata_topic_is_quarantined_by_all_nodes_alike(
     listing = "/quarantine?partition=metadata-0"
     encoder = FramedEncoder()
     events: list[Event] = [
-        ParameterSet("/", "a", name, "no JSON"), GlobalParameterSet(name, "no JSON"),
-        PolicySet("/", name, ".*", "no JSON", 0, "all"), VhostCreated("/", "", (), name),
-    ]  # fmt: skip
+        ParameterSet("/", "a", name, "no JSON"),
+        GlobalParameterSet(name, "no JSON"),
+        PolicySet("/", name, ".*", "no JSON", 0, "all"),
+        VhostCreated("/", "", (), name),
+    ]
     producer = ordered_producer(nodes.kafka.bootstrap)
     for value in (b"garbage", *(encoder.encode(encoder.prefix(0, BROKER), event) for event in events)):
         producer.produce(f"{nodes.prefix}.metadata", key=b"", value=value)

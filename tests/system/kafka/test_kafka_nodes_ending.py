@@ -71,7 +71,7 @@ def drained(node: RunningBroker) -> Kept:
         until(
             lambda: connection.process_data_events(0.05) or sum(map(len, seen.values())) >= wanted,
             f"only {seen} came",
-        )  # fmt: skip
+        )
     return seen
 
 
@@ -258,9 +258,18 @@ def test_what_is_larger_than_a_topic_takes_is_refused_with_406(kafka: KafkaClust
 
 def refused(data: Path, *options: str) -> str:
     """A start that must fail; the one line on stderr that says why."""
-    command = [sys.executable, "-m", "rewindmq.engine", "--data", str(data), "--amqp-port", str(free_port()),
-               "--http-port",
-               str(free_port()), *options]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "rewindmq.engine",
+        "--data",
+        str(data),
+        "--amqp-port",
+        str(free_port()),
+        "--http-port",
+        str(free_port()),
+        *options,
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == UNAVAILABLE, ended.stderr
     assert ended.stdout == ""

@@ -72,9 +72,7 @@ def carry_out(kafka: KafkaCluster, script: str, directory: Path) -> None:
         " --execute"
     )
     (directory / "reassignment.json").write_text(found[1])
-    subprocess.run(
-        java(str(REASSIGN), kafka.bootstrap, str(directory / "reassignment.json")), check=True, timeout=60
-    )  # fmt: skip
+    subprocess.run(java(str(REASSIGN), kafka.bootstrap, str(directory / "reassignment.json")), check=True, timeout=60)
 
 
 def test_every_node_lists_all_and_members_are_kafkas(nodes: dict[str, RunningBroker], kafka3: KafkaCluster) -> None:
@@ -83,8 +81,9 @@ def test_every_node_lists_all_and_members_are_kafkas(nodes: dict[str, RunningBro
     for name, node in nodes.items():
         listed = {item["name"]: item for item in shown(node, "/nodes")}
         assert {item["name"]: item["address"] for item in listed.values()} == {
-            "north": f"127.0.0.1:{nodes['north'].amqp_port}", "south": f"127.0.0.1:{nodes['south'].amqp_port}"
-        }  # fmt: skip
+            "north": f"127.0.0.1:{nodes['north'].amqp_port}",
+            "south": f"127.0.0.1:{nodes['south'].amqp_port}",
+        }
         assert all(item["running"] for item in listed.values())
         until(lambda node=node: queue_of(node), f"{name} has no queue")
         item = queue_of(node)

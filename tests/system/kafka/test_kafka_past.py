@@ -140,12 +140,15 @@ def test_each_node_tells_what_was_in_a_queue(
         assert payloads(at(node, time=(datetime.now(UTC) + timedelta(days=1)).isoformat())) == [("ready", "m3")]
 
 
-@pytest.mark.parametrize(("query", "status", "reason"), [
-    ({"time": "2001-01-01T00:00:00Z"}, 400, "2001-01-01T00:00:00.000+00:00 lies before the history, which begins"),
-    ({"offset": "99999999"}, 400, f"queues-{HOME} has offsets 0 to "),
-    ({"offset": "0"}, 404, "no queue 'past' in vhost '/' at offset 0"),
-    ({"time": "before"}, 404, "no queue 'past' in vhost '/' at 20"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("query", "status", "reason"),
+    [
+        ({"time": "2001-01-01T00:00:00Z"}, 400, "2001-01-01T00:00:00.000+00:00 lies before the history, which begins"),
+        ({"offset": "99999999"}, 400, f"queues-{HOME} has offsets 0 to "),
+        ({"offset": "0"}, 404, "no queue 'past' in vhost '/' at offset 0"),
+        ({"time": "before"}, 404, "no queue 'past' in vhost '/' at 20"),
+    ],
+)
 def test_moments_that_are_none(
     south: RunningBroker, moments: dict[str, str], query: dict[str, str], status: int, reason: str
 ) -> None:
@@ -182,12 +185,15 @@ def test_rewind_at_the_command_line(nodes: Nodes, north: RunningBroker, moments:
     kafka = ("--kafka", nodes.kafka.bootstrap, "--kafka-prefix", nodes.prefix)
     asked = ("rewind", "past", "--at", moments["full"])
     with ThreadPoolExecutor() as pool:
-        online, from_kafka, by_a_node, bad_setting = pool.map(lambda command: run(*command[0], **command[1]), (
-            (asked, {"REWINDMQ_URL": north.http_url, "REWINDMQ_KAFKA": nodes.kafka.bootstrap}),
-            ((*asked, *kafka, "--kafka-setting", "client.rack=here"), {}),
-            ((*asked, *kafka, "--data", str(north.data)), {}),
-            ((*asked, *kafka, "--kafka-setting", "no.such=setting"), {}),
-        ))  # fmt: skip
+        online, from_kafka, by_a_node, bad_setting = pool.map(
+            lambda command: run(*command[0], **command[1]),
+            (
+                (asked, {"REWINDMQ_URL": north.http_url, "REWINDMQ_KAFKA": nodes.kafka.bootstrap}),
+                ((*asked, *kafka, "--kafka-setting", "client.rack=here"), {}),
+                ((*asked, *kafka, "--data", str(north.data)), {}),
+                ((*asked, *kafka, "--kafka-setting", "no.such=setting"), {}),
+            ),
+        )
     assert (online.returncode, online.stderr) == (0, "")
     assert [row.split("\t")[-1] for row in online.stdout.splitlines()[2:]] == ["m0", "m1", "m2"]
     assert from_kafka.stdout == by_a_node.stdout == online.stdout
@@ -197,9 +203,16 @@ def test_rewind_at_the_command_line(nodes: Nodes, north: RunningBroker, moments:
 
 def verify(nodes: Nodes, data: Path) -> "subprocess.CompletedProcess[str]":
     return run(
-        "verify", "--data", str(data), "--kafka", nodes.kafka.bootstrap, "--kafka-prefix", nodes.prefix, "--formatter",
+        "verify",
+        "--data",
+        str(data),
+        "--kafka",
+        nodes.kafka.bootstrap,
+        "--kafka-prefix",
+        nodes.prefix,
+        "--formatter",
         "json",
-    )  # fmt: skip
+    )
 
 
 def test_verify_finds_what_is_not_as_the_topics_say(
@@ -212,8 +225,9 @@ def test_verify_finds_what_is_not_as_the_topics_say(
     assert (beside.returncode, whole.returncode, whole.stderr) == (0, 0, "")
     rows = json.loads(whole.stdout)
     assert [(row["partition"], row["check"], row["result"]) for row in rows] == [
-        ("queues-0", "state", "equal"), ("queues-1", "state", "equal"),
-    ]  # fmt: skip
+        ("queues-0", "state", "equal"),
+        ("queues-1", "state", "equal"),
+    ]
     assert (rows[HOME]["queues"], rows[HOME]["messages"]) == (1, 1)
     assert rows[HOME]["events"] > NEIGHBOURS
     db: Rdict = rocks.open_database(west.data / "state")

@@ -75,9 +75,13 @@ def run(code: str, kafka: KafkaCluster, directory: Path, prefix: str, path: str 
         code += "\nimport sys\nassert not {'schemas', 'engine', 'projections'} & set(sys.modules)\n"
     (directory / "service.py").write_text(code)
     done = subprocess.run(
-        [sys.executable, "service.py"], cwd=directory, env={"PATH": "/usr/bin", "PYTHONPATH": path},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+        [sys.executable, "service.py"],
+        cwd=directory,
+        env={"PATH": "/usr/bin", "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
     assert done.returncode == 0, done.stderr
 
 
@@ -88,9 +92,12 @@ def test_the_examples_of_the_documentation_publish(kafka: KafkaCluster, tmp_path
     home = partition_of("/", "orders", PARTITIONS)
     declared = QueueDeclared("/", "orders", "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None)
     append(
-        kafka, f"{prefix}.queues", home, declared,
+        kafka,
+        f"{prefix}.queues",
+        home,
+        declared,
         ConsumerAttached("/", "orders", 1, 1, "c", False, False, 10, 0, 0, 0, ()),
-    )  # fmt: skip
+    )
     with_ours, without = examples()
     run(with_ours, kafka, tmp_path, prefix, path=str(ROOT))
     for schema in (ROOT / "schemas" / "released").glob("*.avsc"):
@@ -106,9 +113,12 @@ def test_the_examples_of_the_documentation_publish(kafka: KafkaCluster, tmp_path
     first, second = delivered
     assert [(each.expiration_ms, each.persistent) for each in delivered] == [(600_000, True), (None, True)]
     assert properties_of(first.properties) == {
-        "content_type": "application/json", "headers": {"source": "web", "attempt": 1}, "delivery_mode": 2,
-        "expiration": "600000", "message_id": "order-7",
-    }  # fmt: skip
+        "content_type": "application/json",
+        "headers": {"source": "web", "attempt": 1},
+        "delivery_mode": 2,
+        "expiration": "600000",
+        "message_id": "order-7",
+    }
     assert properties_of(second.properties) == {"content_type": "text/plain", "delivery_mode": 2}
 
 
@@ -136,9 +146,15 @@ def deliveries(records: list[Message], partition: str) -> list[Published]:
 
 
 NAMES = [
-    ("/", "orders"), ("/", "größe"), ("/", "通知"), ("ünï", "🐇"), ("v/h", "a/b"), ("/", "q"), ("/", "x" * 255),
+    ("/", "orders"),
+    ("/", "größe"),
+    ("/", "通知"),
+    ("ünï", "🐇"),
+    ("v/h", "a/b"),
+    ("/", "q"),
+    ("/", "x" * 255),
     *(("/", f"q{number}") for number in range(60)),
-]  # fmt: skip
+]
 
 
 @pytest.mark.timeout(300)
@@ -201,11 +217,12 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
     listed = quarantined(nodes[0])
     assert [(each["partition"], each["topic"], each["event"]) for each in listed] == [
         (f"queues-{home}", topic, event) for event in ("Published", "Published", None, None)
-    ]  # fmt: skip
+    ]
     assert [each["reason"] for each in listed[:3]] == [
-        "0 bytes of properties; they are 2 to 131052", "no queue 'nowhere' in vhost '/'",
+        "0 bytes of properties; they are 2 to 131052",
+        "no queue 'nowhere' in vhost '/'",
         "byte 0 of 8: not a single-object encoding, which begins with C3 01",
-    ]  # fmt: skip
+    ]
     assert "body is 4 bytes long, but the record ends after 0" in listed[3]["reason"]
     until(lambda: quarantined(nodes[1]) == listed)
     nodes[1].kill()

@@ -189,9 +189,7 @@ def test_what_nodes_append_is_sealed_and_the_topic_may_lose_nothing(kafka: Kafka
     assert harms(topics) == []
     topics.append("queues", [purge(5)])
     resource = ConfigResource(ResourceType.TOPIC, f"{prefix}.chain")
-    resource.add_incremental_config(
-        ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET)
-    )  # fmt: skip
+    resource.add_incremental_config(ConfigEntry("retention.ms", "1000000", incremental_operation=AlterConfigOpType.SET))
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap})  # it must live until the answer is there
     admin.incremental_alter_configs([resource])[resource].result(30)
     with pytest.raises(LogError, match=r"has retention.ms=1000000, and has to have -1"):

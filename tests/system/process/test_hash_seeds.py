@@ -31,9 +31,12 @@ def test_the_digest_does_not_depend_on_the_hash_seed() -> None:
     )
     printed = {
         subprocess.run(
-            [sys.executable, "-c", program], env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
-            capture_output=True, text=True, check=True,
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("0", "1", "7777")
-    }  # fmt: skip
+    }
     assert len(printed) == 1

@@ -72,53 +72,86 @@ def publish(queue: str) -> Published:
     return Published(Route("/", "", queue, (queue,)), b"\x10\x00\x02", None, None, True, None, None, b"new", 3)
 
 
-def at_home(t: Told, offset: int | None, queue: str | None = None, message: int | None = None, check: str = "claims"
-            ) -> Expected:  # fmt: skip
+def at_home(
+    t: Told, offset: int | None, queue: str | None = None, message: int | None = None, check: str = "claims"
+) -> Expected:
     return check, f"queues-{t.home}", offset, queue, message
 
 
 # What is forged, in which partition, what the audit finds; first with the broker's claims as they were, then with
 # claims made anew, too. The state directory is gone in both. None: only seals tell.
 FORGERIES: dict[str, Callable[[Told], tuple[int, Forger, Expected | None, Expected | None]]] = {
-    "an ack is dropped": lambda t: (
-        t.home, dropped(t.acked_at), at_home(t, t.sent + 1), None),
+    "an ack is dropped": lambda t: (t.home, dropped(t.acked_at), at_home(t, t.sent + 1), None),
     "an ack is made a tick": lambda t: (t.home, instead(t.acked_at, Tick()), at_home(t, t.sent + 2), None),
-    "an ack is made a purge": lambda t: (
-        t.home, instead(t.acked_at, Purged("/", WORK)), at_home(t, t.sent + 2), None),
+    "an ack is made a purge": lambda t: (t.home, instead(t.acked_at, Purged("/", WORK)), at_home(t, t.sent + 2), None),
     "a publish is dropped": lambda t: (
-        t.home, dropped(t.first), at_home(t, t.first + 2), at_home(t, None, None, None, "arrivals")),
+        t.home,
+        dropped(t.first),
+        at_home(t, t.first + 2),
+        at_home(t, None, None, None, "arrivals"),
+    ),
     "a publish and its ack are made ticks": lambda t: (
-        t.home, lambda records: instead(t.acked_at, Tick())(instead(t.first, Tick())(records)),
-        at_home(t, t.first + 3), None),
-    "a publish is put in": lambda t: (
-        t.home, put_in(t.first, publish(WORK)), at_home(t, t.first + 4), None),
+        t.home,
+        lambda records: instead(t.acked_at, Tick())(instead(t.first, Tick())(records)),
+        at_home(t, t.first + 3),
+        None,
+    ),
+    "a publish is put in": lambda t: (t.home, put_in(t.first, publish(WORK)), at_home(t, t.first + 4), None),
     "a publish is put in the place of a tick": lambda t: (
-        t.away, instead(t.empty, publish(DEAD)),
-        ("claims", f"queues-{t.away}", t.left + 2, None, None), None),
+        t.away,
+        instead(t.empty, publish(DEAD)),
+        ("claims", f"queues-{t.away}", t.left + 2, None, None),
+        None,
+    ),
     "two publishes change places": lambda t: (t.home, swapped(t.first), at_home(t, t.dead + 2), None),
     "two publishes of one size change places": lambda t: (t.away, swapped(t.left), None, None),
     "a body is changed": lambda t: (t.away, changed(t.left, body=b"stayed?"), None, None),
     "who asked is changed": lambda t: (
-        t.home, lambda records: [(at, who if n != t.acked_at else type(who)("eve", who.session), event)
-                                 for n, (at, who, event) in enumerate(records)], None, None),
+        t.home,
+        lambda records: [
+            (at, who if n != t.acked_at else type(who)("eve", who.session), event)
+            for n, (at, who, event) in enumerate(records)
+        ],
+        None,
+        None,
+    ),
     "a size is changed": lambda t: (
-        t.away, changed(t.left, body=b"longer", body_size=6), ("claims", f"queues-{t.away}", t.left + 2, None, None),
-        None),
+        t.away,
+        changed(t.left, body=b"longer", body_size=6),
+        ("claims", f"queues-{t.away}", t.left + 2, None, None),
+        None,
+    ),
     "an ack of what nobody held is put in for a tick": lambda t: (
-        t.away, instead(t.empty, Acked("/", DEAD, 9, ((t.came, t.came),))), None, None),
+        t.away,
+        instead(t.empty, Acked("/", DEAD, 9, ((t.came, t.came),))),
+        None,
+        None,
+    ),
     "the death of a message is made an ack": lambda t: (
-        t.home, instead(t.sent, Acked("/", WORK, 1, ((t.dead, t.dead),))), at_home(t, t.sent + 2),
-        ("arrivals", f"queues-{t.away}", t.came, f"//{DEAD}", t.came)),
+        t.home,
+        instead(t.sent, Acked("/", WORK, 1, ((t.dead, t.dead),))),
+        at_home(t, t.sent + 2),
+        ("arrivals", f"queues-{t.away}", t.came, f"//{DEAD}", t.came),
+    ),
     "a dead letter that arrived is taken away": lambda t: (
-        t.away, instead(t.came, Tick()), ("claims", f"queues-{t.away}", t.left + 2, None, None),
-        ("arrivals", f"queues-{t.home}", t.sent, f"//{WORK}", t.dead)),
+        t.away,
+        instead(t.came, Tick()),
+        ("claims", f"queues-{t.away}", t.left + 2, None, None),
+        ("arrivals", f"queues-{t.home}", t.sent, f"//{WORK}", t.dead),
+    ),
     "a dead letter that nobody sent is put in for a tick": lambda t: (
-        t.away, instead(t.empty, letter(1, t.first, 2)), ("claims", f"queues-{t.away}", t.left + 2, None, None),
-        ("arrivals", f"queues-{t.away}", t.empty, f"//{DEAD}", t.empty)),
+        t.away,
+        instead(t.empty, letter(1, t.first, 2)),
+        ("claims", f"queues-{t.away}", t.left + 2, None, None),
+        ("arrivals", f"queues-{t.away}", t.empty, f"//{DEAD}", t.empty),
+    ),
     "a dead letter is that of another message": lambda t: (
-        t.away, instead(t.came, letter(1, t.first, 1)), None,
-        ("arrivals", f"queues-{t.away}", t.came, f"//{DEAD}", t.came)),
-}  # fmt: skip
+        t.away,
+        instead(t.came, letter(1, t.first, 1)),
+        None,
+        ("arrivals", f"queues-{t.away}", t.came, f"//{DEAD}", t.came),
+    ),
+}
 
 
 @pytest.mark.parametrize("claims_too", [False, True], ids=["claims kept", "claims forged"])
@@ -233,8 +266,16 @@ def flipped(value: bytes) -> bytes:
     return value[:-1] + bytes([value[-1] ^ 1])
 
 
-PLANTED_IN_ROCKSDB = ("a body", "a body is gone", "a body too many", "a queue", "a queue is gone", "a chunk",
-                      "the partition's head", "the offset")  # fmt: skip
+PLANTED_IN_ROCKSDB = (
+    "a body",
+    "a body is gone",
+    "a body too many",
+    "a queue",
+    "a queue is gone",
+    "a chunk",
+    "the partition's head",
+    "the offset",
+)
 
 
 @pytest.mark.parametrize("what", PLANTED_IN_ROCKSDB)
@@ -254,7 +295,7 @@ def test_a_changed_value_of_rocksdb_is_found_with_queue_and_message(told: Told, 
         "a chunk": (keys.chunk(prefix, queue_id, 0), flipped(db[keys.chunk(prefix, queue_id, 0)]), f"//{DEAD}", None),
         "the partition's head": (keys.head(prefix), flipped(db[keys.head(prefix)]), None, None),
         "the offset": (keys.applied(prefix), (told.came).to_bytes(8, "big"), None, None),
-    }[what]  # fmt: skip
+    }[what]
     if value is None:
         del db[key]
     else:

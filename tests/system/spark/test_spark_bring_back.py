@@ -78,8 +78,17 @@ def test_b02_dead_letters_of_one_kind_come_back(
         got = channel.basic_get("orders")
         channel.basic_reject(got[0].delivery_tag, requeue=False) if number else channel.basic_ack(got[0].delivery_tag)
     channel.queue_declare("orders", passive=True)
-    command = ["restore", "--data", str(broker.data), "--queue", "orders", "--where", "outcome = 'rejected'",
-               "--url", broker.http_url]  # fmt: skip
+    command = [
+        "restore",
+        "--data",
+        str(broker.data),
+        "--queue",
+        "orders",
+        "--where",
+        "outcome = 'rejected'",
+        "--url",
+        broker.http_url,
+    ]
     assert cli.run([*command, "--dry-run"]) == 0
     assert [(row["queue"], row["messages"]) for row in json.loads(capsys.readouterr().out)] == [("orders", 2)]
     for restored, duplicates in ((2, 0), (0, 2)):
@@ -90,8 +99,9 @@ def test_b02_dead_letters_of_one_kind_come_back(
     assert [event["eventType"] for event in told] == ["START", "COMPLETE"] * 3
     host = broker.http_url.removeprefix("http://")
     assert [[(each["namespace"], each["name"]) for each in event["outputs"]] for event in told[1::2]] == [
-        [], *[[(f"rewindmq://{host}", "//again")]] * 2,
-    ]  # fmt: skip
+        [],
+        *[[(f"rewindmq://{host}", "//again")]] * 2,
+    ]
     assert [channel.basic_get("again", auto_ack=True)[2] for _ in range(2)] == [b"1", b"2"]
     assert channel.basic_get("again")[0] is None
     for buffering, name in ((1, "unread"), (-1, "unread at the end")):

@@ -74,8 +74,9 @@ def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(s
         assert offsets == list(range(EVERY, partition.next_offset + 1, EVERY))
         assert len(offsets) > 3
         assert Snapshots(own).nearest(partition.name, 250) == own / partition.name / f"{200:020d}.snapshot"
-        assert plain_fold(busy, number, 200).digest() in (own / partition.name / f"{200:020d}.snapshot").read_bytes(
-        ).decode("latin-1")  # fmt: skip
+        assert plain_fold(busy, number, 200).digest() in (
+            own / partition.name / f"{200:020d}.snapshot"
+        ).read_bytes().decode("latin-1")
     whole = history(spark, str(busy))
     pieces = history(spark, str(busy), snapshots=own)
     assert (whole.rdd.getNumPartitions(), pieces.rdd.getNumPartitions()) == (2, 2 + len(list(own.glob("*/*.snapshot"))))

@@ -30,9 +30,12 @@ CANDIDATE = '{"pattern": ".", "definition": {"max-length": 1}}'
 def run(*arguments: object, status: int = 0) -> str:
     """As a process, with a Spark of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "spark_replay", *map(str, arguments)], capture_output=True, text=True,
-        cwd=Path(__file__).resolve().parents[3], env={**os.environ, "TZ": "America/New_York"},
-    )  # fmt: skip
+        [sys.executable, "-m", "spark_replay", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).resolve().parents[3],
+        env={**os.environ, "TZ": "America/New_York"},
+    )
     assert done.returncode == status, done.stderr
     assert len(done.stderr.splitlines()) == (0 if status in (0, 1) else 1), done.stderr
     return done.stdout if status in (0, 1) else done.stderr
@@ -58,9 +61,11 @@ def at_a_terminal(*arguments: object) -> str:
     """What a terminal shows of both streams."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "spark_replay", *map(str, arguments)], stdout=theirs, stderr=theirs,
+        [sys.executable, "-m", "spark_replay", *map(str, arguments)],
+        stdout=theirs,
+        stderr=theirs,
         cwd=Path(__file__).resolve().parents[2],
-    )  # fmt: skip
+    )
     os.close(theirs)
     seen = b""
     with suppress(OSError):  # the other end was closed
@@ -99,8 +104,9 @@ def test_state_at_as_the_checks_call_it(told: Path) -> None:
     assert (queue["message_bytes_ready"], queue["message_bytes_unacknowledged"]) == (2, 7)
     assert queue["arguments"] == {"x-max-length": 5}
     assert [(m["body"], m["body_encoding"], m["state"]) for m in queue["messages"]] == [
-        ("//4=", "base64", "ready"), ("grüße", "utf-8", "unacked"),
-    ]  # fmt: skip
+        ("//4=", "base64", "ready"),
+        ("grüße", "utf-8", "unacked"),
+    ]
     assert queue["messages"][0]["published"] == "2025-11-21T03:00:00.000+00:00"
     assert queue["messages"][0]["properties"] == {"delivery_mode": 2}
 
@@ -259,9 +265,11 @@ def test_a_pipe_that_nobody_reads_is_no_error_and_no_finding(
     history.claim(0, "0" * 64)
     history.close()
     for arguments, status in (
-        (["history", "--data", str(told), "--format", "csv"], 0), (["audit", "--data", str(told)], 0),
-        (["audit", "--data", str(tmp_path)], 1), (["audit", "--data", str(tmp_path), "--format", "json"], 1),
-    ):  # fmt: skip
+        (["history", "--data", str(told), "--format", "csv"], 0),
+        (["audit", "--data", str(told)], 0),
+        (["audit", "--data", str(tmp_path)], 1),
+        (["audit", "--data", str(tmp_path), "--format", "json"], 1),
+    ):
         reading, writing = os.pipe()
         os.close(reading)
         with os.fdopen(writing, "w", buffering) as pipe:
@@ -336,9 +344,7 @@ def test_tables_leave_out_empty_columns(capsys) -> None:
 
 def test_a_table_shows_what_would_speak_to_the_terminal_or_forge_a_line(capsys) -> None:
     print_table(["queue", "body"], [["a\x1b[2J", "x\nb      forged\u202e"], ["grüße", "y"]], sys.stdout)
-    assert capsys.readouterr().out == (
-        "queue     body\na\\x1b[2J  x\\nb      forged\\u202e\ngrüße     y\n"
-    )  # fmt: skip
+    assert capsys.readouterr().out == ("queue     body\na\\x1b[2J  x\\nb      forged\\u202e\ngrüße     y\n")
 
 
 def test_a_table_without_rows_is_its_header(capsys) -> None:

@@ -57,8 +57,12 @@ def test_what_time_alone_did_counts_by_the_moment_and_not_by_the_next_event(spar
     assert changes(spark, tmp_path, before, dead) == {"brief": -1}
     [row] = diff(spark, str(tmp_path), before, dead).collect()
     assert (row.change, row.message_id, row.outcome, row.event, row.rule) == (
-        -1, expired, "expired", None, "argument x-message-ttl",
-    )  # fmt: skip
+        -1,
+        expired,
+        "expired",
+        None,
+        "argument x-message-ttl",
+    )
     [row] = diff(spark, str(tmp_path), dead, after, "brief").collect()
     assert (row.change, row.message_id, row.outcome, row.event) == (1, kept, "published", "Published")
 
@@ -75,8 +79,9 @@ def test_moments_that_make_no_sense(spark, busy: Path) -> None:
 def test_the_command_line(told: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["diff", "--data", str(told), "--from", '{"queues-0": 1}', "--summary", "--format", "json"]) == 0
     assert [(row["outcome"], row["user"], row["change"]) for row in json.loads(capsys.readouterr().out)] == [
-        ("published", "ann", 3), ("purged", "ann", -2),
-    ]  # fmt: skip
+        ("published", "ann", 3),
+        ("purged", "ann", -2),
+    ]
     assert cli.run(["slo", "--data", str(told), "--every", "1 day", "--format", "json"]) == 0
     [row] = json.loads(capsys.readouterr().out)
     assert (row["since"], row["ended"], row["stay_max_ms"]) == ("2025-11-21T00:00:00.000+00:00", 2, 1_000)

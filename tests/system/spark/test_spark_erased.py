@@ -23,9 +23,12 @@ def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark, tmp_path: Pat
         route = Route("/", "", "jobs", ("jobs",))
         told.append(0, ANN, Published(route, b"\x10\x00\x02", None, None, True, None, encryption, sealed, len(body)))
     encoder = Encoder()
-    told.log.metadata.append(START_MS, encoder.encode(encoder.prefix(START_MS, ANN), SubjectErased(
-        "ada", asyncio.run(subjects.erase("ada")), "asked for"
-    )))  # fmt: skip
+    told.log.metadata.append(
+        START_MS,
+        encoder.encode(
+            encoder.prefix(START_MS, ANN), SubjectErased("ada", asyncio.run(subjects.erase("ada")), "asked for")
+        ),
+    )
     told.close()
     assert [finding for finding in audit(spark, str(tmp_path / "data")) if not finding.ok] == []
     rows = state_at(spark, str(tmp_path / "data")).rows.collect()
@@ -35,5 +38,7 @@ def test_b15_sizes_are_plain_and_an_erasure_changes_nothing(spark, tmp_path: Pat
     assert [(each.size, len(each.body)) for each in shown] == [(4, 20), (5, 21)]
     outcomes = history(spark, str(tmp_path / "data")).where("outcome in ('published', 'maxlen')").collect()
     assert sorted((each.outcome, each.size) for each in outcomes if each.size is not None)[-3:] == [
-        ("published", 4), ("published", 5), ("published", 7),
-    ]  # fmt: skip
+        ("published", 4),
+        ("published", 5),
+        ("published", 7),
+    ]

@@ -111,8 +111,12 @@ def test_b03_a_biography_is_in_order_and_follows_the_dead_letter(spark, ends: tu
     assert (rows[3].exchange, rows[3].routing_key) == ("dlx", "graveyard")
     again = biography(spark, str(data), str(ids["acked"]), queue="acked").collect()
     assert [(r.outcome, r.redelivered) for r in again] == [
-        ("published", None), ("delivered", False), ("requeued", None), ("delivered", True), ("acked", None),
-    ]  # fmt: skip
+        ("published", None),
+        ("delivered", False),
+        ("requeued", None),
+        ("delivered", True),
+        ("acked", None),
+    ]
 
 
 @pytest.mark.parametrize("message", ["nonsense", "queues-0:99999", "queues-7:1"])

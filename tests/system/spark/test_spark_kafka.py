@@ -56,8 +56,10 @@ def test_audit_from_kafka_finds_what_the_embedded_one_finds(spark, busy: Path, c
     asked_of_both = [f for f in here if f.check not in ("chain", "store")]
     assert [f for f in there if f.check != "kept"] == asked_of_both
     assert [(f.partition, f.ok) for f in there if f.check == "kept"] == [
-        ("metadata-0", True), ("queues-0", True), ("queues-1", True),
-    ]  # fmt: skip
+        ("metadata-0", True),
+        ("queues-0", True),
+        ("queues-1", True),
+    ]
 
 
 def test_a_history_in_kafka_is_cut_and_then_read_chunk_by_chunk(
@@ -159,6 +161,7 @@ def test_topics_that_lose_history_are_found(spark, kafka: KafkaCluster) -> None:
     place = make_topics(kafka.bootstrap, "loses", 2, {"retention.ms": "604800000"})
     bad = [finding for finding in audit(spark, place) if not finding.ok]
     assert {(finding.check, finding.partition) for finding in bad} == {
-        ("kept", "loses.metadata"), ("kept", "loses.queues"),
-    }  # fmt: skip
+        ("kept", "loses.metadata"),
+        ("kept", "loses.queues"),
+    }
     assert "retention.ms is 604800000" in bad[0].detail

@@ -62,18 +62,29 @@ def test_every_product_logs_in(
 def test_what_java_calls_otherwise(tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("CA")
     given = {
-        "security.protocol": "sasl_ssl", "sasl.mechanisms": "SCRAM-SHA-512", "sasl.username": "ann",
-        "sasl.password": 'a"b', "ssl.ca.location": str(tmp_path / "ca.pem"), "ssl.key.pem": "KEY",
-        "ssl.certificate.pem": "CERT", "ssl.key.password": "p", "ssl.endpoint.identification.algorithm": "none",
-    }  # fmt: skip
+        "security.protocol": "sasl_ssl",
+        "sasl.mechanisms": "SCRAM-SHA-512",
+        "sasl.username": "ann",
+        "sasl.password": 'a"b',
+        "ssl.ca.location": str(tmp_path / "ca.pem"),
+        "ssl.key.pem": "KEY",
+        "ssl.certificate.pem": "CERT",
+        "ssl.key.password": "p",
+        "ssl.endpoint.identification.algorithm": "none",
+    }
     assert for_java(given) == {
-        "security.protocol": "SASL_SSL", "sasl.mechanism": "SCRAM-SHA-512",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required "
-                            'username="ann" password="a\\"b";',
-        "ssl.truststore.certificates": "CA", "ssl.truststore.type": "PEM", "ssl.keystore.key": "KEY",
-        "ssl.keystore.certificate.chain": "CERT", "ssl.keystore.type": "PEM", "ssl.key.password": "p",
+        'username="ann" password="a\\"b";',
+        "ssl.truststore.certificates": "CA",
+        "ssl.truststore.type": "PEM",
+        "ssl.keystore.key": "KEY",
+        "ssl.keystore.certificate.chain": "CERT",
+        "ssl.keystore.type": "PEM",
+        "ssl.key.password": "p",
         "ssl.endpoint.identification.algorithm": "",
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize(

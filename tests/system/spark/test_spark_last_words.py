@@ -24,7 +24,7 @@ from rewindmq.schemas.events import (
     Published,
     Purged,
     Route,
-)  # fmt: skip
+)
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding
@@ -43,8 +43,10 @@ def life(data: Path, number: int, end: Callable[[RunningBroker], int]) -> None:
     connection = pika.BlockingConnection(pika.URLParameters(broker.amqp_url))
     channel = connection.channel()
     channel.confirm_delivery()
-    for queue, arguments in (("dead", {}), ("orders", {"x-max-length": 2, "x-dead-letter-exchange": "",
-                                                         "x-dead-letter-routing-key": "dead"})):  # fmt: skip
+    for queue, arguments in (
+        ("dead", {}),
+        ("orders", {"x-max-length": 2, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}),
+    ):
         channel.queue_declare(queue, durable=True, arguments=arguments)
     for _ in range(5):
         channel.basic_publish("", "orders", b"%d" % number)

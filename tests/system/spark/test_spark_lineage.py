@@ -107,9 +107,15 @@ def test_a_command_starts_and_completes_with_what_it_read(spark, told: Path, tmp
     [log] = EmbeddedLogReader(told).queues
     end = log.next_offset
     *_, last = log.read()
-    assert offsets(complete) == {"queues-0": {
-        "partition": "queues-0", "start": 0, "end": end, "chain": last.chain.hex(), "chain_offset": end,
-    }}  # fmt: skip
+    assert offsets(complete) == {
+        "queues-0": {
+            "partition": "queues-0",
+            "start": 0,
+            "end": end,
+            "chain": last.chain.hex(),
+            "chain_offset": end,
+        }
+    }
     assert complete["inputs"][0]["inputFacets"]["rewindmq_offsets"]["queue"] == "orders"
 
 
@@ -120,10 +126,15 @@ def test_an_offset_within_a_block_has_the_chain_of_the_block_before(
     before, block = next((a, b) for a, b in pairwise(log.read()) if len(b.records) > 1)
     within = block.first_offset + 1
     assert cli.run(["state-at", "--data", str(busy), "--offsets", json.dumps({"queues-0": within})]) == 0
-    assert offsets(sent(events)[1]) == {"queues-0": {
-        "partition": "queues-0", "start": 0, "end": within, "chain": before.chain.hex(),
-        "chain_offset": block.first_offset,
-    }}  # fmt: skip
+    assert offsets(sent(events)[1]) == {
+        "queues-0": {
+            "partition": "queues-0",
+            "start": 0,
+            "end": within,
+            "chain": before.chain.hex(),
+            "chain_offset": block.first_offset,
+        }
+    }
     behind = block.first_offset + len(block.records)
     for end in (behind, behind - 1):
         at, chain = (behind, block.chain) if end == behind else (block.first_offset, before.chain)
@@ -253,8 +264,9 @@ def test_over_http_with_a_parent(spark, told: Path, backend, monkeypatch, capsys
     assert cli.run(["slo", "--data", str(told)]) == 0
     assert capsys.readouterr().err == ""
     assert [(path, key, event["eventType"]) for path, key, event in taken] == [
-        ("/api/v1/lineage", "Bearer sesame", "START"), ("/api/v1/lineage", "Bearer sesame", "COMPLETE"),
-    ]  # fmt: skip
+        ("/api/v1/lineage", "Bearer sesame", "START"),
+        ("/api/v1/lineage", "Bearer sesame", "COMPLETE"),
+    ]
     for _, _, event in taken:
         assert (event["job"]["namespace"], event["job"]["name"]) == ("night", "rewindmq.slo")
         parent = event["run"]["facets"]["parent"]
@@ -290,9 +302,14 @@ def test_openlineage_can_be_disabled(spark, told: Path, events: Path, monkeypatc
 @pytest.mark.parametrize("submitted", [False, True], ids=["python", "spark-submit"])
 def test_sparks_names_hold_and_its_console_is_stderr(told: Path, submitted: bool) -> None:
     conf = {
-        "transport.type": "console", "namespace": "prod", "appName": "checks", "parentJobName": "daily",
-        "parentRunId": PARENT, "job.tags": "env:prod;nightly", "run.tags": "by:ann:TEAM",
-    }  # fmt: skip
+        "transport.type": "console",
+        "namespace": "prod",
+        "appName": "checks",
+        "parentJobName": "daily",
+        "parentRunId": PARENT,
+        "job.tags": "env:prod;nightly",
+        "run.tags": "by:ann:TEAM",
+    }
     options = [text for name, value in conf.items() for text in ("--conf", f"spark.openlineage.{name}={value}")]
     program, environment = [sys.executable, "-m", "spark_replay"], {}
     if submitted:
@@ -302,9 +319,12 @@ def test_sparks_names_hold_and_its_console_is_stderr(told: Path, submitted: bool
     else:
         environment = {"PYSPARK_SUBMIT_ARGS": f"{' '.join(options)} pyspark-shell"}
     done = subprocess.run(
-        [*program, "state-at", "--data", str(told)], capture_output=True, text=True, cwd=ROOT,
+        [*program, "state-at", "--data", str(told)],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
         env={**os.environ, **environment},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[0]["queue"] == "orders"
     lines = done.stderr.splitlines()
@@ -374,10 +394,16 @@ def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch) 
     def conf(**names: str) -> dict[str, str]:
         return {f"spark.openlineage.{name.replace('__', '.')}": value for name, value in names.items()}
 
-    http = read_settings(conf(
-        transport__type="http", transport__url="http://127.0.0.1:9", transport__timeoutInMillis="1500",
-        transport__auth__type="api_key", transport__auth__apiKey="42", transport__headers__x="1",
-    ))  # fmt: skip
+    http = read_settings(
+        conf(
+            transport__type="http",
+            transport__url="http://127.0.0.1:9",
+            transport__timeoutInMillis="1500",
+            transport__auth__type="api_key",
+            transport__auth__apiKey="42",
+            transport__headers__x="1",
+        )
+    )
     assert http is not None
     config: Any = http.client.transport.config  # type: ignore[attr-defined]
     assert (config.url, config.timeout, config.custom_headers) == ("http://127.0.0.1:9", 1.5, {"x": "1"})
@@ -396,10 +422,12 @@ def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch) 
     assert by_default is not None
     assert by_default.client.transport.kind == "console"
     for wrong in (
-        conf(transport__type="pigeon"), conf(parentJobName="p"), conf(parentJobName="p", parentRunId="x"),
+        conf(transport__type="pigeon"),
+        conf(parentJobName="p"),
+        conf(parentJobName="p", parentRunId="x"),
         conf(transport__type="http", transport__url="http://h", transport__timeoutInMillis="soon"),
         conf(transport__auth="x", transport__auth__type="api_key", transport__type="http"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(BadRequest):
             read_settings(wrong)
 
@@ -435,10 +463,21 @@ def test_of_many_findings_those_that_failed_come_first(events: Path) -> None:
 def test_the_schema_is_one_and_refuses_what_is_none() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
     assert OffsetsFacet([])._schemaURL == f"{SCHEMA['$id']}#/$defs/RewindmqOffsetsInputDatasetFacet"
-    wrong = {"inputs": [{"inputFacets": {"rewindmq_offsets": {
-        "_producer": "urn:x", "_schemaURL": OffsetsFacet([])._schemaURL,
-        "partitions": [{"partition": "queues-0", "start": 0, "end": 1, "chain": "ab", "chain_offset": 1}],
-    }}}]}  # fmt: skip
+    wrong = {
+        "inputs": [
+            {
+                "inputFacets": {
+                    "rewindmq_offsets": {
+                        "_producer": "urn:x",
+                        "_schemaURL": OffsetsFacet([])._schemaURL,
+                        "partitions": [
+                            {"partition": "queues-0", "start": 0, "end": 1, "chain": "ab", "chain_offset": 1}
+                        ],
+                    }
+                }
+            }
+        ]
+    }
     with pytest.raises(jsonschema.ValidationError):
         offsets(wrong)
 

@@ -28,6 +28,10 @@ def test_a_purge_that_was_undone(spark, tmp_path: Path) -> None:
     life = biography(spark, str(tmp_path), f"{message}").where("outcome != 'requeued'").collect()
     told_of = [(row.message_id, row.outcome, row.delivery_count) for row in life]
     assert told_of == [
-        (message, "published", None), (message, "delivered", 0), (message, "purged", None),
-        (restored, "published", None), (restored, "delivered", 1), (restored, "acked", None),
-    ]  # fmt: skip
+        (message, "published", None),
+        (message, "delivered", 0),
+        (message, "purged", None),
+        (restored, "published", None),
+        (restored, "delivered", 1),
+        (restored, "acked", None),
+    ]

@@ -81,8 +81,9 @@ def test_every_stretch_has_its_own_row(spark, tmp_path: Path) -> None:
     told.close()
     rows = slo(spark, str(tmp_path), every="1 minute").collect()
     assert [(row.since.timestamp() * 1000 - START_MS, row.ended, row.stay_max_ms) for row in rows] == [
-        (0, 1, 100), (60_000, 1, 300),
-    ]  # fmt: skip
+        (0, 1, 100),
+        (60_000, 1, 300),
+    ]
     assert [row.wait_max_ms for row in rows] == [0, 0]
 
 

@@ -132,8 +132,14 @@ def test_what_is_lost_of_a_stretch_is_an_error_or_left_out() -> None:
     for asked in ({"startingOffsets": "5"}, {"startingOffsets": "21"}, {"endingOffsets": "9"}, {"endingOffsets": "21"}):
         with pytest.raises(OutsideHistory, match="queues-0 has offsets 10 to 20, not"):
             resolve([Shortened()], asked, 0)
-    for start, end, there in ((5, 18, (10, 18)), (12, 99, (12, 20)), (5, 99, (10, 20)), (0, 5, (10, 10)),
-                              (30, 40, (20, 20)), (12, 18, (12, 18))):  # fmt: skip
+    for start, end, there in (
+        (5, 18, (10, 18)),
+        (12, 99, (12, 20)),
+        (5, 99, (10, 20)),
+        (0, 5, (10, 10)),
+        (30, 40, (20, 20)),
+        (12, 18, (12, 18)),
+    ):
         options = {"startingOffsets": str(start), "endingOffsets": str(end), "failOnDataLoss": "false"}
         assert resolve([Shortened()], options, 0) == [Range("queues-0", *there)]
 
@@ -203,8 +209,9 @@ def test_a_stretch_is_cut_where_it_is_longest() -> None:
 
 def test_more_partitions_of_spark_have_the_same_rows_in_the_same_order(spark, busy: Path) -> None:
     for view in ("events", "records"):
-        whole, cut = (read(spark, busy, view=view, minPartitions=least, endingOffsets='{"queues-1": 70}')
-                      for least in ("1", "7"))  # fmt: skip
+        whole, cut = (
+            read(spark, busy, view=view, minPartitions=least, endingOffsets='{"queues-1": 70}') for least in ("1", "7")
+        )
         assert (whole.rdd.getNumPartitions(), cut.rdd.getNumPartitions()) == (2, 7)
         assert cut.collect() == whole.collect()
 
@@ -230,8 +237,12 @@ def test_headers_are_decoded_when_they_are_asked_for(spark, tmp_path: Path) -> N
     frame = read(spark, tmp_path, includeHeaders="true").where("event = 'Published'").orderBy("offset")
     without, headers, broken = (row.headers for row in frame.collect())
     assert {h.key: bytes(h.value) for h in headers} == {
-        "trace": "ä1".encode(), "raw": b"\xff", "n": b"7", "deep": b'{"a": [1, true]}', "none": b"null",
-    }  # fmt: skip
+        "trace": "ä1".encode(),
+        "raw": b"\xff",
+        "n": b"7",
+        "deep": b'{"a": [1, true]}',
+        "none": b"null",
+    }
     assert (without, broken) == (None, None)
     assert frame.where("cast(headers[0].value as string) is not null").count() == 1
     assert "headers" not in read(spark, tmp_path).columns

@@ -76,16 +76,19 @@ def test_a_history_is_shown_from_the_checkpoint_that_was_named(spark, cut: Path)
     assert part == [row for row in whole if row.offset >= 320]
     zero, one = (partition.next_offset for partition in EmbeddedLogReader(cut).queues)
     assert planned(cut, **changes) == [
-        FromCheckpoint("queues-0", 320, zero, 100), Range("queues-1", 0, 100), Range("queues-1", 100, one),
-    ]  # fmt: skip
+        FromCheckpoint("queues-0", 320, zero, 100),
+        Range("queues-1", 0, 100),
+        Range("queues-1", 100, one),
+    ]
 
 
 def test_a_fold_is_cut_at_snapshots_and_nowhere_else(cut: Path) -> None:
     for least in ("1", "3", "1000"):
         found = planned(cut, view="history", minPartitions=least)
         assert [(each.partition, each.start) for each in found] == [
-            *(("queues-0", at) for at in (0, 100, 200, 300)), *(("queues-1", at) for at in (0, 100)),
-        ]  # fmt: skip
+            *(("queues-0", at) for at in (0, 100, 200, 300)),
+            *(("queues-1", at) for at in (0, 100)),
+        ]
         assert len(planned(cut, view="messages", minPartitions=least)) == 2
 
 
@@ -97,16 +100,22 @@ def test_a_fold_is_cut_at_snapshots_and_nowhere_else(cut: Path) -> None:
         ({"fromCheckpoint": '{"queues-0": -1}'}, "queues-0 has no snapshot at -1"),
         ({"fromCheckpoint": "100"}, "fromCheckpoint: 100 does not say of which partition"),
         ({"fromCheckpoint": '{"queues-7": 1}'}, "fromCheckpoint: there is no partition queues-7"),
-        ({"fromCheckpoint": '{"queues-0": 300}', "asOfOffset": '{"queues-0": 299}'},
-         "queues-0 at 300 lies beyond the moment asked for, offset 299"),
+        (
+            {"fromCheckpoint": '{"queues-0": 300}', "asOfOffset": '{"queues-0": 299}'},
+            "queues-0 at 300 lies beyond the moment asked for, offset 299",
+        ),
         ({"fromCheckpoint": '{"queues-0": 300}', "asOfTimestamp": str(START_MS)}, "at 300 lies beyond the moment"),
-        ({"view": "history", "fromCheckpoint": '{"queues-0": 300}', "endingOffsets": '{"queues-0": 200}'},
-         "queues-0 at 300 lies beyond the moment"),
-        ({"view": "history", "fromCheckpoint": '{"queues-0": 300}', "startingOffsets": '{"queues-0": 200}'},
-         "queues-0 at 300 lies beyond the beginning of the stretch asked for, which begins at 200"),
+        (
+            {"view": "history", "fromCheckpoint": '{"queues-0": 300}', "endingOffsets": '{"queues-0": 200}'},
+            "queues-0 at 300 lies beyond the moment",
+        ),
+        (
+            {"view": "history", "fromCheckpoint": '{"queues-0": 300}', "startingOffsets": '{"queues-0": 200}'},
+            "queues-0 at 300 lies beyond the beginning of the stretch asked for, which begins at 200",
+        ),
         ({"snapshots": "no-such-directory"}, "no-such-directory: no such directory"),
     ],
-)  # fmt: skip
+)
 def test_a_checkpoint_that_makes_no_sense_is_refused(cut: Path, options: dict[str, str], error: str) -> None:
     with pytest.raises(BadRequest, match=error):
         planned(cut, **{"view": "queues", **options})

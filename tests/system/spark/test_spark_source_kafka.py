@@ -101,14 +101,18 @@ def test_spark_has_the_rows_that_it_has_over_a_data_directory(spark, busy: Path,
     "options",
     [
         {"log": "all", "includeHeaders": "true"},
-        {"includeBodies": "false", "startingTimestamp": str(START_MS + 4_000), "endingTimestamp": str(START_MS + 9_000),
-         "minPartitions": "5"},
+        {
+            "includeBodies": "false",
+            "startingTimestamp": str(START_MS + 4_000),
+            "endingTimestamp": str(START_MS + 9_000),
+            "minPartitions": "5",
+        },
         {"readChangeFeed": "true", "queue": "short", "changeStartOffset": '{"queues-0": 40}'},
         {"asOfTimestamp": str(START_MS + 7_000)},
         {"view": "messages", "asOfOffset": '{"queues-1": 200}'},
         {"view": "partitions", "log": "all"},
     ],
-)  # fmt: skip
+)
 def test_a_view_has_the_rows_that_it_has_over_a_data_directory(
     busy: Path, copied: InKafka, options: dict[str, str]
 ) -> None:
@@ -151,12 +155,13 @@ def test_records_are_folded_to_the_same_states(spark, busy: Path, copied: InKafk
 def test_a_stretch_is_cut_where_the_same_is_asked_of_a_data_directory(busy: Path, copied: InKafka) -> None:
     begin, end = str(START_MS + 300), str(START_MS + 500)
     for options in (
-        {"minPartitions": "7"}, {"startingOffsets": '{"queues-0": 10, "queues-1": -2}', "endingOffsets": "latest"},
+        {"minPartitions": "7"},
+        {"startingOffsets": '{"queues-0": 10, "queues-1": -2}', "endingOffsets": "latest"},
         {"startingTimestamp": begin, "endingTimestamp": end, "log": "all"},
         {"startingOffsetsByTimestamp": json.dumps({"queues-1": int(begin)}), "partitions": "queues-1"},
         {"startingTimestamp": "2030-01-01T00:00:00Z", "startingOffsetsByTimestampStrategy": "latest"},
         {"endingOffsets": '{"queues-0": 1000000}', "failOnDataLoss": "false"},
-    ):  # fmt: skip
+    ):
         assert planned(copied, **options) == planned(busy, **options)
     assert len(planned(copied, minPartitions="7")) == 7
 

@@ -205,8 +205,11 @@ def test_what_a_stream_cannot_be_asked(options: dict[str, str], error: str) -> N
 
 
 def test_a_beginning_that_makes_no_sense_ends_the_query_with_one_line(spark, told: Path, tmp_path: Path) -> None:
-    for options, name in (({"startingTimestamp": "noon"}, UnreadableTime), ({"startingOffsets": "{"}, BadRequest),
-                          ({"startingOffsets": '{"queues-0": 999}'}, OutsideHistory)):  # fmt: skip
+    for options, name in (
+        ({"startingTimestamp": "noon"}, UnreadableTime),
+        ({"startingOffsets": "{"}, BadRequest),
+        ({"startingOffsets": '{"queues-0": 999}'}, OutsideHistory),
+    ):
         with pytest.raises(name):
             stream(told, **options).initialOffset()
     for options, line in (

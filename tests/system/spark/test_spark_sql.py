@@ -88,11 +88,13 @@ ANSWERS = (
         ("cap", 3, "bob", "policy cap.max-length", "orders", "maxlen", 3),
     ],
     [
-        (clock(0), "orders", "maxlen", 3), (clock(0), "work", "rejected", 1), (clock(20_000), "orders", "maxlen", 3),
+        (clock(0), "orders", "maxlen", 3),
+        (clock(0), "work", "rejected", 1),
+        (clock(20_000), "orders", "maxlen", 3),
     ],
     [("work", "5", "ann", 7, 1, clock(0, "%H:%M:%S.000"))],
     [("work", "acked", 1, 40), ("work", "rejected", 1, 40), ("work", "requeued", 1, 60)],
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize("number", range(len(ANSWERS)))

@@ -142,11 +142,15 @@ def test_the_state_does_not_depend_on_the_hash_seed(spark, busy: Path) -> None:
     )
     printed = {
         subprocess.run(
-            [sys.executable, "-c", script, str(busy)], cwd=ROOT,
-            env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True,
+            [sys.executable, "-c", script, str(busy)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
         for seed in ("0", "1", "4711")
-    }  # fmt: skip
+    }
     assert len(printed) == 1
     by_spark = digests(state_at(spark, str(busy)))
     assert sorted(by_spark.values()) == sorted(json.loads(printed.pop().replace("'", '"')))

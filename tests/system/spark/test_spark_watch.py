@@ -168,9 +168,12 @@ def test_the_command_ends_on_sigterm_goes_on_and_fails_fast(
 
     command = ["watch", "--kafka", kafka.bootstrap, "--prefix", "watched", "--checkpoint", str(tmp_path / "watch")]
     with subprocess.Popen(
-        [sys.executable, "-m", "spark_replay", *command, "--interval", "0.2"], stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).resolve().parents[3], start_new_session=True,
-    ) as process:  # fmt: skip
+        [sys.executable, "-m", "spark_replay", *command, "--interval", "0.2"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).resolve().parents[3],
+        start_new_session=True,
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "batch 0: 3 events, 0 violations; queues-0 at 3, at the end\n"
         os.killpg(process.pid, signal.SIGTERM)  # as service managers do: the JVM is told, too

@@ -77,8 +77,9 @@ def test_b04_what_was_lost_would_have_been_kept(spark, tmp_path: Path) -> None:
     generous = Candidate("generous", "orders", arguments={"x-max-length": None})
     tried = try_out(spark, tmp_path, generous)
     assert {row.message_id: (row.before, row.after) for row in tried.fates.collect()} == {
-        ids[0]: ("maxlen", "acked"), ids[1]: ("maxlen", "acked"),
-    }  # fmt: skip
+        ids[0]: ("maxlen", "acked"),
+        ids[1]: ("maxlen", "acked"),
+    }
     [assumed] = tried.assumptions.collect()
     assert (assumed.guessed_acks, assumed.late_reactions, assumed.lost_reactions) == (2, 0, 0)
     assert expired not in {row.message_id for row in tried.fates.collect()}

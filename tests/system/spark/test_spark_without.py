@@ -90,8 +90,10 @@ def test_without_what_came_between_two_marks(spark, tmp_path: Path) -> None:
             told.mark(f"mark {number}")
         found[number] = queue, told.publish(queue, b"x")
     told.close()
-    for rule, numbers in (("from=mark:mark 4,to=mark:mark 8", range(4, 8)),
-                          (f"from=mark:mark 4,to={START_MS}", range(4, 12))):  # fmt: skip
+    for rule, numbers in (
+        ("from=mark:mark 4,to=mark:mark 8", range(4, 8)),
+        (f"from=mark:mark 4,to={START_MS}", range(4, 12)),
+    ):
         assert differences(spark, tmp_path, rule) == {found[number]: ("ready", "left_out") for number in numbers}
 
 
@@ -103,9 +105,18 @@ def test_letters_of_a_topic_that_has_grown_since_go_too(spark, tmp_path: Path) -
     home, elsewhere = partition_of("/", name, 2), partition_of("/", name, 3)
     dead = next(f"dead{n}" for n in range(99) if partition_of("/", f"dead{n}", 3) == elsewhere)
     declared = QueueDeclared(
-        "/", name, "classic", True, False, False, 0, (Argument("x-dead-letter-exchange", "longstr", ""),),
-        "rabbitmq-3.13", None, None,
-    )  # fmt: skip
+        "/",
+        name,
+        "classic",
+        True,
+        False,
+        False,
+        0,
+        (Argument("x-dead-letter-exchange", "longstr", ""),),
+        "rabbitmq-3.13",
+        None,
+        None,
+    )
     queue_id = told.append(home, ANN, declared)
     message = told.append(home, ANN, published(name, b"poison"))
     told.declare(dead)
@@ -176,8 +187,17 @@ def test_b11_the_queue_that_would_be_is_put_beside_by_a_running_broker(
     assert cli.run(["history", "--data", str(broker.data), "--queue", "orders", "--format", "json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     poison = [f"{row['partition']}:{row['message_id']}" for row in rows if row["outcome"] == "published"][1]
-    aside = ["restore", *command, f"message={poison}", "--queue", "orders", "--to", "orders.without", "--url",
-             broker.http_url]  # fmt: skip
+    aside = [
+        "restore",
+        *command,
+        f"message={poison}",
+        "--queue",
+        "orders",
+        "--to",
+        "orders.without",
+        "--url",
+        broker.http_url,
+    ]
     assert cli.run([*aside, "--dry-run"]) == 0
     [row] = json.loads(capsys.readouterr().out)
     assert (row["messages"], row["to"], row["name"]) == (2, "orders.without", f"orders without message={poison}")

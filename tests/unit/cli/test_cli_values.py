@@ -8,10 +8,15 @@ from rewindmq.engine.cli.exits import CliError
 from rewindmq.engine.cli.formatters import FORMATTERS, one_line, width
 from rewindmq.engine.cli.values import Arguments, arguments_of, jsonable, plain, pretty
 
-KINDS = Arguments((
-    ("x-queue-type", "longstr", "quorum"), ("x-max-length", "signedint", 7), ("x-b", "bool", True),
-    ("x-big", "long", 1099511627776), ("x-f", "double", 1.5),
-))  # fmt: skip
+KINDS = Arguments(
+    (
+        ("x-queue-type", "longstr", "quorum"),
+        ("x-max-length", "signedint", 7),
+        ("x-b", "bool", True),
+        ("x-big", "long", 1099511627776),
+        ("x-f", "double", 1.5),
+    )
+)
 
 
 def test_arguments_in_each_formatter_s164() -> None:
@@ -33,10 +38,20 @@ def test_nested_arguments() -> None:
     )
 
 
-@pytest.mark.parametrize(("value", "shown"), [
-    (None, ""), (True, "true"), (False, "false"), (7, "7"), ("text", "text"), (["administrator"], "[administrator]"),
-    ([], "[]"), (Arguments(()), "[]"), ({"a": 1, "b": [True]}, "#{a => 1, b => [true]}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, ""),
+        (True, "true"),
+        (False, "false"),
+        (7, "7"),
+        ("text", "text"),
+        (["administrator"], "[administrator]"),
+        ([], "[]"),
+        (Arguments(()), "[]"),
+        ({"a": 1, "b": [True]}, "#{a => 1, b => [true]}"),
+    ],
+)
 def test_plain_values(value: object, shown: str) -> None:
     assert plain(value) == shown
 

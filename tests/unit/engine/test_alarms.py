@@ -143,9 +143,15 @@ def test_only_what_would_end_the_alarm_is_given_up_and_not_at_once(h: Harness, m
     now, relieved = 1_000.0, []
     alarms = h.broker.alarms
     loop = alarms._loop
-    monkeypatch.setattr(alarms, "_loop", SimpleNamespace(
-        time=lambda: now, call_later=loop.call_later, run_in_executor=loop.run_in_executor,
-    ))  # fmt: skip
+    monkeypatch.setattr(
+        alarms,
+        "_loop",
+        SimpleNamespace(
+            time=lambda: now,
+            call_later=loop.call_later,
+            run_in_executor=loop.run_in_executor,
+        ),
+    )
     alarms.relieve = lambda: relieved.append(now)
     h.broker.memory.take(Kind.BODY, 100_000_000)
     h.resident = int(LIMIT * 1.2)  # 100 MB of bodies are not the reason
@@ -345,10 +351,13 @@ def test_who_holds_most_is_told_and_its_close_ok_is_read() -> None:
 
 
 GROWTH = {
-    "Queue.Declare": {"queue": "r"}, "Exchange.Declare": {"exchange": "e", "exchange_type": "fanout"},
-    "Queue.Bind": {"queue": "q", "exchange": "amq.topic"}, "Basic.Consume": {"queue": "q"},
-    "Exchange.Bind": {"destination": "amq.topic", "source": "amq.headers"}, "Channel.Open": {},
-}  # fmt: skip
+    "Queue.Declare": {"queue": "r"},
+    "Exchange.Declare": {"exchange": "e", "exchange_type": "fanout"},
+    "Queue.Bind": {"queue": "q", "exchange": "amq.topic"},
+    "Basic.Consume": {"queue": "q"},
+    "Exchange.Bind": {"destination": "amq.topic", "source": "amq.headers"},
+    "Channel.Open": {},
+}
 
 
 @pytest.mark.parametrize(("name", "values"), GROWTH.items())

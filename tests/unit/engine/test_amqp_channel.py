@@ -59,10 +59,13 @@ def test_replies_of_a_channel_keep_their_order_behind_a_durable_one() -> None:
     wire = Wire(DoubleBroker(prompt=False))
     wire.send(method(2, "Channel.Open"))
     said = wire.send(
-        method(1, "Queue.Declare", queue="q"), publish(1, "", "q", b"m"), method(1, "Basic.Qos", prefetch_count=1),
-        method(1, "Queue.Declare", queue="r"), method(1, "Basic.Consume", queue="q", consumer_tag="c"),
+        method(1, "Queue.Declare", queue="q"),
+        publish(1, "", "q", b"m"),
+        method(1, "Basic.Qos", prefetch_count=1),
+        method(1, "Queue.Declare", queue="r"),
+        method(1, "Basic.Consume", queue="q", consumer_tag="c"),
         method(2, "Basic.Qos", prefetch_count=1),
-    )  # fmt: skip
+    )
     assert [(each.channel, each.name) for each in said] == [(2, "Basic.QosOk")]
     wire.broker.land()
     in_order = ["Queue.DeclareOk", "Basic.QosOk", "Queue.DeclareOk", "Basic.ConsumeOk", "Basic.Deliver"]
@@ -70,15 +73,22 @@ def test_replies_of_a_channel_keep_their_order_behind_a_durable_one() -> None:
 
 
 def test_nowait_is_not_answered(wire: Wire) -> None:
-    assert wire.send(
-        method(1, "Queue.Declare", queue="n", nowait=True), method(1, "Exchange.Declare", exchange="x", nowait=True),
-        method(1, "Queue.Bind", queue="n", exchange="x", routing_key="k", nowait=True),
-        method(1, "Exchange.Bind", destination="x", source="amq.topic", nowait=True),
-        method(1, "Exchange.Unbind", destination="x", source="amq.topic", nowait=True),
-        method(1, "Confirm.Select", nowait=True), method(1, "Basic.Consume", queue="n", consumer_tag="c", nowait=True),
-        method(1, "Basic.Cancel", consumer_tag="c", nowait=True), method(1, "Queue.Purge", queue="n", nowait=True),
-        method(1, "Queue.Delete", queue="n", nowait=True), method(1, "Exchange.Delete", exchange="x", nowait=True),
-    ) == []  # fmt: skip
+    assert (
+        wire.send(
+            method(1, "Queue.Declare", queue="n", nowait=True),
+            method(1, "Exchange.Declare", exchange="x", nowait=True),
+            method(1, "Queue.Bind", queue="n", exchange="x", routing_key="k", nowait=True),
+            method(1, "Exchange.Bind", destination="x", source="amq.topic", nowait=True),
+            method(1, "Exchange.Unbind", destination="x", source="amq.topic", nowait=True),
+            method(1, "Confirm.Select", nowait=True),
+            method(1, "Basic.Consume", queue="n", consumer_tag="c", nowait=True),
+            method(1, "Basic.Cancel", consumer_tag="c", nowait=True),
+            method(1, "Queue.Purge", queue="n", nowait=True),
+            method(1, "Queue.Delete", queue="n", nowait=True),
+            method(1, "Exchange.Delete", exchange="x", nowait=True),
+        )
+        == []
+    )
 
 
 def test_every_answer_has_its_method(wire: Wire) -> None:
@@ -139,8 +149,12 @@ def test_get(wire: Wire) -> None:
     wire.send(publish(1, "", "q", b"one", raw=properties(message_id="m1")), publish(1, "", "q", b"two"))
     said = wire.ask(1, "Basic.Get", queue="q")
     assert said.fields == {
-        "delivery_tag": 1, "redelivered": False, "exchange": "", "routing_key": "q", "message_count": 1,
-    }  # fmt: skip
+        "delivery_tag": 1,
+        "redelivered": False,
+        "exchange": "",
+        "routing_key": "q",
+        "message_count": 1,
+    }
     assert (said.body, said.properties.message_id) == (b"one", "m1")
     assert wire.ask(1, "Basic.Get", queue="q", no_ack=True).body == b"two"
     wire.send(method(1, "Basic.Ack", delivery_tag=1))
@@ -199,20 +213,25 @@ def test_unknown_delivery_tag_s099(wire: Wire, name: str, fields: dict[str, Any]
 def test_nack_reject_recover_events(wire: Wire) -> None:
     wire.send(*(publish(1, "", "q", b"m") for _ in range(8)), method(1, "Basic.Consume", queue="q"))
     wire.send(
-        method(1, "Basic.Nack", delivery_tag=2, multiple=True), method(1, "Basic.Ack", delivery_tag=3),
-        method(1, "Basic.Reject", delivery_tag=4), method(1, "Basic.Reject", delivery_tag=5),
-    )  # fmt: skip
+        method(1, "Basic.Nack", delivery_tag=2, multiple=True),
+        method(1, "Basic.Ack", delivery_tag=3),
+        method(1, "Basic.Reject", delivery_tag=4),
+        method(1, "Basic.Reject", delivery_tag=5),
+    )
     assert wire.broker.events[-3:] == [
-        Nacked("/", "q", 2, ((0, 1),), False, "nack"), Acked("/", "q", 2, ((2, 2),)),
+        Nacked("/", "q", 2, ((0, 1),), False, "nack"),
+        Acked("/", "q", 2, ((2, 2),)),
         Nacked("/", "q", 2, ((3, 4),), False, "reject"),
-    ]  # fmt: skip
+    ]
     said = wire.send(method(1, "Basic.Nack", delivery_tag=6, requeue=True), method(1, "Basic.Recover", requeue=True))
     assert wire.broker.events[-2:] == [
-        Nacked("/", "q", 2, ((5, 5),), True, "nack"), Nacked("/", "q", 2, ((6, 7),), True, "recover"),
-    ]  # fmt: skip
+        Nacked("/", "q", 2, ((5, 5),), True, "nack"),
+        Nacked("/", "q", 2, ((6, 7),), True, "recover"),
+    ]
     assert [(each.name, each.fields.get("redelivered")) for each in said] == [
-        ("Basic.RecoverOk", None), *[("Basic.Deliver", True)] * 3,
-    ]  # fmt: skip
+        ("Basic.RecoverOk", None),
+        *[("Basic.Deliver", True)] * 3,
+    ]
 
 
 def test_requeues_keep_their_order(wire: Wire) -> None:
@@ -249,8 +268,9 @@ def test_consumer_cancel_notify_and_acks_of_a_queue_that_is_gone(wire: Wire) -> 
     wire.send(publish(1, "", "q", b"m"), method(1, "Basic.Consume", queue="q", consumer_tag="c"))
     said = wire.send(method(1, "Queue.Delete", queue="q"))
     assert [(each.name, each.fields) for each in said] == [
-        ("Queue.DeleteOk", {"message_count": 0}), ("Basic.Cancel", {"consumer_tag": "c", "nowait": True}),
-    ]  # fmt: skip
+        ("Queue.DeleteOk", {"message_count": 0}),
+        ("Basic.Cancel", {"consumer_tag": "c", "nowait": True}),
+    ]
     before = len(wire.broker.events)
     assert wire.send(method(1, "Basic.Ack", delivery_tag=1)) == []
     assert len(wire.broker.events) == before

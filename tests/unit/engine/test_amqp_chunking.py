@@ -14,27 +14,50 @@ from tests.support.examples import examples
 RAWS = [properties(), properties(delivery_mode=2, headers={"a": "b"}), properties(expiration="5", priority=3)]
 
 publishes = st.builds(
-    lambda times, channel, key, size, raw, piece, mandatory: times * publish(
-        channel, "", key, bytes(n % 256 for n in range(size)), mandatory=mandatory, raw=RAWS[raw], piece=piece
+    lambda times, channel, key, size, raw, piece, mandatory: (
+        times
+        * publish(
+            channel, "", key, bytes(n % 256 for n in range(size)), mandatory=mandatory, raw=RAWS[raw], piece=piece
+        )
     ),
     st.sampled_from([1, 1, 2, 5]),
-    st.sampled_from([1, 2]), st.sampled_from(["q", "r", "nowhere"]), st.sampled_from([0, 1, 5, 300]),
-    st.integers(0, 2), st.sampled_from([100, 4000]), st.booleans(),
-)  # fmt: skip
-others = st.sampled_from([
-    method(1, "Basic.Get", queue="q"), method(2, "Basic.Get", queue="r", no_ack=True), raw_frame(8, 0, b""),
-    method(1, "Basic.Consume", queue="r", consumer_tag="c"),
-    method(2, "Basic.Consume", queue="q", consumer_tag="d", no_ack=True),
-    method(1, "Basic.Ack", delivery_tag=1), method(1, "Basic.Ack", delivery_tag=0, multiple=True),
-    method(1, "Basic.Nack", delivery_tag=2, requeue=True), method(1, "Queue.Purge", queue="q"),
-    method(2, "Confirm.Select"), method(1, "Queue.Declare", queue="r"), method(2, "Channel.Close", reply_code=200),
-    method(2, "Channel.Open"), method(1, "Queue.Declare", queue="nope", passive=True), method(1, "Channel.CloseOk"),
-    method(1, "Basic.Recover", requeue=True), method(0, "Connection.Close", reply_code=200),
-])  # fmt: skip
+    st.sampled_from([1, 2]),
+    st.sampled_from(["q", "r", "nowhere"]),
+    st.sampled_from([0, 1, 5, 300]),
+    st.integers(0, 2),
+    st.sampled_from([100, 4000]),
+    st.booleans(),
+)
+others = st.sampled_from(
+    [
+        method(1, "Basic.Get", queue="q"),
+        method(2, "Basic.Get", queue="r", no_ack=True),
+        raw_frame(8, 0, b""),
+        method(1, "Basic.Consume", queue="r", consumer_tag="c"),
+        method(2, "Basic.Consume", queue="q", consumer_tag="d", no_ack=True),
+        method(1, "Basic.Ack", delivery_tag=1),
+        method(1, "Basic.Ack", delivery_tag=0, multiple=True),
+        method(1, "Basic.Nack", delivery_tag=2, requeue=True),
+        method(1, "Queue.Purge", queue="q"),
+        method(2, "Confirm.Select"),
+        method(1, "Queue.Declare", queue="r"),
+        method(2, "Channel.Close", reply_code=200),
+        method(2, "Channel.Open"),
+        method(1, "Queue.Declare", queue="nope", passive=True),
+        method(1, "Channel.CloseOk"),
+        method(1, "Basic.Recover", requeue=True),
+        method(0, "Connection.Close", reply_code=200),
+    ]
+)
 START = HANDSHAKE + b"".join(
-    [method(1, "Channel.Open"), method(2, "Channel.Open"), method(1, "Queue.Declare", queue="q"),
-     method(1, "Queue.Declare", queue="r"), method(1, "Confirm.Select")]
-)  # fmt: skip
+    [
+        method(1, "Channel.Open"),
+        method(2, "Channel.Open"),
+        method(1, "Queue.Declare", queue="q"),
+        method(1, "Queue.Declare", queue="r"),
+        method(1, "Confirm.Select"),
+    ]
+)
 
 
 class Outcome:

@@ -78,9 +78,18 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         while broker.queue("/", "q").messages_ready < MANY:
             await settled()
         assert (publisher.waiting, publisher.session.link.state) == (False, "running")
-        got = await say(broker, consumer, method(1, "Basic.Qos", prefetch_count=0) + method(
-            1, "Basic.Consume", queue="q", consumer_tag="rest", no_ack=True,
-        ))  # fmt: skip
+        got = await say(
+            broker,
+            consumer,
+            method(1, "Basic.Qos", prefetch_count=0)
+            + method(
+                1,
+                "Basic.Consume",
+                queue="q",
+                consumer_tag="rest",
+                no_ack=True,
+            ),
+        )
         while len(bodies := [each.body for each in got if each.name == "Basic.Deliver"]) < MANY + 5:
             await settled()
             consumer.grant_credit()

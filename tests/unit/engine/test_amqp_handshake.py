@@ -30,10 +30,16 @@ def test_the_whole_handshake() -> None:
     assert start.server_properties["information"].startswith("RewindMQ ")
     assert start.server_properties["rewindmq_atomic_commits"] is True
     assert start.server_properties["capabilities"] == {
-        "publisher_confirms": True, "exchange_exchange_bindings": True, "basic.nack": True,
-        "consumer_cancel_notify": True, "connection.blocked": True, "consumer_priorities": True,
-        "authentication_failure_close": True, "per_consumer_qos": True, "direct_reply_to": True,
-    }  # fmt: skip
+        "publisher_confirms": True,
+        "exchange_exchange_bindings": True,
+        "basic.nack": True,
+        "consumer_cancel_notify": True,
+        "connection.blocked": True,
+        "consumer_priorities": True,
+        "authentication_failure_close": True,
+        "per_consumer_qos": True,
+        "direct_reply_to": True,
+    }
     (tune,) = wire.send(start_ok())
     assert (tune.channel_max, tune.frame_max, tune.heartbeat) == (2047, 131_072, 60)
     assert wire.send(tune_ok(heartbeat=7)) == []

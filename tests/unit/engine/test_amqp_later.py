@@ -52,8 +52,11 @@ def test_what_was_delivered_is_not_in_memory_and_comes_whole_and_in_order() -> N
     wire.connection.receive(method(1, "Basic.Cancel", consumer_tag="c"))
     said = read(wire)
     assert [each.name for each in said] == [
-        "Basic.QosOk", "Basic.ConsumeOk", *["Basic.Deliver"] * COUNT, "Basic.CancelOk",
-    ]  # fmt: skip
+        "Basic.QosOk",
+        "Basic.ConsumeOk",
+        *["Basic.Deliver"] * COUNT,
+        "Basic.CancelOk",
+    ]
     assert [each.body for each in said[2:-1]] == [body(number) for number in range(COUNT)]
     assert [each.delivery_tag for each in said[2:-1]] == list(range(1, COUNT + 1))
     assert wire.connection.output.later == 0

@@ -29,9 +29,11 @@ def test_names_and_fields_are_pamqps() -> None:
 
 def values_of(name: str) -> st.SearchStrategy[dict[str, Any]]:
     by_domain = {
-        "bit": st.booleans(), "shortstr": NAMES, "longstr": st.text(max_size=20).map(str.encode),
+        "bit": st.booleans(),
+        "shortstr": NAMES,
+        "longstr": st.text(max_size=20).map(str.encode),
         "table": st.dictionaries(st.text(max_size=9), st.booleans() | st.text(max_size=9), max_size=3),
-    } | {domain: st.integers(0, 256**size - 1) for domain, size in SIZES.items()}  # fmt: skip
+    } | {domain: st.integers(0, 256**size - 1) for domain, size in SIZES.items()}
     by_domain["longlong"] = st.integers(0, 2**63 - 1)  # pamqp reads larger delivery tags as negative numbers
     return st.fixed_dictionaries({field: by_domain[domain] for field, domain in DEFINITIONS[INDEXES[name]][1]})
 
@@ -89,18 +91,34 @@ def test_damaged_fields_are_a_frame_error_or_read(method: tuple[str, dict[str, A
     assert bits or written[11:-1] == cut
 
 
-@pytest.mark.parametrize(("name", "values", "frame_hex"), [
-    ("Queue.Declare", {"queue": "q", "durable": True, "exclusive": True, "arguments": b"\x01aV"},
-     "010007000000100032000a000001710600000003016156ce"),
-    ("Queue.DeclareOk", {"queue": "q", "message_count": 3, "consumer_count": 1},
-     "0100070000000e0032000b01710000000300000001ce"),
-    ("Basic.Deliver", {"consumer_tag": "c", "delivery_tag": 9, "redelivered": True, "exchange": "x",
-                       "routing_key": "k"}, "01000700000013003c003c01630000000000000009010178016bce"),
-    ("Exchange.Declare", {"exchange": "x", "exchange_type": "topic", "durable": True, "internal": True},
-     "010007000000130028000a0000017805746f7069630a00000000ce"),
-    ("Access.RequestOk", {"ticket": 1}, "01000700000006001e000b0001ce"),
-    ("Connection.CloseOk", {}, "01000700000004000a0033ce"),
-], ids=lambda value: value if isinstance(value, str) and "." in value else "")  # fmt: skip
+@pytest.mark.parametrize(
+    ("name", "values", "frame_hex"),
+    [
+        (
+            "Queue.Declare",
+            {"queue": "q", "durable": True, "exclusive": True, "arguments": b"\x01aV"},
+            "010007000000100032000a000001710600000003016156ce",
+        ),
+        (
+            "Queue.DeclareOk",
+            {"queue": "q", "message_count": 3, "consumer_count": 1},
+            "0100070000000e0032000b01710000000300000001ce",
+        ),
+        (
+            "Basic.Deliver",
+            {"consumer_tag": "c", "delivery_tag": 9, "redelivered": True, "exchange": "x", "routing_key": "k"},
+            "01000700000013003c003c01630000000000000009010178016bce",
+        ),
+        (
+            "Exchange.Declare",
+            {"exchange": "x", "exchange_type": "topic", "durable": True, "internal": True},
+            "010007000000130028000a0000017805746f7069630a00000000ce",
+        ),
+        ("Access.RequestOk", {"ticket": 1}, "01000700000006001e000b0001ce"),
+        ("Connection.CloseOk", {}, "01000700000004000a0033ce"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and "." in value else "",
+)
 def test_frames_byte_for_byte(name: str, values: dict[str, Any], frame_hex: str) -> None:
     assert methods.encode(7, name, **values).hex() == frame_hex
 

@@ -89,15 +89,18 @@ async def opened(broker: Broker) -> Client:
     return client
 
 
-@pytest.mark.parametrize(("key", "deleted", "mandatory", "returned"), [
-    ("q", ("q",), True, True),
-    ("q", ("q",), False, False),
-    ("q", ("r",), True, False),
-    ("", QUEUES, True, True),
-    ("", ("q", "r"), True, False),  # in one of the partitions it was taken, whichever is read back first
-    ("", ("u",), True, False),
-    ("", ("q", "u"), True, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "deleted", "mandatory", "returned"),
+    [
+        ("q", ("q",), True, True),
+        ("q", ("q",), False, False),
+        ("q", ("r",), True, False),
+        ("", QUEUES, True, True),
+        ("", ("q", "r"), True, False),  # in one of the partitions it was taken, whichever is read back first
+        ("", ("u",), True, False),
+        ("", ("q", "u"), True, False),
+    ],
+)
 def test_a_mandatory_publish_is_returned_when_all_its_queues_are_gone_as_it_gets_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, deleted: tuple[str, ...], mandatory: bool, returned: bool
 ) -> None:
@@ -177,8 +180,10 @@ def test_who_selects_transactions_on_a_shared_log_is_told_that_a_commit_is_not_a
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             shown = (await api.get("/channels")).json()
         assert [(each["transactional"], each["atomic_commits"]) for each in shown] == [
-            (False, False), (True, False), (False, False)
-        ]  # fmt: skip
+            (False, False),
+            (True, False),
+            (False, False),
+        ]
         client.connection.lost()
 
     run(test, tmp_path, monkeypatch)

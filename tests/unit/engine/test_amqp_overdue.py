@@ -134,9 +134,15 @@ def deliver(settlement: Settlement, holding: Holder) -> int:
 @pytest.mark.parametrize("type", ["classic", "quorum", "stream"])
 @pytest.mark.parametrize(
     ("argument", "policy", "expected"),
-    [(None, None, HOUR_MS), (5_000, None, 5_000), (None, 7_000, 7_000), (9_000, 7_000, 7_000), (5_000, 7_000, 5_000),
-     (2 * HOUR_MS, None, 2 * HOUR_MS)],
-)  # fmt: skip
+    [
+        (None, None, HOUR_MS),
+        (5_000, None, 5_000),
+        (None, 7_000, 7_000),
+        (9_000, 7_000, 7_000),
+        (5_000, 7_000, 5_000),
+        (2 * HOUR_MS, None, 2 * HOUR_MS),
+    ],
+)
 def test_the_smaller_of_argument_and_policy_else_the_nodes(
     type: str, argument: int | None, policy: int | None, expected: int
 ) -> None:

@@ -92,22 +92,25 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     disk.loop.close()
 
 
-@pytest.mark.parametrize(("queues", "raw", "at_once"), [
-    (("durable",), TRANSIENT, True),
-    (("durable",), b"\0\0", True),  # it says nothing of its delivery mode
-    (("durable",), PERSISTENT, False),
-    (("fleeting",), PERSISTENT, True),
-    (("fleeting",), TRANSIENT, True),
-    (("exclusive",), PERSISTENT, True),
-    (("quorum",), TRANSIENT, False),
-    (("stream",), TRANSIENT, False),
-    (("durable", "fleeting"), TRANSIENT, True),
-    (("durable", "fleeting"), PERSISTENT, False),
-    (("fleeting", "exclusive"), PERSISTENT, True),
-    (("fleeting", "quorum"), TRANSIENT, False),
-    (tuple(QUEUES)[:3], TRANSIENT, True),
-    (tuple(QUEUES)[:4], TRANSIENT, False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("queues", "raw", "at_once"),
+    [
+        (("durable",), TRANSIENT, True),
+        (("durable",), b"\0\0", True),  # it says nothing of its delivery mode
+        (("durable",), PERSISTENT, False),
+        (("fleeting",), PERSISTENT, True),
+        (("fleeting",), TRANSIENT, True),
+        (("exclusive",), PERSISTENT, True),
+        (("quorum",), TRANSIENT, False),
+        (("stream",), TRANSIENT, False),
+        (("durable", "fleeting"), TRANSIENT, True),
+        (("durable", "fleeting"), PERSISTENT, False),
+        (("fleeting", "exclusive"), PERSISTENT, True),
+        (("fleeting", "quorum"), TRANSIENT, False),
+        (tuple(QUEUES)[:3], TRANSIENT, True),
+        (tuple(QUEUES)[:4], TRANSIENT, False),
+    ],
+)
 def test_a_confirm_waits_for_the_disk_only_where_a_queue_keeps_the_message(
     disk: Disk, queues: tuple[str, ...], raw: bytes, at_once: bool
 ) -> None:

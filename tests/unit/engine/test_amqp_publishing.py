@@ -257,11 +257,17 @@ def test_counters(slow: Wire) -> None:
     slow.send(method(1, "Channel.Close"), method(0, "Connection.Close"))
     slow.read()
     assert slow.broker.counters == {
-        "channels_opened_total": 2, "channels_closed_total": 2, "global_messages_received_total": 7,
-        "global_messages_received_confirm_total": 6, "global_messages_routed_total": 6,
-        "global_messages_unroutable_dropped_total": 1, "global_messages_unroutable_returned_total": 1,
-        "global_messages_confirmed_total": 6, "message_sizes_up_to_100": 7, "message_sizes_sum": 7,
-    }  # fmt: skip
+        "channels_opened_total": 2,
+        "channels_closed_total": 2,
+        "global_messages_received_total": 7,
+        "global_messages_received_confirm_total": 6,
+        "global_messages_routed_total": 6,
+        "global_messages_unroutable_dropped_total": 1,
+        "global_messages_unroutable_returned_total": 1,
+        "global_messages_confirmed_total": 6,
+        "message_sizes_up_to_100": 7,
+        "message_sizes_sum": 7,
+    }
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=40), st.data())
@@ -295,13 +301,20 @@ header_values = st.integers(-5, 5) | short
 some_properties = st.fixed_dictionaries(
     {},
     optional={
-        "content_type": short, "content_encoding": short, "delivery_mode": st.sampled_from([1, 2]),
+        "content_type": short,
+        "content_encoding": short,
+        "delivery_mode": st.sampled_from([1, 2]),
         "headers": st.dictionaries(st.text(min_size=1, max_size=9), header_values, max_size=4),
-        "priority": st.integers(1, 255), "correlation_id": short, "reply_to": short,
-        "expiration": st.integers(0, 10**11).map(str), "message_id": short, "app_id": short, "message_type": short,
+        "priority": st.integers(1, 255),
+        "correlation_id": short,
+        "reply_to": short,
+        "expiration": st.integers(0, 10**11).map(str),
+        "message_id": short,
+        "app_id": short,
+        "message_type": short,
         "user_id": st.text(min_size=1, max_size=9),
     },
-)  # fmt: skip
+)
 
 
 @given(some_properties)

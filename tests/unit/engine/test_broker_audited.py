@@ -30,7 +30,7 @@ def undo_purge(h: Harness, source: str, target: str) -> int:
     plan = Wish(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
     done = h.loop.run_until_complete(
         restore(h.broker._broker, h.session(), Past(), History(h.config.data), plan, target, name_of(plan))
-    )  # fmt: skip
+    )
     return done.restored
 
 

@@ -200,10 +200,16 @@ def test_a_repair_forward_expires_nothing(h: SteppingHarness) -> None:
     assert h.ready("q") == []
 
 
-@pytest.mark.parametrize(("wall_step_ms", "survivors"), [
-    (-9 * HOUR_MS, ("metadata-0",)), (-9 * HOUR_MS, ("queues-0",)), (-9 * HOUR_MS, ("queues-1", "metadata-0")),
-    (9 * HOUR_MS, ("metadata-0",)), (9 * HOUR_MS, ("queues-0", "metadata-0")),  # else it was no repair, but a start
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("wall_step_ms", "survivors"),
+    [
+        (-9 * HOUR_MS, ("metadata-0",)),
+        (-9 * HOUR_MS, ("queues-0",)),
+        (-9 * HOUR_MS, ("queues-1", "metadata-0")),
+        (9 * HOUR_MS, ("metadata-0",)),
+        (9 * HOUR_MS, ("queues-0", "metadata-0")),  # else it was no repair, but a start
+    ],
+)
 def test_a_crash_in_the_middle_of_a_repair_expires_nothing(
     tmp_path: Path, wall_step_ms: int, survivors: tuple[str, ...]
 ) -> None:

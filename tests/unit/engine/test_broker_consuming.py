@@ -186,8 +186,10 @@ def test_the_end_of_a_channel_or_session_gives_everything_back(h: Harness, end: 
     h.consume(other, "q", again, prefetch=9)
     h.settle()
     assert [(body, redelivered) for _, _, body, redelivered, _ in again.deliveries] == [
-        (b"0", True), (b"1", True), (b"2", False),
-    ]  # fmt: skip
+        (b"0", True),
+        (b"1", True),
+        (b"2", False),
+    ]
 
 
 def test_a_session_that_touched_nothing_leaves_no_event(h: Harness) -> None:

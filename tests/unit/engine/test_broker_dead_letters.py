@@ -34,9 +34,13 @@ def deaths(message: Published | None) -> list[tuple[str, str, int]]:
 
 def at_least_once(queue: str, **more: int) -> tuple[Argument, ...]:
     return args(
-        x_queue_type="quorum", x_overflow="reject-publish", x_dead_letter_strategy="at-least-once",
-        x_dead_letter_exchange="", x_dead_letter_routing_key=queue, **more,
-    )  # fmt: skip
+        x_queue_type="quorum",
+        x_overflow="reject-publish",
+        x_dead_letter_strategy="at-least-once",
+        x_dead_letter_exchange="",
+        x_dead_letter_routing_key=queue,
+        **more,
+    )
 
 
 def outboxes(h: Harness) -> int:
@@ -64,9 +68,12 @@ def test_each_reason(h: Harness) -> None:
     while (message := h.fetch(session, "dead")) is not None:
         found[message.body] = deaths(message)
     assert found == {
-        b"short": [("short", "maxlen", 1)], b"door": [("door", "maxlen", 1)], b"brief": [("brief", "expired", 1)],
-        b"plain": [("plain", "rejected", 1)], b"poison": [("poison", "delivery_limit", 1)],
-    }  # fmt: skip
+        b"short": [("short", "maxlen", 1)],
+        b"door": [("door", "maxlen", 1)],
+        b"brief": [("brief", "expired", 1)],
+        b"plain": [("plain", "rejected", 1)],
+        b"poison": [("poison", "delivery_limit", 1)],
+    }
     assert outboxes(h) == 0
     counters = h.broker.counters
     labels = '{queue_type="rabbit_classic_queue",dead_letter_strategy="at_most_once"}'
@@ -207,9 +214,7 @@ def test_a_dead_letter_routing_key_takes_the_place_of_blind_copies_for_good(h: H
     session = h.session()
     for name in ("blind", "q"):
         h.declare(session, name)
-    h.declare(session, "first", args(
-        x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="second"
-    ))  # fmt: skip
+    h.declare(session, "first", args(x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key="second"))
     h.declare(session, "second", args(x_max_length=0, x_dead_letter_exchange="amq.fanout"))
     h.bind(session, "amq.fanout", "q")
     properties = commands.Basic.Properties(headers={"BCC": ["blind"]}).marshal()
@@ -276,10 +281,17 @@ def test_s151_only_the_target_that_refused_gets_it_again(h: Harness) -> None:
     for name, arguments in (("open", ()), ("shut", args(x_max_length=0, x_overflow="reject-publish"))):
         h.declare(session, name, arguments)
         h.bind(session, "dlx", name)
-    h.declare(session, "src", args(
-        x_queue_type="quorum", x_overflow="reject-publish", x_dead_letter_strategy="at-least-once",
-        x_dead_letter_exchange="dlx", x_message_ttl=0,
-    ))  # fmt: skip
+    h.declare(
+        session,
+        "src",
+        args(
+            x_queue_type="quorum",
+            x_overflow="reject-publish",
+            x_dead_letter_strategy="at-least-once",
+            x_dead_letter_exchange="dlx",
+            x_message_ttl=0,
+        ),
+    )
     h.publish(session, "", "src", b"m")
     h.settle()
     h.pass_time(1)
@@ -291,10 +303,21 @@ def test_s151_only_the_target_that_refused_gets_it_again(h: Harness) -> None:
 
 def test_s153_back_to_at_most_once_deletes_what_waits(h: Harness) -> None:
     session = h.session()
-    h.broker.set_policy("guest", "/", "safe", "^src$", {
-        "dead-letter-exchange": "", "dead-letter-routing-key": "nope", "overflow": "reject-publish",
-        "dead-letter-strategy": "at-least-once", "message-ttl": 0,
-    }, 0, "quorum_queues")  # fmt: skip
+    h.broker.set_policy(
+        "guest",
+        "/",
+        "safe",
+        "^src$",
+        {
+            "dead-letter-exchange": "",
+            "dead-letter-routing-key": "nope",
+            "overflow": "reject-publish",
+            "dead-letter-strategy": "at-least-once",
+            "message-ttl": 0,
+        },
+        0,
+        "quorum_queues",
+    )
     h.declare(session, "src", args(x_queue_type="quorum"))
     h.publish(session, "", "src", b"m")
     h.settle()

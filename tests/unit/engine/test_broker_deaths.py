@@ -38,13 +38,24 @@ def test_the_first_death() -> None:
     assert properties.expiration is None
     assert properties.headers == {
         "mine": 1,
-        "x-death": [{
-            "count": 1, "reason": "expired", "queue": "q", "time": TIME, "exchange": "x", "routing-keys": ["k"],
-            "original-expiration": "500",
-        }],
-        "x-first-death-reason": "expired", "x-first-death-queue": "q", "x-first-death-exchange": "x",
-        "x-last-death-reason": "expired", "x-last-death-queue": "q", "x-last-death-exchange": "x",
-    }  # fmt: skip
+        "x-death": [
+            {
+                "count": 1,
+                "reason": "expired",
+                "queue": "q",
+                "time": TIME,
+                "exchange": "x",
+                "routing-keys": ["k"],
+                "original-expiration": "500",
+            }
+        ],
+        "x-first-death-reason": "expired",
+        "x-first-death-queue": "q",
+        "x-first-death-exchange": "x",
+        "x-last-death-reason": "expired",
+        "x-last-death-queue": "q",
+        "x-last-death-exchange": "x",
+    }
 
 
 def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
@@ -53,8 +64,9 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
     buried = death(buried.properties, exchange="dlx2", key="k3")
     headers = read(buried.properties).headers
     assert [(each["queue"], each["reason"], each["count"]) for each in headers["x-death"]] == [
-        ("q", "expired", 2), ("r", "maxlen", 1),
-    ]  # fmt: skip
+        ("q", "expired", 2),
+        ("r", "maxlen", 1),
+    ]
     again = headers["x-death"][0]
     assert (again["exchange"], again["routing-keys"], again["original-expiration"]) == ("x", ["k"], "7")
     assert "original-expiration" not in headers["x-death"][1]
@@ -67,9 +79,14 @@ def test_deaths_are_counted_by_queue_and_reason_the_latest_first() -> None:
 def test_what_the_client_wrote_stays_byte_for_byte() -> None:
     """A long stays a long: Java consumers cast."""
     entries = {
-        "long": b"l" + (5).to_bytes(8, "big"), "float": b"f\x3f\x80\0\0", "void": b"V", "decimal": b"D\x02\0\0\0\x05",
-        "bytes": b"x\0\0\0\x02ab", "nested": b"F\0\0\0\x04\x01at\x01", "array": b"A\0\0\0\x02b\x05",
-    }  # fmt: skip
+        "long": b"l" + (5).to_bytes(8, "big"),
+        "float": b"f\x3f\x80\0\0",
+        "void": b"V",
+        "decimal": b"D\x02\0\0\0\x05",
+        "bytes": b"x\0\0\0\x02ab",
+        "nested": b"F\0\0\0\x04\x01at\x01",
+        "array": b"A\0\0\0\x02b\x05",
+    }
     content = b"".join(bytes((len(key),)) + key.encode() + value for key, value in entries.items())
     properties = b"\x20\x00" + len(content).to_bytes(4, "big") + content
     table = split(death(properties).properties)[HEADERS][4:]
@@ -83,9 +100,14 @@ def test_the_types_on_the_wire_are_rabbitmqs() -> None:
     table = split(death(raw(expiration="9")).properties)[HEADERS][4:]
     entry = tables.split(tables.split(table)["x-death"][10:])  # behind the sizes of the array and of its only item
     assert {key: chr(value[0]) for key, value in entry.items()} == {
-        "count": "l", "reason": "S", "queue": "S", "time": "T", "exchange": "S", "routing-keys": "A",
+        "count": "l",
+        "reason": "S",
+        "queue": "S",
+        "time": "T",
+        "exchange": "S",
+        "routing-keys": "A",
         "original-expiration": "S",
-    }  # fmt: skip
+    }
     assert list(entry) == ["count", "reason", "queue", "time", "exchange", "routing-keys", "original-expiration"]
 
 
@@ -93,18 +115,29 @@ def test_the_types_on_the_wire_are_rabbitmqs() -> None:
 def test_a_client_cannot_count_deaths_beyond_what_fits(count: int) -> None:
     """An x-death of the client's own making counts, and one more must fit into a long."""
     entry = {
-        "count": count, "reason": "expired", "queue": "q", "time": TIME, "exchange": "x", "routing-keys": ["k"],
-    }  # fmt: skip
+        "count": count,
+        "reason": "expired",
+        "queue": "q",
+        "time": TIME,
+        "exchange": "x",
+        "routing-keys": ["k"],
+    }
     (kept,) = read(death(raw(headers={"x-death": [entry]})).properties).headers["x-death"]
     assert kept["count"] == (1 if count == 2**63 - 1 else 2**63 - 1)
 
 
 def test_the_time_of_a_death_may_be_in_milliseconds_and_must_be_a_time() -> None:
     def times(value: int) -> list[int]:
-        entry = tables.join({
-            "count": b"l" + bytes(7) + b"\1", "reason": tables.longstr("maxlen"), "queue": tables.longstr("other"),
-            "time": b"T" + value.to_bytes(8, "big"), "exchange": tables.longstr(""), "routing-keys": tables.array([]),
-        })  # fmt: skip
+        entry = tables.join(
+            {
+                "count": b"l" + bytes(7) + b"\1",
+                "reason": tables.longstr("maxlen"),
+                "queue": tables.longstr("other"),
+                "time": b"T" + value.to_bytes(8, "big"),
+                "exchange": tables.longstr(""),
+                "routing-keys": tables.array([]),
+            }
+        )
         headers = tables.join({"x-death": tables.array([b"F" + tables.with_length(entry)])})
         return [each.time_s for each in death(b"\x20\x00" + tables.with_length(headers)).deaths]
 

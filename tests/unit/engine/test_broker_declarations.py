@@ -21,35 +21,59 @@ def h(tmp_path: Path) -> Iterator[Harness]:
 BAD_ARGUMENTS = [
     ("S-020", args(x_max_length=-1), f"invalid arg 'x-max-length' for {Q}: {{value_negative,-1}}"),
     ("S-021", args(x_max_length_bytes=-7), f"invalid arg 'x-max-length-bytes' for {Q}: {{value_negative,-7}}"),
-    ("S-021", args(x_max_length_bytes="7"),
-     f"invalid arg 'x-max-length-bytes' for {Q}: \"expected integer, got longstr\""),
+    (
+        "S-021",
+        args(x_max_length_bytes="7"),
+        f"invalid arg 'x-max-length-bytes' for {Q}: \"expected integer, got longstr\"",
+    ),
     ("S-023", args(x_overflow="drop-tail"), f"invalid arg 'x-overflow' for {Q}: invalid_overflow"),
     ("S-023", args(x_overflow=1), f"invalid arg 'x-overflow' for {Q}: {{unacceptable_type,signedint}}"),
     ("S-036", args(x_message_ttl=-1), f"invalid arg 'x-message-ttl' for {Q}: {{value_negative,-1}}"),
-    ("S-036", args(x_message_ttl=315_360_000_001),
-     f"invalid arg 'x-message-ttl' for {Q}: {{value_too_large,315360000001}}"),
+    (
+        "S-036",
+        args(x_message_ttl=315_360_000_001),
+        f"invalid arg 'x-message-ttl' for {Q}: {{value_too_large,315360000001}}",
+    ),
     ("S-038", args(x_message_ttl="60000"), f"invalid arg 'x-message-ttl' for {Q}: \"expected integer, got longstr\""),
     ("S-038", args(x_message_ttl=1.5), f"invalid arg 'x-message-ttl' for {Q}: \"expected integer, got double\""),
     ("S-057", args(x_expires=0), f"invalid arg 'x-expires' for {Q}: {{value_zero,0}}"),
     ("S-057", args(x_expires=-1), f"invalid arg 'x-expires' for {Q}: {{value_negative,-1}}"),
-    ("S-072", args(x_dead_letter_routing_key="k"),
-     f"invalid arg 'x-dead-letter-routing-key' for {Q}: routing_key_but_no_dlx_defined"),
-    ("S-072", args(x_queue_type="mirrored"),
-     f"invalid arg 'x-queue-type' for {Q}: \"unsupported queue type 'mirrored'\""),
+    (
+        "S-072",
+        args(x_dead_letter_routing_key="k"),
+        f"invalid arg 'x-dead-letter-routing-key' for {Q}: routing_key_but_no_dlx_defined",
+    ),
+    (
+        "S-072",
+        args(x_queue_type="mirrored"),
+        f"invalid arg 'x-queue-type' for {Q}: \"unsupported queue type 'mirrored'\"",
+    ),
     ("S-072", args(x_queue_type=1), f"invalid arg 'x-queue-type' for {Q}: {{unacceptable_type,signedint}}"),
     ("S-072", args(x_queue_version=3), f"invalid arg 'x-queue-version' for {Q}: \"unsupported queue version '3'\""),
     ("S-072", args(x_queue_mode="eager"), f"invalid arg 'x-queue-mode' for {Q}: \"unsupported queue mode 'eager'\""),
     ("S-072", args(x_delivery_limit=3), f"invalid arg 'x-delivery-limit' for {Q} of queue type rabbit_classic_queue"),
-    ("S-072", args(x_queue_type="quorum", x_queue_mode="lazy"),
-     f"invalid arg 'x-queue-mode' for {Q} of queue type rabbit_quorum_queue"),
-    ("S-072", args(x_queue_type="quorum", x_dead_letter_strategy="maybe"),
-     f"invalid arg 'x-dead-letter-strategy' for {Q}: invalid_dlx_strategy"),
+    (
+        "S-072",
+        args(x_queue_type="quorum", x_queue_mode="lazy"),
+        f"invalid arg 'x-queue-mode' for {Q} of queue type rabbit_quorum_queue",
+    ),
+    (
+        "S-072",
+        args(x_queue_type="quorum", x_dead_letter_strategy="maybe"),
+        f"invalid arg 'x-dead-letter-strategy' for {Q}: invalid_dlx_strategy",
+    ),
     ("S-103", args(x_max_priority=256), f"invalid arg 'x-max-priority' for {Q}: {{max_value_exceeded,256}}"),
-    ("S-109", args(x_single_active_consumer="yes"),
-     f"invalid arg 'x-single-active-consumer' for {Q}: {{unacceptable_type,longstr}}"),
-    ("S-116", args(x_queue_type="quorum", x_quorum_initial_group_size=0),
-     f"invalid arg 'x-quorum-initial-group-size' for {Q}: {{value_zero,0}}"),
-]  # fmt: skip
+    (
+        "S-109",
+        args(x_single_active_consumer="yes"),
+        f"invalid arg 'x-single-active-consumer' for {Q}: {{unacceptable_type,longstr}}",
+    ),
+    (
+        "S-116",
+        args(x_queue_type="quorum", x_quorum_initial_group_size=0),
+        f"invalid arg 'x-quorum-initial-group-size' for {Q}: {{value_zero,0}}",
+    ),
+]
 
 
 @pytest.mark.parametrize(("number", "arguments", "text"), BAD_ARGUMENTS)
@@ -151,13 +175,22 @@ INEQUIVALENT = [
     ({"durable": False}, (), f"inequivalent arg 'durable' for {Q}: received 'false' but current is 'true'"),
     ({"auto_delete": True}, (), f"inequivalent arg 'auto_delete' for {Q}: received 'true' but current is 'false'"),
     ({}, args(x_max_length=6), f"inequivalent arg 'x-max-length' for {Q}: received '6' but current is '5'"),
-    ({}, (),
-     f"inequivalent arg 'x-max-length' for {Q}: received none but current is the value '5' of type 'signedint'"),
-    ({}, args(x_max_length=5, x_overflow="drop-head"),
-     f"inequivalent arg 'x-overflow' for {Q}: received the value 'drop-head' of type 'longstr' but current is none"),
-    ({}, args(x_max_length=5, x_queue_type="quorum"),
-     f"inequivalent arg 'x-queue-type' for {Q}: received the value 'quorum' of type 'longstr' but current is none"),
-]  # fmt: skip
+    (
+        {},
+        (),
+        f"inequivalent arg 'x-max-length' for {Q}: received none but current is the value '5' of type 'signedint'",
+    ),
+    (
+        {},
+        args(x_max_length=5, x_overflow="drop-head"),
+        f"inequivalent arg 'x-overflow' for {Q}: received the value 'drop-head' of type 'longstr' but current is none",
+    ),
+    (
+        {},
+        args(x_max_length=5, x_queue_type="quorum"),
+        f"inequivalent arg 'x-queue-type' for {Q}: received the value 'quorum' of type 'longstr' but current is none",
+    ),
+]
 
 
 @pytest.mark.parametrize(("flags", "arguments", "text"), INEQUIVALENT)
@@ -259,20 +292,35 @@ def test_the_declaration_carries_the_effective_policies(h: Harness) -> None:
 
 
 EXCHANGES = [
-    (("x", "fanout"), {},
-     "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'"),
-    (("x", "direct"), {"durable": False},
-     "inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'false' but current is 'true'"),
-    (("x", "direct"), {"internal": True},
-     "inequivalent arg 'internal' for exchange 'x' in vhost '/': received 'true' but current is 'false'"),
-    (("x", "direct"), {"arguments": args(alternate_exchange="y")},
-     "inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received the value 'y' of type 'longstr'"
-     " but current is none"),
+    (
+        ("x", "fanout"),
+        {},
+        "inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but current is 'direct'",
+    ),
+    (
+        ("x", "direct"),
+        {"durable": False},
+        "inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'false' but current is 'true'",
+    ),
+    (
+        ("x", "direct"),
+        {"internal": True},
+        "inequivalent arg 'internal' for exchange 'x' in vhost '/': received 'true' but current is 'false'",
+    ),
+    (
+        ("x", "direct"),
+        {"arguments": args(alternate_exchange="y")},
+        "inequivalent arg 'alternate-exchange' for exchange 'x' in vhost '/': received the value 'y' of type 'longstr'"
+        " but current is none",
+    ),
     (("y", "x-recent"), {}, "unknown exchange type 'x-recent'"),
     (("y", ""), {}, "invalid exchange type ''"),
-    (("y", "direct"), {"arguments": args(alternate_exchange=1)},
-     "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'y' in vhost '/'"),
-]  # fmt: skip
+    (
+        ("y", "direct"),
+        {"arguments": args(alternate_exchange=1)},
+        "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'y' in vhost '/'",
+    ),
+]
 
 
 @pytest.mark.parametrize(("what", "flags", "text"), EXCHANGES)

@@ -35,9 +35,15 @@ def bound(h: Harness, queue: str, key: str = "k", exchange: str = "later", **arg
 
 
 def send(
-    h: Harness, body: bytes, delay: Any = None, key: str = "k", exchange: str = "later",
-    headers: dict[str, Any] | None = None, client: Client | None = None, **properties: Any,
-) -> list[str]:  # fmt: skip
+    h: Harness,
+    body: bytes,
+    delay: Any = None,
+    key: str = "k",
+    exchange: str = "later",
+    headers: dict[str, Any] | None = None,
+    client: Client | None = None,
+    **properties: Any,
+) -> list[str]:
     """Publish as a channel does; the queues that it went to."""
     session = h.session()
     table = dict(headers or {})
@@ -95,8 +101,11 @@ def test_a_delayed_message_keeps_all_but_the_sign_of_its_delay(h: Harness) -> No
     assert (came.route.exchange, came.route.routing_key, came.body) == ("later", "a.b", b"m")
     assert (came.priority, came.persistent, came.expiration_ms) == (3, True, 2_000)
     assert readable(came.properties).headers == {
-        "mine": 1, "CC": ["other"], "BCC": ["secret"], "x-delay": -500,
-    }  # fmt: skip
+        "mine": 1,
+        "CC": ["other"],
+        "BCC": ["secret"],
+        "x-delay": -500,
+    }
     send(h, b"m", 500, "a.b", expiration="2000")
     h.pass_time(500)
     h.pass_time(1_999)
@@ -121,11 +130,25 @@ def test_bindings_are_those_of_the_moment_when_it_is_due(h: Harness) -> None:
     assert not h.queue(HIDDEN).outbox
 
 
-@pytest.mark.parametrize(("delay", "delayed"), [
-    (1, True), ("250", True), (2.9, True), (4_294_967_295, True), ("+7", True),
-    (0, False), (-5, False), ("soon", False), ("", False), (4_294_967_296, False), (True, False), (None, False),
-    ([5], False), ("99999999999999999999", False),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("delay", "delayed"),
+    [
+        (1, True),
+        ("250", True),
+        (2.9, True),
+        (4_294_967_295, True),
+        ("+7", True),
+        (0, False),
+        (-5, False),
+        ("soon", False),
+        ("", False),
+        (4_294_967_296, False),
+        (True, False),
+        (None, False),
+        ([5], False),
+        ("99999999999999999999", False),
+    ],
+)
 def test_what_is_a_delay(h: Harness, delay: Any, delayed: bool) -> None:
     later(h)
     bound(h, "q")
@@ -348,14 +371,19 @@ def test_a_crash_between_the_two_logs_is_mended(h: Harness) -> None:
 # -- declarations -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("arguments", "text"), [
-    ((), "Invalid argument, 'x-delayed-type' must be an existing exchange type"),
-    (args(x_delayed_type=5), "Invalid argument, 'x-delayed-type' must be an existing exchange type"),
-    (args(x_delayed_type="x-delayed-message"),
-     "Invalid argument, 'x-delayed-message' can't be used for 'x-delayed-type'"),
-    (args(x_delayed_type="bogus"), "unknown exchange type 'bogus'"),
-    (args(x_delayed_type="x-consistent-hash", hash_property="nope"), "Unsupported property: nope"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((), "Invalid argument, 'x-delayed-type' must be an existing exchange type"),
+        (args(x_delayed_type=5), "Invalid argument, 'x-delayed-type' must be an existing exchange type"),
+        (
+            args(x_delayed_type="x-delayed-message"),
+            "Invalid argument, 'x-delayed-message' can't be used for 'x-delayed-type'",
+        ),
+        (args(x_delayed_type="bogus"), "unknown exchange type 'bogus'"),
+        (args(x_delayed_type="x-consistent-hash", hash_property="nope"), "Unsupported property: nope"),
+    ],
+)
 def test_delayed_exchanges_refused(h: Harness, arguments: Any, text: str) -> None:
     with refusal(PreconditionFailed, text):
         h.exchange(h.session(), "later", "x-delayed-message", arguments=arguments)

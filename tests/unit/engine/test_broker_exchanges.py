@@ -164,15 +164,18 @@ def test_the_argument_goes_before_the_policy(h: Harness) -> None:
 # -- headers ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("mode", "headers", "matches"), [
-    ("all", {"a": 1, "b": 2}, True),
-    ("all", {"a": 1}, False),
-    ("any", {"a": 1}, True),
-    ("any", {"x-c": 3}, False),
-    ("any-with-x", {"x-c": 3}, True),
-    ("all-with-x", {"a": 1, "b": 2}, False),
-    ("all-with-x", {"a": 1, "b": 2, "x-c": 3}, True),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mode", "headers", "matches"),
+    [
+        ("all", {"a": 1, "b": 2}, True),
+        ("all", {"a": 1}, False),
+        ("any", {"a": 1}, True),
+        ("any", {"x-c": 3}, False),
+        ("any-with-x", {"x-c": 3}, True),
+        ("all-with-x", {"a": 1, "b": 2}, False),
+        ("all-with-x", {"a": 1, "b": 2, "x-c": 3}, True),
+    ],
+)
 def test_headers_modes(h: Harness, mode: str, headers: dict[str, int], matches: bool) -> None:
     session = h.session()
     h.declare(session, "q")
@@ -219,11 +222,14 @@ def test_the_jump_hash_is_lamping_and_veachs() -> None:
     assert jump(256, 1024) == 520
 
 
-@pytest.mark.parametrize(("arguments", "same", "other"), [
-    ({"hash_header": "who"}, [{"headers": {"who": "ann"}}], {"headers": {"who": "%d"}}),
-    ({"hash_property": "message_id"}, [{"message_id": "7"}], {"message_id": "%d"}),
-    ({"hash_property": "correlation_id"}, [{"correlation_id": "7"}], {"correlation_id": "%d"}),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "same", "other"),
+    [
+        ({"hash_header": "who"}, [{"headers": {"who": "ann"}}], {"headers": {"who": "%d"}}),
+        ({"hash_property": "message_id"}, [{"message_id": "7"}], {"message_id": "%d"}),
+        ({"hash_property": "correlation_id"}, [{"correlation_id": "7"}], {"correlation_id": "%d"}),
+    ],
+)
 def test_a_header_or_property_is_hashed(h: Harness, arguments: Any, same: Any, other: dict[str, Any]) -> None:
     hashing(h, **arguments)
     bound(h, "hash", *((f"q{n}", "1") for n in range(4)))
@@ -233,9 +239,7 @@ def test_a_header_or_property_is_hashed(h: Harness, arguments: Any, same: Any, o
 
 
 def numbered(properties: dict[str, Any], n: int) -> dict[str, Any]:
-    return {
-        key: numbered(value, n) if isinstance(value, dict) else value % n for key, value in properties.items()
-    }  # fmt: skip
+    return {key: numbered(value, n) if isinstance(value, dict) else value % n for key, value in properties.items()}
 
 
 def test_a_hash_may_pick_an_exchange(h: Harness) -> None:
@@ -258,13 +262,16 @@ def test_consistent_hash_exchanges_refused(h: Harness, arguments: dict[str, Any]
         hashing(h, **arguments)
 
 
-@pytest.mark.parametrize(("key", "text"), [
-    ("many", 'The binding key must be an integer: <<"many">>'),
-    ("1.5", 'The binding key must be an integer: <<"1.5">>'),
-    ("", 'The binding key must be an integer: <<>>'),
-    ("0", "The binding key must be greater than 0"),
-    ("-3", "The binding key must be greater than 0"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("many", 'The binding key must be an integer: <<"many">>'),
+        ("1.5", 'The binding key must be an integer: <<"1.5">>'),
+        ("", "The binding key must be an integer: <<>>"),
+        ("0", "The binding key must be greater than 0"),
+        ("-3", "The binding key must be greater than 0"),
+    ],
+)
 def test_weights_refused(h: Harness, key: str, text: str) -> None:
     hashing(h)
     with refusal(PreconditionFailed, text):

@@ -14,12 +14,21 @@ from tests.unit.engine.test_broker_recovery import refolded
 
 QUEUES = [f"q{number}" for number in range(8)]
 POLICIES: list[dict[str, object]] = [
-    {"max-length": 3}, {"max-length": 5, "overflow": "reject-publish"}, {"message-ttl": 40}, {"max-length-bytes": 30},
-    {"dead-letter-exchange": "dlx", "max-length": 2}, {"dead-letter-exchange": "", "dead-letter-routing-key": "q0"},
-    {"delivery-limit": 1, "dead-letter-exchange": "dlx"}, {"expires": 300},
-    {"dead-letter-exchange": "dlx", "overflow": "reject-publish", "dead-letter-strategy": "at-least-once",
-     "message-ttl": 20},
-]  # fmt: skip
+    {"max-length": 3},
+    {"max-length": 5, "overflow": "reject-publish"},
+    {"message-ttl": 40},
+    {"max-length-bytes": 30},
+    {"dead-letter-exchange": "dlx", "max-length": 2},
+    {"dead-letter-exchange": "", "dead-letter-routing-key": "q0"},
+    {"delivery-limit": 1, "dead-letter-exchange": "dlx"},
+    {"expires": 300},
+    {
+        "dead-letter-exchange": "dlx",
+        "overflow": "reject-publish",
+        "dead-letter-strategy": "at-least-once",
+        "message-ttl": 20,
+    },
+]
 
 
 class Story:
@@ -34,10 +43,22 @@ class Story:
 
     def act(self) -> None:
         action = self.chance.choices(
-            [self.publish, self.declare, self.consume, self.settle_some, self.fetch, self.policy, self.wait, self.close,
-             self.bind, self.delete, self.purge, self.turn],
+            [
+                self.publish,
+                self.declare,
+                self.consume,
+                self.settle_some,
+                self.fetch,
+                self.policy,
+                self.wait,
+                self.close,
+                self.bind,
+                self.delete,
+                self.purge,
+                self.turn,
+            ],
             [30, 8, 6, 14, 4, 5, 8, 2, 5, 2, 1, 15],
-        )[0]  # fmt: skip
+        )[0]
         with contextlib.suppress(AmqpError):  # refused, as a client might be: nothing has changed
             action()
 
@@ -55,11 +76,18 @@ class Story:
             self.h.publish(self.session(), exchange, self.queue_name(), body, expiration_ms=expiration)
 
     def declare(self) -> None:
-        arguments: tuple[Argument, ...] = self.chance.choice([
-            (), args(x_queue_type="quorum"), args(x_max_length=4), args(x_message_ttl=30, x_dead_letter_exchange="dlx"),
-            args(x_queue_type="quorum", x_delivery_limit=1), args(x_expires=200), args(x_max_length=0),
-            args(x_overflow="reject-publish-dlx", x_max_length=1, x_dead_letter_exchange="dlx"),
-        ])  # fmt: skip
+        arguments: tuple[Argument, ...] = self.chance.choice(
+            [
+                (),
+                args(x_queue_type="quorum"),
+                args(x_max_length=4),
+                args(x_message_ttl=30, x_dead_letter_exchange="dlx"),
+                args(x_queue_type="quorum", x_delivery_limit=1),
+                args(x_expires=200),
+                args(x_max_length=0),
+                args(x_overflow="reject-publish-dlx", x_max_length=1, x_dead_letter_exchange="dlx"),
+            ]
+        )
         durable = self.chance.random() < 0.8
         self.h.declare(self.session(), self.queue_name(), arguments, durable=durable)
 
@@ -131,8 +159,11 @@ def check(h: Harness) -> None:
         projector = h.broker.partition_for("/", queue.name).projector
         assert all(len(projector.message(queue.queue_id, m.message_id).body) == m.size for m in queue.messages())
         counted = queue.counters
-        gone = sum(count for name, count in counted.items() if name not in ("published", "refused", "duplicates",
-                                                                             "dead_lettered"))  # fmt: skip
+        gone = sum(
+            count
+            for name, count in counted.items()
+            if name not in ("published", "refused", "duplicates", "dead_lettered")
+        )
         assert counted["published"] == queue.messages_ready + queue.messages_unacked + gone
 
 

@@ -76,12 +76,15 @@ def test_connections_and_channels_are_counted(h: Harness) -> None:
     limits.check_channel(topology, sessions.values(), "guest")
 
 
-@pytest.mark.parametrize(("given", "text"), [
-    ({"max-channels": "1"}, 'max-channels should be a number, actually was <<"1">>'),
-    ({"max-channels": True}, "max-channels should be a number, actually was true"),
-    ({"max-queues": 1}, 'Unrecognised terms [{<<"max-queues">>,1}] in user-limits'),
-    (5, "user-limits not a list 5"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"max-channels": "1"}, 'max-channels should be a number, actually was <<"1">>'),
+        ({"max-channels": True}, "max-channels should be a number, actually was true"),
+        ({"max-queues": 1}, 'Unrecognised terms [{<<"max-queues">>,1}] in user-limits'),
+        (5, "user-limits not a list 5"),
+    ],
+)
 def test_limits_that_are_none(h: Harness, given: object, text: str) -> None:
     with refusal(PreconditionFailed, text):
         h.broker.set_user_limits("guest", "guest", given)

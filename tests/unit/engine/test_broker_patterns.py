@@ -80,9 +80,10 @@ def test_a_users_name_may_make_a_topic_permission_hard(h: Harness) -> None:
     """Variables are filled in as they are, as at RabbitMQ; the limit holds for what comes of them."""
     user = "(a+)+"
     for event in (
-        UserSet(user, "", ()), PermissionsSet("/", user, ".*", ".*", ".*"),
+        UserSet(user, "", ()),
+        PermissionsSet("/", user, ".*", ".*", ".*"),
         TopicPermissionsSet("/", user, "amq.topic", "^{username}$", ".*"),
-    ):  # fmt: skip
+    ):
         h.broker.metadata.append(BROKER, event)
     exchange = h.broker.topology.exchanges["/", "amq.topic"]
     h.broker.access.check_topic(user, exchange, "write", "aaa")

@@ -48,8 +48,15 @@ def test_policies_of_mirrored_queues_are_taken_and_decide_nothing(h: Harness) ->
     """So that the definitions of a RabbitMQ 3 cluster can be imported. S-113."""
     session = h.session()
     h.declare(session, "q", durable=True)
-    definition = {"ha-mode": "exactly", "ha-params": 2, "ha-sync-mode": "automatic", "queue-master-locator": "random",
-                  "ha-sync-batch-size": 100, "ha-promote-on-shutdown": "always", "max-length": 1}  # fmt: skip
+    definition = {
+        "ha-mode": "exactly",
+        "ha-params": 2,
+        "ha-sync-mode": "automatic",
+        "queue-master-locator": "random",
+        "ha-sync-batch-size": 100,
+        "ha-promote-on-shutdown": "always",
+        "max-length": 1,
+    }
     h.broker.set_policy("guest", "/", "ha", "q", definition, 0, "all")
     h.publish(session, "", "q", b"first")
     h.publish(session, "", "q", b"second")
@@ -166,10 +173,15 @@ def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None
     h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply
     h.broker.set_operator_policy("guest", "/", "ops", "^told", {"max-length": 3}, 0, "queues")
     h.broker.clear_policy("guest", "/", "high")
-    assert [(event.queue, event.policy and event.policy.name, event.operator_policy and event.operator_policy.name)
-            for event in told] == [
-        ("told", "low", None), ("told", "high", None), ("told", "high", "ops"), ("told", "low", "ops"),
-    ]  # fmt: skip
+    assert [
+        (event.queue, event.policy and event.policy.name, event.operator_policy and event.operator_policy.name)
+        for event in told
+    ] == [
+        ("told", "low", None),
+        ("told", "high", None),
+        ("told", "high", "ops"),
+        ("told", "low", "ops"),
+    ]
     assert h.queue("told").max_length == 3
 
 
@@ -177,9 +189,11 @@ def test_s003_the_smaller_of_argument_policy_and_operator_policy(h: Harness) -> 
     session = h.session()
     queue = h.declare(session, "q", args(x_max_length=5))
     for set_policy, limit, expected in (
-        (h.broker.set_policy, 7, 5), (h.broker.set_policy, 3, 3), (h.broker.set_operator_policy, 4, 3),
+        (h.broker.set_policy, 7, 5),
+        (h.broker.set_policy, 3, 3),
+        (h.broker.set_operator_policy, 4, 3),
         (h.broker.set_operator_policy, 2, 2),
-    ):  # fmt: skip
+    ):
         set_policy("guest", "/", "p", ".*", {"max-length": limit}, 0, "queues")
         assert queue.max_length == expected
 

@@ -31,9 +31,15 @@ class ReadingClient(Client):
         self.relief.append(callback)
 
     def deliver(
-        self, partition: Partition, queue: Queue, message_id: int, message: Published, redelivered: bool,
-        delivery_count: int, final: bool,
-    ) -> None:  # fmt: skip
+        self,
+        partition: Partition,
+        queue: Queue,
+        message_id: int,
+        message: Published,
+        redelivered: bool,
+        delivery_count: int,
+        final: bool,
+    ) -> None:
         super().deliver(partition, queue, message_id, message, redelivered, delivery_count, final)
         self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
 

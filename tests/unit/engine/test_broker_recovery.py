@@ -39,8 +39,9 @@ def events_of(data: Path, partition: int) -> list[object]:
     decoder = Decoder()
     return [
         decoder.decode(record)[2]
-        for block in EmbeddedLogReader(data).queues[partition].read() for record in block.records
-    ]  # fmt: skip
+        for block in EmbeddedLogReader(data).queues[partition].read()
+        for record in block.records
+    ]
 
 
 def populate(h: Harness) -> None:

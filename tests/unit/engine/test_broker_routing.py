@@ -193,10 +193,15 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("key", "hashed"),
-    [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536),
-     (b"a-little-bit-longer-string", -1486304829), (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
-     (b"abc", 479470107)],
-)  # fmt: skip
+    [
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
 def test_murmur2_is_kafkas(key: bytes, hashed: int) -> None:
     """Vectors of Kafka's own unit test (UtilsTest.testMurmur2)."""
     assert murmur2(key) == hashed % (1 << 32)

@@ -90,14 +90,18 @@ def test_before_it_nobody_knows_delayed_retry(h: Harness) -> None:
     ("definition", "problem"),
     [
         ({"delayed-retry-type": "all"}, "delayed-retry-min is required when delayed-retry-type is all"),
-        ({"delayed-retry-min": 9, "delayed-retry-max": 5},
-         "delayed-retry-max (5) must not be smaller than delayed-retry-min (9)"),
+        (
+            {"delayed-retry-min": 9, "delayed-retry-max": 5},
+            "delayed-retry-max (5) must not be smaller than delayed-retry-min (9)",
+        ),
         ({"delayed-retry-min": 0}, "0 is not a valid delayed retry minimum delay. Must be a positive integer"),
-        ({"delayed-retry-type": "now"},
-         '<<"now">> is not a valid delayed retry type. Must be one of: all, failed, returned, disabled'),
+        (
+            {"delayed-retry-type": "now"},
+            '<<"now">> is not a valid delayed retry type. Must be one of: all, failed, returned, disabled',
+        ),
         ({"delivery-limit": "x"}, '<<"x">> is not a valid delivery limit'),
     ],
-)  # fmt: skip
+)
 def test_policies_of_the_later_profile(later: Harness, definition: dict[str, object], problem: str) -> None:
     with refusal(PreconditionFailed, f"Validation failed\n\n{problem}\n"):
         later.broker.set_policy("guest", "/", "p", "^q", definition, 0, "queues")

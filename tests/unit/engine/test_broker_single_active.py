@@ -120,6 +120,7 @@ def test_listings_say_who_is_active(h: Harness) -> None:
         h.consume(session, "q", Client(), prefetch=1, channel=channel, arguments=args(x_priority=channel))
     found = [consumer_item(h.broker, queue, view) for view in queue.consumers()]
     assert [(each["active"], each["activity_status"], each["arguments"]) for each in found] == [
-        (True, "single_active", {"x-priority": 1}), (False, "waiting", {"x-priority": 2}),
-    ]  # fmt: skip
+        (True, "single_active", {"x-priority": 1}),
+        (False, "waiting", {"x-priority": 2}),
+    ]
     assert asyncio.run(tag()) == "tag"

@@ -125,10 +125,14 @@ def test_queues_that_are_imported_come_in_parts(h: Harness, packed: list[int]) -
     assert max(packed) <= CHANGED_TOGETHER
 
 
-@pytest.mark.parametrize(("change", "left"), [
-    (limit_all, lambda broker: QUEUES - limited(broker)),
-    (delete, lambda broker: queues(broker, "v")),
-], ids=["a policy", "a vhost"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (limit_all, lambda broker: QUEUES - limited(broker)),
+        (delete, lambda broker: queues(broker, "v")),
+    ],
+    ids=["a policy", "a vhost"],
+)
 def test_what_a_crash_leaves_half_done_is_finished_at_the_next_start(
     h: Harness, tmp_path: Path, change: Change, left: Callable[[Broker], int]
 ) -> None:

@@ -34,9 +34,11 @@ def late(nodes: Nodes, is_late: bool = True) -> None:
 async def made_at_a(client: Client) -> None:
     """A queue with a message, an exchange, and a binding."""
     said = await client.said(
-        method(1, "Queue.Declare", queue="q") + publish(1, "", "q", b"1") + method(1, "Exchange.Declare", **TOPIC)
+        method(1, "Queue.Declare", queue="q")
+        + publish(1, "", "q", b"1")
+        + method(1, "Exchange.Declare", **TOPIC)
         + method(1, "Queue.Bind", queue="q", exchange="x", routing_key="k")
-    )  # fmt: skip
+    )
     assert [each.name for each in said] == ["Queue.DeclareOk", "Exchange.DeclareOk", "Queue.BindOk"]
 
 
@@ -57,29 +59,35 @@ ASKED: dict[str, tuple[bytes, list[str], int]] = {
     "bind": (method(1, "Queue.Bind", queue="q", exchange="x", routing_key="2"), ["Queue.BindOk"], 1),
     "unbind": (
         method(1, "Queue.Unbind", queue="q", exchange="x", routing_key="k") + publish(1, "x", "k", b"2", raw=RAW),
-        ["Queue.UnbindOk"], 1,
+        ["Queue.UnbindOk"],
+        1,
     ),
     "exchange, passively": (method(1, "Exchange.Declare", passive=True, **TOPIC), ["Exchange.DeclareOk"], 1),
     "delete exchange": (
         method(1, "Exchange.Delete", exchange="x") + publish(1, "x", "k", b"2", raw=RAW),
-        ["Exchange.DeleteOk", "Channel.Close"], 1,
+        ["Exchange.DeleteOk", "Channel.Close"],
+        1,
     ),
     "bind exchange": (
-        method(1, "Exchange.Bind", source="x", destination="amq.fanout") + method(1, "Exchange.Unbind", source="x",
-                                                                                destination="amq.fanout"),
-        ["Exchange.BindOk", "Exchange.UnbindOk"], 1,
+        method(1, "Exchange.Bind", source="x", destination="amq.fanout")
+        + method(1, "Exchange.Unbind", source="x", destination="amq.fanout"),
+        ["Exchange.BindOk", "Exchange.UnbindOk"],
+        1,
     ),
     "publish": (publish(1, "", "q", b"2", raw=RAW), [], 2),
     "publish to an exchange": (publish(1, "x", "k", b"2", raw=RAW), [], 2),
     "publish twice, mandatory": (2 * publish(1, "x", "k", b"2", raw=RAW, mandatory=True), [], 3),
     "publish, confirmed": (
-        method(1, "Confirm.Select") + publish(1, "x", "k", b"2", raw=RAW), ["Confirm.SelectOk", "Basic.Ack"], 2,
+        method(1, "Confirm.Select") + publish(1, "x", "k", b"2", raw=RAW),
+        ["Confirm.SelectOk", "Basic.Ack"],
+        2,
     ),
     "publish in a transaction": (
         method(1, "Tx.Select") + publish(1, "x", "k", b"2", raw=RAW) + method(1, "Tx.Commit"),
-        ["Tx.SelectOk", "Tx.CommitOk"], 2,
+        ["Tx.SelectOk", "Tx.CommitOk"],
+        2,
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -111,9 +119,14 @@ def test_what_another_node_has_just_made_is_there_for_clients_of_this_one(
     run(test, tmp_path, monkeypatch)
 
 
-@pytest.mark.parametrize(("password", "vhost", "state"), [
-    ("right", "new", "running"), ("wrong", "new", "closing"), ("right", "none", "closing"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("password", "vhost", "state"),
+    [
+        ("right", "new", "running"),
+        ("wrong", "new", "closing"),
+        ("right", "none", "closing"),
+    ],
+)
 def test_a_user_whom_another_node_has_just_made_may_log_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, password: str, vhost: str, state: str
 ) -> None:
@@ -147,13 +160,15 @@ HTTP: dict[str, tuple[str, str, dict[str, Any] | None, int]] = {
     "show binding": ("GET", "/bindings/%2F/e/x/q/q/k", None, 200),
     "unbind": ("DELETE", "/bindings/%2F/e/x/q/q/k", None, 204),
     "publish": (
-        "POST", "/exchanges/%2F/x/publish",
-        {"properties": {}, "routing_key": "k", "payload": "2", "payload_encoding": "string"}, 200,
+        "POST",
+        "/exchanges/%2F/x/publish",
+        {"properties": {}, "routing_key": "k", "payload": "2", "payload_encoding": "string"},
+        200,
     ),
     "of a new vhost": ("GET", "/queues/new", None, 200),
     "of a new user": ("GET", "/users/ann", None, 200),
     "permissions": ("PUT", "/permissions/new/ann", {"configure": "", "write": "", "read": ""}, 204),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("asked", HTTP)
@@ -261,7 +276,7 @@ def test_a_letter_is_not_dropped_for_want_of_a_binding_that_was_just_made(
         await client.said(
             method(1, "Queue.Declare", queue="dying", arguments=dying)
             + publish(1, "", "dying", b"2", raw=properties(delivery_mode=2))
-        )  # fmt: skip
+        )
         for _ in range(3):
             await settled()
         assert messages(here) == 1

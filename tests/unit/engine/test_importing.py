@@ -22,12 +22,17 @@ from tests.support.examples import examples
 from tests.system.http.test_http_definitions import WHOLE
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 5) | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 5)
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.sampled_from(("", "v", "q1", "x", "amq.x", "/", "quorum", "stream", "undefined", "queue", "(", "é\n")),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(("name", "vhost", "x-max-length", "x-queue-type", "a")), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(("name", "vhost", "x-max-length", "x-queue-type", "a")), inner, max_size=3)
+    ),
     max_leaves=4,
-)  # fmt: skip
+)
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

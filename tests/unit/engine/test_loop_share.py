@@ -135,9 +135,12 @@ def test_pieces_are_json() -> None:
     import json
 
     content: dict[str, object] = {
-        "a": 1, "empty": iter(()), "many": ({"n": n, "é": "\u20ac"} for n in range(20_000)), "text": '"\n\\',
+        "a": 1,
+        "empty": iter(()),
+        "many": ({"n": n, "é": "\u20ac"} for n in range(20_000)),
+        "text": '"\n\\',
         "object": {"x": [1]},
-    }  # fmt: skip
+    }
 
     async def scenario(clock: Clock, share: LoopShare, turns: list[float]) -> None:
         work = Work(share)

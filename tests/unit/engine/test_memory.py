@@ -10,9 +10,18 @@ from rewindmq.engine.runtime.memory import FULL, LEAST_REFUSABLE_BYTES, REFUSABL
 from rewindmq.engine.runtime.watermarks import Limit, disk_limit, memory_of_machine, memory_watermark
 
 SIZES = {
-    "1073741824": 1 << 30, "50MB": 50_000_000, "1GB": 1_000_000_000, "1GiB": 1 << 30, "1g": 1 << 30, "2k": 2_048,
-    "2kiB": 2_048, "3kB": 3_000, "4 MiB": 4 << 20, "1TB": 10**12, "1tib": 1 << 40,
-}  # fmt: skip
+    "1073741824": 1 << 30,
+    "50MB": 50_000_000,
+    "1GB": 1_000_000_000,
+    "1GiB": 1 << 30,
+    "1g": 1 << 30,
+    "2k": 2_048,
+    "2kiB": 2_048,
+    "3kB": 3_000,
+    "4 MiB": 4 << 20,
+    "1TB": 10**12,
+    "1tib": 1 << 40,
+}
 
 
 @pytest.mark.parametrize(("text", "size"), SIZES.items())
@@ -113,7 +122,15 @@ def test_full_is_well_above_the_limit() -> None:
 
 def test_full_leaves_room_for_the_broker_itself_and_ends_before_the_machine_does() -> None:
     mega = 1 << 20
-    found = [MemoryAccount(limit * mega, machine * mega).full_bytes // mega for limit, machine in (
-        (0, 4_000), (100, 300), (400, 1_000), (4_000, 10_000), (900, 1_000), (2_000, 1_000),
-    )]  # fmt: skip
+    found = [
+        MemoryAccount(limit * mega, machine * mega).full_bytes // mega
+        for limit, machine in (
+            (0, 4_000),
+            (100, 300),
+            (400, 1_000),
+            (4_000, 10_000),
+            (900, 1_000),
+            (2_000, 1_000),
+        )
+    ]
     assert found == [512, 200, 600, 6_000, 950, 2_000]

@@ -55,13 +55,18 @@ def test_a_new_hash_for_rabbitmq_is_right_and_never_the_same() -> None:
     assert rabbitmq_hash("x") != rabbitmq_hash("x")
 
 
-@pytest.mark.parametrize(("given", "algorithm", "text"), [
-    ("!!!", SHA256, "not_base64"), ("AAAA", SHA256, "has 36 bytes, this one 3"), (DOCUMENTED, SHA512, "has 68 bytes"),
-    (DOCUMENTED, "rabbit_password_hashing_rot13", "'rabbit_password_hashing_rot13' is not known"),
-    (DOCUMENTED, "argon2id", "no PHC string of argon2id"),
-    ("$argon2i$v=19$m=16,t=1,p=1$c29tZXNhbHQ$aGFzaGhhc2hoYXNoaGFzaA", "argon2id", "no PHC string of argon2id"),
-    ("$argon2id$v=19$m=99999999,t=1,p=1$c29tZXNhbHQ$aGFzaGhhc2hoYXNoaGFzaA", "argon2id", "more memory or time"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("given", "algorithm", "text"),
+    [
+        ("!!!", SHA256, "not_base64"),
+        ("AAAA", SHA256, "has 36 bytes, this one 3"),
+        (DOCUMENTED, SHA512, "has 68 bytes"),
+        (DOCUMENTED, "rabbit_password_hashing_rot13", "'rabbit_password_hashing_rot13' is not known"),
+        (DOCUMENTED, "argon2id", "no PHC string of argon2id"),
+        ("$argon2i$v=19$m=16,t=1,p=1$c29tZXNhbHQ$aGFzaGhhc2hoYXNoaGFzaA", "argon2id", "no PHC string of argon2id"),
+        ("$argon2id$v=19$m=99999999,t=1,p=1$c29tZXNhbHQ$aGFzaGhhc2hoYXNoaGFzaA", "argon2id", "more memory or time"),
+    ],
+)
 def test_what_is_no_hash_is_refused(given: str, algorithm: str, text: str) -> None:
     with pytest.raises(PreconditionFailed, match=text):
         imported(given, algorithm)

@@ -232,9 +232,9 @@ def test_a_consumer_is_told_that_its_queue_went_in_the_same_moment(
         await declare(broker, who)
         attached: list[Any] = []
         nodes.log("a").cut(True)
-        consuming = asyncio.ensure_future(broker.consume(
-            who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *given: attached.append(given)
-        ))  # fmt: skip
+        consuming = asyncio.ensure_future(
+            broker.consume(who, 1, client, "q", "tag", False, False, 1, 0, (), lambda *given: attached.append(given))
+        )
         await asyncio.sleep(0)
         broker.partition_for("/", "q").append(BROKER, QueueDeleted("/", "q", if_unused=False, if_empty=False))
         nodes.log("a").cut(False)
@@ -435,8 +435,14 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
         await first.declare_queue(who, "q", False, True, False, False, later)
         channel = Channel(ConnectionState(first, who, True), ChannelOutput(Output(), 1, 4_096))
-        fields = {"consumer_tag": "slow", "queue": "q", "no_ack": False, "exclusive": False, "nowait": False,
-                  "arguments": b""}  # fmt: skip
+        fields = {
+            "consumer_tag": "slow",
+            "queue": "q",
+            "no_ack": False,
+            "exclusive": False,
+            "nowait": False,
+            "arguments": b"",
+        }
         await basic_consume(channel, Method(0, "Basic.Consume", fields))
         publish(first, who, b"1", Client())
         await settled()
@@ -532,10 +538,15 @@ def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
         nodes.history.assign({each.name: ["a"] for each in nodes.history.queues})
         who = session(broker)
         await declare(broker, who, "dead")
-        dying = args(**{
-            "x-queue-type": "quorum", "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead",
-            "x-overflow": "reject-publish", "x-dead-letter-strategy": strategy,
-        })  # fmt: skip
+        dying = args(
+            **{
+                "x-queue-type": "quorum",
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "dead",
+                "x-overflow": "reject-publish",
+                "x-dead-letter-strategy": strategy,
+            }
+        )
         await broker.declare_queue(who, "q", False, True, False, False, dying)
         publish(broker, who, b"huge", Client())
         publish(broker, who, b"small", Client())
@@ -587,13 +598,24 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
                 await api.put("/queues/%2F/later", json={}),
                 await api.put("/vhosts/later"),
                 await api.put("/policies/%2F/later", json={"pattern": "q", "definition": {"max-length": 7}}),
-                await api.post("/queues/%2F/q/get", json={
-                    "count": 1, "ackmode": "ack_requeue_true", "encoding": "auto",
-                }),
-                await api.post("/exchanges/%2F/amq.default/publish", json={
-                    "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
-                }),
-            ]  # fmt: skip
+                await api.post(
+                    "/queues/%2F/q/get",
+                    json={
+                        "count": 1,
+                        "ackmode": "ack_requeue_true",
+                        "encoding": "auto",
+                    },
+                ),
+                await api.post(
+                    "/exchanges/%2F/amq.default/publish",
+                    json={
+                        "properties": {},
+                        "routing_key": "q",
+                        "payload": "x",
+                        "payload_encoding": "string",
+                    },
+                ),
+            ]
             assert [answer.status_code for answer in answers] == [503] * 5, answers[-1].text
             assert not broker.sessions
             nodes.log("a").cut(False)

@@ -80,8 +80,10 @@ def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 again = Machine(partition.name)
                 fold(again, next(each for each in story.nodes.history.queues if each.name == partition.name))
                 assert (again.digest(), again.clock_ms, again.ahead_ms) == (
-                    partition.machine.digest(), partition.machine.clock_ms, partition.machine.ahead_ms
-                )  # fmt: skip
+                    partition.machine.digest(),
+                    partition.machine.clock_ms,
+                    partition.machine.ahead_ms,
+                )
         finally:
             story.nodes.close()
 

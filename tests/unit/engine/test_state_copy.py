@@ -147,12 +147,22 @@ def link(name: str, kind: bytes) -> tarfile.TarInfo:
     return member
 
 
-@pytest.mark.parametrize("member", [
-    tarfile.TarInfo("../evil"), tarfile.TarInfo("/evil"), tarfile.TarInfo("state/../../evil"),
-    tarfile.TarInfo("log/queues-0/x"), tarfile.TarInfo("keys/subject.key"), tarfile.TarInfo("state/CURRENT\n"),
-    link("kafka", tarfile.SYMTYPE), link("state/000001.sst", tarfile.LNKTYPE), link("state/CURRENT", tarfile.DIRTYPE),
-    link("kafka", tarfile.FIFOTYPE),
-], ids=lambda member: f"{member.name}-{member.type.decode()}")  # fmt: skip
+@pytest.mark.parametrize(
+    "member",
+    [
+        tarfile.TarInfo("../evil"),
+        tarfile.TarInfo("/evil"),
+        tarfile.TarInfo("state/../../evil"),
+        tarfile.TarInfo("log/queues-0/x"),
+        tarfile.TarInfo("keys/subject.key"),
+        tarfile.TarInfo("state/CURRENT\n"),
+        link("kafka", tarfile.SYMTYPE),
+        link("state/000001.sst", tarfile.LNKTYPE),
+        link("state/CURRENT", tarfile.DIRTYPE),
+        link("kafka", tarfile.FIFOTYPE),
+    ],
+    ids=lambda member: f"{member.name}-{member.type.decode()}",
+)
 def test_what_does_not_belong_in_it_is_refused(tmp_path: Path, member: tarfile.TarInfo) -> None:
     with pytest.raises(BadCopy, match="does not belong in it"):
         receive(iter([member.tobuf(), bytes(1024)]), tmp_path / "within" / "new")
@@ -168,15 +178,18 @@ def test_nothing_comes_twice_or_after_the_end(data: Path, store: StateStore, tmp
         receive(iter([extra, tar, bytes(1024)]), tmp_path / "twice")
 
 
-@pytest.mark.parametrize(("manifest", "reason"), [
-    (b'{"format": 2, "node": "n", "files": {}}', "of format 2, this version reads 1"),
-    (b'{"format": 1, "node": "n", "files": {}}', "there is no state in it"),
-    (b'{"format": 1, "node": "n", "files": {"kafka": {}}}', "kafka is missing"),
-    (b'{"format": 1, "node": "n", "files": 7}', "not readable"),
-    (b"[]", "not readable"),
-    (b"{", "not readable"),
-    (b"\xff", "not readable"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        (b'{"format": 2, "node": "n", "files": {}}', "of format 2, this version reads 1"),
+        (b'{"format": 1, "node": "n", "files": {}}', "there is no state in it"),
+        (b'{"format": 1, "node": "n", "files": {"kafka": {}}}', "kafka is missing"),
+        (b'{"format": 1, "node": "n", "files": 7}', "not readable"),
+        (b"[]", "not readable"),
+        (b"{", "not readable"),
+        (b"\xff", "not readable"),
+    ],
+)
 def test_manifests_that_are_none(tmp_path: Path, manifest: bytes, reason: str) -> None:
     member = tarfile.TarInfo("manifest.json")
     member.size = len(manifest)

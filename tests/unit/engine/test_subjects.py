@@ -34,9 +34,7 @@ def headers_of(message: Published) -> dict[str, object]:
 
 def published(subjects: Subjects, subject: str, body: bytes) -> Published:
     sealed, encryption = asyncio.run(subjects.seal(subject, body))
-    return Published(
-        ROUTE, properties(encode({"who": subject})), None, None, True, None, encryption, sealed, len(body)
-    )  # fmt: skip
+    return Published(ROUTE, properties(encode({"who": subject})), None, None, True, None, encryption, sealed, len(body))
 
 
 @pytest.fixture
@@ -256,12 +254,14 @@ def test_bytes_that_were_changed_are_not_delivered(subjects: Subjects, caplog: p
     assert other.encryption is not None
     flipped = message.body[:-1] + bytes((message.body[-1] ^ 1,))
     for wrong in (
-        replace(message, body=flipped), replace(message, body=b""), replace(message, body=other.body),
+        replace(message, body=flipped),
+        replace(message, body=b""),
+        replace(message, body=other.body),
         replace(message, encryption=replace(message.encryption, nonce=b"")),
         replace(message, encryption=replace(message.encryption, nonce=other.encryption.nonce)),
         replace(message, encryption=replace(message.encryption, subject="bob")),
         replace(message, encryption=replace(message.encryption, key_id=other.encryption.key_id)),
-    ):  # fmt: skip
+    ):
         got = subjects.opened(wrong)
         assert (got.body, headers_of(got)["x-unreadable"]) == (b"", "these are not the bytes that were encrypted")
         assert "x-erased" not in headers_of(got)
@@ -330,10 +330,17 @@ def test_b15_a_key_that_another_node_destroyed_is_let_go_of_though_the_history_n
     assert headers_of(south.opened(before))["x-erased"] is True
 
 
-@pytest.mark.parametrize(("headers", "wrong"), [
-    ({"who": 7}, "signedint|long"), ({"who": None}, "void"), ({"who": b"x"}, "binary"), ({"who": ""}, "such a string"),
-    ({"who": "x" * 256}, "such a string"), ({"other": "x", "who": ["a"]}, "array"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("headers", "wrong"),
+    [
+        ({"who": 7}, "signedint|long"),
+        ({"who": None}, "void"),
+        ({"who": b"x"}, "binary"),
+        ({"who": ""}, "such a string"),
+        ({"who": "x" * 256}, "such a string"),
+        ({"other": "x", "who": ["a"]}, "array"),
+    ],
+)
 def test_a_header_that_names_nobody_is_refused(subjects: Subjects, headers: dict[str, object], wrong: str) -> None:
     with pytest.raises(PreconditionFailed, match=f"header 'who' names the subject, .*, not ({wrong})"):
         subjects.look_at(parse(properties(encode(headers))))

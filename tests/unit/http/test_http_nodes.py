@@ -79,7 +79,7 @@ def test_http_takes_many_messages_in_as_many_round_trips_as_one(
             assert (found, len(items)) == (2, 1_500)  # a thousand at a time
             assert [each["payload"] for each in items] == [body for body, _ in model] + [
                 str(number) for number in range(300, 1_500)
-            ]  # fmt: skip
+            ]
             assert await get(1_500, "ack_requeue_false") == (1, [])
 
     run(test, tmp_path, monkeypatch)
@@ -98,9 +98,16 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
             nodes.log("a").cut(True)  # "a" sees ten messages still, when "b" takes four
             for _ in range(4):
                 await there.fetch(other, 1, Client(), "q", True)
-            asking = asyncio.ensure_future(api.post("/queues/%2F/q/get", json={
-                "count": 10, "ackmode": "ack_requeue_false", "encoding": "auto",
-            }))  # fmt: skip
+            asking = asyncio.ensure_future(
+                api.post(
+                    "/queues/%2F/q/get",
+                    json={
+                        "count": 10,
+                        "ackmode": "ack_requeue_false",
+                        "encoding": "auto",
+                    },
+                )
+            )
             await settled()
             nodes.log("a").cut(False)
             assert [each["payload"] for each in (await asking).json()] == ["4", "5", "6", "7", "8", "9"]
@@ -151,9 +158,17 @@ def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
         transport = httpx.ASGITransport(app=make_app(here))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             nodes.log("a").cut(True)
-            publishing = asyncio.ensure_future(api.post("/exchanges/%2F/amq.default/publish", json={
-                "properties": {}, "routing_key": "q", "payload": "x", "payload_encoding": "string",
-            }))  # fmt: skip
+            publishing = asyncio.ensure_future(
+                api.post(
+                    "/exchanges/%2F/amq.default/publish",
+                    json={
+                        "properties": {},
+                        "routing_key": "q",
+                        "payload": "x",
+                        "payload_encoding": "string",
+                    },
+                )
+            )
             await settled()
             await there.delete_queue(session(there), "q", False, False)
             nodes.log("a").cut(False)

@@ -414,8 +414,11 @@ def test_a_proof_shows_the_body_of_a_message(
         assert run(["check_proof", str(tmp_path / "proof.json"), "--public-key", keys[1], how]) == 0
         found = json.loads(capsys.readouterr().out)
         assert (found["partition"], found["offset"], found["event"], found["sealed"]) == (
-            "queues-0", 0, "Published", sealed
-        )  # fmt: skip
+            "queues-0",
+            0,
+            "Published",
+            sealed,
+        )
         assert (found["body"], found["body_encoding"], found["fields"]["body_size"]) == ("what was said", "utf-8", 13)
 
 

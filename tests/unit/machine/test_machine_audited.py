@@ -103,10 +103,12 @@ def served_out_of_turn(effects: list[Effect]) -> bool:
         (hides_a_delay, "conservation"),
         (comes_at_once, "deliveries"),
         (served_out_of_turn, "order"),
-        (lambda effects: changed(Forget, lambda e: effects.remove(e), lambda e: e.reason == "delayed")(effects),
-         "conservation"),
+        (
+            lambda effects: changed(Forget, lambda e: effects.remove(e), lambda e: e.reason == "delayed")(effects),
+            "conservation",
+        ),
     ],
-)  # fmt: skip
+)
 def test_lies_are_found(lie: Lie, check: str) -> None:
     for seed in range(420, 470):
         failures = audited(list(History(seed).steps(300)), lie)

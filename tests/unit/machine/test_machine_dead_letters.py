@@ -98,13 +98,16 @@ def test_a_refused_letter_was_not_taken_in_and_may_be_tried_again() -> None:
     assert explain(bench.effects)[0][0] == "keep"
 
 
-@pytest.mark.parametrize(("type", "keys", "expected"), [
-    ("quorum", AT_LEAST_ONCE, True),
-    ("quorum", AT_LEAST_ONCE | {"overflow": "drop-head"}, False),  # S-147
-    ("quorum", {k: v for k, v in AT_LEAST_ONCE.items() if k != "dead_letter_exchange"}, False),
-    ("quorum", {"dead_letter_exchange": "dlx", "overflow": "reject-publish"}, False),
-    ("classic", AT_LEAST_ONCE, False),  # S-146
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "keys", "expected"),
+    [
+        ("quorum", AT_LEAST_ONCE, True),
+        ("quorum", AT_LEAST_ONCE | {"overflow": "drop-head"}, False),  # S-147
+        ("quorum", {k: v for k, v in AT_LEAST_ONCE.items() if k != "dead_letter_exchange"}, False),
+        ("quorum", {"dead_letter_exchange": "dlx", "overflow": "reject-publish"}, False),
+        ("classic", AT_LEAST_ONCE, False),  # S-146
+    ],
+)
 def test_s145_s146_s147_when_it_is_at_least_once(type: str, keys: dict[str, object], expected: bool) -> None:
     bench = Bench()
     queue = bench.declare(type=type, policy=policy("p", **keys))

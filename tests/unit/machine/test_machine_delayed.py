@@ -27,9 +27,7 @@ QUEUE = queue_of("x")
 
 def retrying(kind: str, least: int = 10, **keys: object) -> Bench:
     bench = Bench(2)
-    bench.declare(
-        type="quorum", semantics="rabbitmq-4.3", delayed_retry_type=kind, delayed_retry_min=least, **keys
-    )  # fmt: skip
+    bench.declare(type="quorum", semantics="rabbitmq-4.3", delayed_retry_type=kind, delayed_retry_min=least, **keys)
     return bench
 
 
@@ -117,9 +115,7 @@ def test_who_waits_does_not_expire_before_his_time() -> None:
     bench.now_ms += 40
     assert bench.do(Tick()) == []
     bench.now_ms += 10
-    assert bench.do(Tick()) == [
-        ("requeue", "q", message_id, 0, "delayed"), ("forget", "q", message_id, "expired", 0)
-    ]  # fmt: skip
+    assert bench.do(Tick()) == [("requeue", "q", message_id, 0, "delayed"), ("forget", "q", message_id, "expired", 0)]
 
 
 def test_purged_and_deleted_with_the_others() -> None:

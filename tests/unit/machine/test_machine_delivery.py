@@ -236,19 +236,22 @@ def test_a_cancelled_consumer_keeps_what_it_holds() -> None:
 # -- where messages go that come back (S-095, measured on RabbitMQ 3.10.8 with pika) --------------------
 
 
-@pytest.mark.parametrize(("type", "limit", "how", "expected"), [
-    ("classic", None, "nack", "ABCD"),
-    ("classic", None, "reject B, then A", "ABCD"),
-    ("classic", None, "channel closes", "ABCD"),
-    ("quorum", None, "nack", "CDAB"),
-    ("quorum", None, "reject B, then A", "CDBA"),
-    ("quorum", None, "recover", "CDAB"),
-    ("quorum", None, "channel closes", "ABCD"),
-    ("quorum", 5, "nack", "ABCD"),
-    ("quorum", 5, "reject B, then A", "BACD"),
-    ("quorum", 5, "recover", "ABCD"),
-    ("quorum", 5, "channel closes", "ABCD"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "limit", "how", "expected"),
+    [
+        ("classic", None, "nack", "ABCD"),
+        ("classic", None, "reject B, then A", "ABCD"),
+        ("classic", None, "channel closes", "ABCD"),
+        ("quorum", None, "nack", "CDAB"),
+        ("quorum", None, "reject B, then A", "CDBA"),
+        ("quorum", None, "recover", "CDAB"),
+        ("quorum", None, "channel closes", "ABCD"),
+        ("quorum", 5, "nack", "ABCD"),
+        ("quorum", 5, "reject B, then A", "BACD"),
+        ("quorum", 5, "recover", "ABCD"),
+        ("quorum", 5, "channel closes", "ABCD"),
+    ],
+)
 def test_s095_where_a_requeued_message_goes(type: str, limit: int | None, how: str, expected: str) -> None:
     """A B C D are ready; A and B are fetched and come back."""
     bench = Bench()
@@ -480,10 +483,14 @@ def test_nothing_that_is_not_there_is_touched() -> None:
     bench.publish("nowhere")
     assert explain(bench.effects) == [("quarantine",)]
     for event in (
-        Acked("/", "q", 1, ((1, 1),)), Nacked("/", "q", 1, ((1, 1),), True, "nack"), Credited("/", "q", 1, 1),
-        Fetched("/", "q", 1, 1, True), QueueDeleted("/", "q", False, False), Purged("/", "q"),
+        Acked("/", "q", 1, ((1, 1),)),
+        Nacked("/", "q", 1, ((1, 1),), True, "nack"),
+        Credited("/", "q", 1, 1),
+        Fetched("/", "q", 1, 1, True),
+        QueueDeleted("/", "q", False, False),
+        Purged("/", "q"),
         ConsumerCancelled("/", "q", 1),
-    ):  # fmt: skip
+    ):
         assert bench.do(event) == [("quarantine",)]
     assert bench.machine.digest() == before
 

@@ -17,8 +17,10 @@ Q = Queue("/", "orders", 0, "classic")
 ABROAD = Queue("prod", "a b\n", 3, "quorum")
 EFFECTS: tuple[tuple[Effect, str], ...] = (
     (fx.Keep(Q, 12), "[orders] keep 12"),
-    (fx.Forget(Q, (12, 13, 14, 20), "expired", 0, "argument x-message-ttl"),
-     "[orders] expired: 12-14 20 (argument x-message-ttl)"),
+    (
+        fx.Forget(Q, (12, 13, 14, 20), "expired", 0, "argument x-message-ttl"),
+        "[orders] expired: 12-14 20 (argument x-message-ttl)",
+    ),
     (fx.Forget(Q, (1,), "acked", 100, ""), "[orders] acked by 100: 1"),
     (fx.Refuse(Q, 5, "policy lim.max-length"), "[orders] refuse 5 (policy lim.max-length)"),
     (fx.Deliver(Q, 5, 100, False, 0, False), "[orders] deliver 5 to 100"),
@@ -28,16 +30,20 @@ EFFECTS: tuple[tuple[Effect, str], ...] = (
     (fx.Requeue(Q, (5, 6), 100, "nack"), "[orders] back from 100, nack: 5-6"),
     (fx.Requeue(Q, (5,), 0, "delayed"), "[orders] back, delayed: 5"),
     (fx.Delay(Q, 5, 100, "nack", 9_000), "[orders] back from 100, nack: 5, ready again at 9000 ms"),
-    (fx.DeadLetter(Q, 5, "expired", 1, "dlx", None, False, False),
-     "[orders] dead letter 1: 5, expired, to 'dlx', at most once"),
-    (fx.DeadLetter(Q, 5, "maxlen", 2, "", "dead", True, True),
-     "[orders] dead letter 2: 5, maxlen, to '' key dead, at least once, refused"),
+    (
+        fx.DeadLetter(Q, 5, "expired", 1, "dlx", None, False, False),
+        "[orders] dead letter 1: 5, expired, to 'dlx', at most once",
+    ),
+    (
+        fx.DeadLetter(Q, 5, "maxlen", 2, "", "dead", True, True),
+        "[orders] dead letter 2: 5, maxlen, to '' key dead, at least once, refused",
+    ),
     (fx.Release(Q, (5,)), "[orders] release 5"),
     (fx.CancelConsumer(Q, 100), "[orders] cancel 100"),
     (fx.QueueGone(ABROAD, "expired", 4), "[prod 'a b\\n'] gone: expired, with 4 ready"),
     (fx.Duplicate(Q, 5), "[orders] duplicate 5"),
     (fx.Quarantine(5, "Acked", "no queue 'q'"), "quarantined: no queue 'q'"),
-)  # fmt: skip
+)
 
 
 @pytest.mark.parametrize(("effect", "line"), EFFECTS, ids=lambda each: type(each).__name__)
@@ -61,19 +67,40 @@ def test_an_event_is_one_printable_line_of_its_fields(name: str) -> None:
     assert {type(event) for _, _, event in SAMPLES.values()} == set(EVENT_TYPES)
 
 
-@pytest.mark.parametrize(("event", "line"), [
-    (e.Acked("/", "q", 100, ((3, 7), (9, 9))), "Acked queue=q consumer=100 messages=3-7,9"),
-    (e.Purged("prod", "my queue"), "Purged vhost=prod queue='my queue'"),
-    (SAMPLES["Published"][2], "Published exchange=flights routing_key=dep.JFK.AA queues=[jfk carrier-aa]"
-                              " properties=20 bytes persistent body=11 bytes"),
-    (e.Tick(), "Tick"),
-    (e.QueueDeclared("/", "q", "classic", True, False, False, 0, (e.Argument("x-max-length", "long", 7),),
-                     "rabbitmq-3.13", e.Policy("lim", '{"a":1}', 4), None),
-     "QueueDeclared queue=q type=classic durable owner=0 arguments=[x-max-length=7] semantics=rabbitmq-3.13"
-     " policy={name=lim definition='{\"a\":1}' version=4}"),
-    (e.MarkSet("release", (("queues-0", 3), ("queues-1", 4))), "MarkSet name=release positions=[[queues-0 3]"
-                                                               " [queues-1 4]]"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        (e.Acked("/", "q", 100, ((3, 7), (9, 9))), "Acked queue=q consumer=100 messages=3-7,9"),
+        (e.Purged("prod", "my queue"), "Purged vhost=prod queue='my queue'"),
+        (
+            SAMPLES["Published"][2],
+            "Published exchange=flights routing_key=dep.JFK.AA queues=[jfk carrier-aa]"
+            " properties=20 bytes persistent body=11 bytes",
+        ),
+        (e.Tick(), "Tick"),
+        (
+            e.QueueDeclared(
+                "/",
+                "q",
+                "classic",
+                True,
+                False,
+                False,
+                0,
+                (e.Argument("x-max-length", "long", 7),),
+                "rabbitmq-3.13",
+                e.Policy("lim", '{"a":1}', 4),
+                None,
+            ),
+            "QueueDeclared queue=q type=classic durable owner=0 arguments=[x-max-length=7] semantics=rabbitmq-3.13"
+            " policy={name=lim definition='{\"a\":1}' version=4}",
+        ),
+        (
+            e.MarkSet("release", (("queues-0", 3), ("queues-1", 4))),
+            "MarkSet name=release positions=[[queues-0 3] [queues-1 4]]",
+        ),
+    ],
+)
 def test_events_in_words(event: e.Event, line: str) -> None:
     assert describe.event(event) == line
 
@@ -102,8 +129,11 @@ def test_many_messages_are_counted() -> None:
 
 def test_a_queue_is_a_line() -> None:
     bench = Bench(2)
-    bench.declare(policy=policy("retry", delayed_retry_type="all", delayed_retry_min=1_000), type="quorum",
-                  semantics="rabbitmq-4.3")  # fmt: skip
+    bench.declare(
+        policy=policy("retry", delayed_retry_type="all", delayed_retry_min=1_000),
+        type="quorum",
+        semantics="rabbitmq-4.3",
+    )
     first, *_ = (bench.publish() for _ in range(4))
     consumer = bench.attach(prefetch=2)
     assert describe.queue_line(bench.queue()) == (

@@ -54,11 +54,34 @@ def test_histories_are_dense() -> None:
                 told[str(outcome[0])] += 1
                 told.update(str(part) for part in outcome[2:] if isinstance(part, str))
     expected = (
-        "keep", "refuse", "deliver", "get", "requeue", "dead letter", "release", "cancel", "gone", "duplicate",
-        "quarantine", "expired", "rejected", "maxlen", "delivery_limit", "acked", "purged", "deleted", "transient",
-        "session_closed", "channel_closed", "node_lost", "broker_started", "auto_delete", "exclusive_owner_gone",
-        "delay", "delayed",
-    )  # fmt: skip
+        "keep",
+        "refuse",
+        "deliver",
+        "get",
+        "requeue",
+        "dead letter",
+        "release",
+        "cancel",
+        "gone",
+        "duplicate",
+        "quarantine",
+        "expired",
+        "rejected",
+        "maxlen",
+        "delivery_limit",
+        "acked",
+        "purged",
+        "deleted",
+        "transient",
+        "session_closed",
+        "channel_closed",
+        "node_lost",
+        "broker_started",
+        "auto_delete",
+        "exclusive_owner_gone",
+        "delay",
+        "delayed",
+    )
     assert {what: told[what] for what in expected if told[what] < 5} == {}
 
 

@@ -211,9 +211,12 @@ def test_s029_overflow_argument_wins_in_classic_policy_in_quorum() -> None:
 def test_s150_letters_held_for_at_least_once_count() -> None:
     bench = Bench()
     queue = bench.declare(
-        type="quorum", max_length=2, overflow="reject-publish", dead_letter_exchange="dlx",
+        type="quorum",
+        max_length=2,
+        overflow="reject-publish",
+        dead_letter_exchange="dlx",
         dead_letter_strategy="at-least-once",
-    )  # fmt: skip
+    )
     consumer = bench.attach(prefetch=9)
     for _ in range(3):
         bench.nack(consumer, bench.publish(size=2), requeue=False)

@@ -94,16 +94,36 @@ class MachineAgainstModel(RuleBasedStateMachine):
         assert self.machine.clock_ms == self.model.clock
 
     @rule(
-        name=st.sampled_from(NAMES), type=st.sampled_from(["classic", "quorum", "stream"]), durable=st.booleans(),
-        exclusive=st.booleans(), auto_delete=st.booleans(), owner=st.integers(1, 3), keys=keys, policy=policies,
-        operator=policies, plain=st.booleans(), single=st.sampled_from([None, None, False, True, True]),
-        highest=st.sampled_from([None, None, 1, 4]), later=st.booleans(),
-    )  # fmt: skip
+        name=st.sampled_from(NAMES),
+        type=st.sampled_from(["classic", "quorum", "stream"]),
+        durable=st.booleans(),
+        exclusive=st.booleans(),
+        auto_delete=st.booleans(),
+        owner=st.integers(1, 3),
+        keys=keys,
+        policy=policies,
+        operator=policies,
+        plain=st.booleans(),
+        single=st.sampled_from([None, None, False, True, True]),
+        highest=st.sampled_from([None, None, 1, 4]),
+        later=st.booleans(),
+    )
     def declare(
-        self, name: str, type: str, durable: bool, exclusive: bool, auto_delete: bool, owner: int,
-        keys: dict[str, object], policy: Policy | None, operator: Policy | None, plain: bool, single: bool | None,
-        highest: int | None, later: bool,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        type: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        owner: int,
+        keys: dict[str, object],
+        policy: Policy | None,
+        operator: Policy | None,
+        plain: bool,
+        single: bool | None,
+        highest: int | None,
+        later: bool,
+    ) -> None:
         if plain:
             durable, exclusive, auto_delete = True, False, False
         if single is not None:
@@ -113,16 +133,28 @@ class MachineAgainstModel(RuleBasedStateMachine):
         owner = self.session(owner)
         semantics = "rabbitmq-4.3" if later else ""
         event = QueueDeclared(
-            VHOST, name, type, durable, exclusive, auto_delete, owner if exclusive else 0, arguments(keys), semantics,
-            policy, operator,
-        )  # fmt: skip
+            VHOST,
+            name,
+            type,
+            durable,
+            exclusive,
+            auto_delete,
+            owner if exclusive else 0,
+            arguments(keys),
+            semantics,
+            policy,
+            operator,
+        )
         self.both(event, owner)
 
     @rule(
-        names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True), size=st.integers(0, 12),
-        expiration=st.one_of(st.none(), st.sampled_from([0, 1, 5, 30])), persistent=st.booleans(),
-        count=st.integers(1, 6), priority=st.sampled_from([None, None, 1, 3, 4, 200]),
-    )  # fmt: skip
+        names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=3, unique=True),
+        size=st.integers(0, 12),
+        expiration=st.one_of(st.none(), st.sampled_from([0, 1, 5, 30])),
+        persistent=st.booleans(),
+        count=st.integers(1, 6),
+        priority=st.sampled_from([None, None, 1, 3, 4, 200]),
+    )
     def publish(
         self, names: list[str], size: int, expiration: int | None, persistent: bool, count: int, priority: int | None
     ) -> None:
@@ -137,14 +169,26 @@ class MachineAgainstModel(RuleBasedStateMachine):
         self.both(Published(route(name), b"", None, None, True, origin, None, b"", 3))
 
     @rule(
-        name=st.sampled_from(NAMES), number=st.sampled_from(CONSUMERS), no_ack=st.booleans(),
-        prefetch=st.integers(0, 4), credit=st.integers(0, 3), shared=st.sampled_from([0, 0, 1, 3]),
-        priority=st.sampled_from([0, 0, 0, 5, -5]), exclusive=st.sampled_from([False, False, False, True]),
-    )  # fmt: skip
+        name=st.sampled_from(NAMES),
+        number=st.sampled_from(CONSUMERS),
+        no_ack=st.booleans(),
+        prefetch=st.integers(0, 4),
+        credit=st.integers(0, 3),
+        shared=st.sampled_from([0, 0, 1, 3]),
+        priority=st.sampled_from([0, 0, 0, 5, -5]),
+        exclusive=st.sampled_from([False, False, False, True]),
+    )
     def attach(
-        self, name: str, number: int, no_ack: bool, prefetch: int, credit: int, shared: int, priority: int,
+        self,
+        name: str,
+        number: int,
+        no_ack: bool,
+        prefetch: int,
+        credit: int,
+        shared: int,
+        priority: int,
         exclusive: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         session, channel = self.session_of(number)
         event = ConsumerAttached(
             VHOST, name, number, channel, "t", no_ack, exclusive, prefetch, credit, shared, priority, ()
@@ -171,9 +215,11 @@ class MachineAgainstModel(RuleBasedStateMachine):
 
     @precondition(lambda self: any(q.messages_unacked for q in self.machine.queues()))
     @rule(
-        pick=st.data(), how=st.sampled_from(["ack", "ack", "requeue", "requeue", "reject"]), wide=st.booleans(),
+        pick=st.data(),
+        how=st.sampled_from(["ack", "ack", "requeue", "requeue", "reject"]),
+        wide=st.booleans(),
         several=st.booleans(),
-    )  # fmt: skip
+    )
     def settle(self, pick: st.DataObject, how: str, wide: bool, several: bool) -> None:
         holders = [h for q in self.machine.queues() for h in q.holders.values() if h.held]
         holder = pick.draw(st.sampled_from(holders))

@@ -37,9 +37,10 @@ arguments = st.lists(st.builds(Argument, argument_names, texts, values), max_siz
 single = st.integers(0, 20).map(lambda n: (n, n))
 ranges = st.lists(st.one_of(st.tuples(numbers, numbers), single), max_size=4).map(tuple)
 routes = st.one_of(
-    st.just(route("q")), st.just(route("k", "q")),
+    st.just(route("q")),
+    st.just(route("k", "q")),
     st.builds(Route, st.just(VHOST), texts, texts, st.lists(names, max_size=3).map(tuple)),
-)  # fmt: skip
+)
 STRATEGIES: dict[object, st.SearchStrategy[object]] = {
     int: numbers,
     bool: st.booleans(),

@@ -40,7 +40,7 @@ def test_s100_failures_alone_raise_the_delivery_count() -> None:
 @pytest.mark.parametrize(
     ("event", "count"),
     [(BrokerStarted("n", "1", 2), 1), (NodeLost("n", 5, "lapsed"), 0)],
-)  # fmt: skip
+)
 def test_s100_a_crash_is_a_failure_and_a_lost_node_is_none(event: BrokerStarted | NodeLost, count: int) -> None:
     bench = later()
     bench.publish()

@@ -20,31 +20,45 @@ def merged(type: str, argument: object, given: object, capped: object, key: str)
 
 
 @pytest.mark.parametrize("type", TYPES)
-@pytest.mark.parametrize(("key", "attribute"), [
-    ("max_length", "max_length"), ("max_length_bytes", "max_length_bytes"), ("message_ttl", "message_ttl_ms"),
-    ("delivery_limit", "delivery_limit"),
-])  # fmt: skip
-@pytest.mark.parametrize(("argument", "given", "capped", "expected", "rule"), [
-    (None, None, None, None, ""),
-    (5, None, None, 5, "argument x-{}"),
-    (None, 5, None, 5, "policy lim.{}"),
-    (None, None, 5, 5, "operator policy cap.{}"),
-    (5, 4, None, 4, "policy lim.{}"),
-    (4, 5, None, 4, "argument x-{}"),
-    (5, 5, None, 5, "argument x-{}"),
-    (None, 5, 4, 4, "operator policy cap.{}"),
-    (None, 4, 5, 4, "policy lim.{}"),
-    (3, 4, 5, 3, "argument x-{}"),
-    (5, 4, 3, 3, "operator policy cap.{}"),
-    (0, 4, 3, 0, "argument x-{}"),
-    ("7", 4, None, 4, "policy lim.{}"),  # not a number: as if it were absent
-    (-1, None, 4, 4, "operator policy cap.{}"),
-    (True, None, None, None, ""),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("key", "attribute"),
+    [
+        ("max_length", "max_length"),
+        ("max_length_bytes", "max_length_bytes"),
+        ("message_ttl", "message_ttl_ms"),
+        ("delivery_limit", "delivery_limit"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("argument", "given", "capped", "expected", "rule"),
+    [
+        (None, None, None, None, ""),
+        (5, None, None, 5, "argument x-{}"),
+        (None, 5, None, 5, "policy lim.{}"),
+        (None, None, 5, 5, "operator policy cap.{}"),
+        (5, 4, None, 4, "policy lim.{}"),
+        (4, 5, None, 4, "argument x-{}"),
+        (5, 5, None, 5, "argument x-{}"),
+        (None, 5, 4, 4, "operator policy cap.{}"),
+        (None, 4, 5, 4, "policy lim.{}"),
+        (3, 4, 5, 3, "argument x-{}"),
+        (5, 4, 3, 3, "operator policy cap.{}"),
+        (0, 4, 3, 0, "argument x-{}"),
+        ("7", 4, None, 4, "policy lim.{}"),  # not a number: as if it were absent
+        (-1, None, 4, 4, "operator policy cap.{}"),
+        (True, None, None, None, ""),
+    ],
+)
 def test_s003_s160_s167_the_smallest_number(
-    type: str, key: str, attribute: str, argument: object, given: object, capped: object, expected: int | None,
+    type: str,
+    key: str,
+    attribute: str,
+    argument: object,
+    given: object,
+    capped: object,
+    expected: int | None,
     rule: str,
-) -> None:  # fmt: skip
+) -> None:
     settings = merged(type, argument, given, capped, key)
     if key == "delivery_limit" and type == "classic":  # S-161
         assert settings.delivery_limit is None
@@ -53,29 +67,35 @@ def test_s003_s160_s167_the_smallest_number(
     assert getattr(settings, attribute.removesuffix("_ms") + "_rule") == rule.format(key.replace("_", "-"))
 
 
-@pytest.mark.parametrize(("type", "argument", "given", "capped", "expected"), [
-    ("classic", 100, 500, None, 100),
-    ("classic", 500, 100, None, 100),
-    ("quorum", 100, 500, None, 500),  # the policy wins in 3.13
-    ("quorum", 100, 500, 300, 300),
-    ("quorum", 100, None, None, 100),
-    ("classic", 0, None, None, None),  # S-057: not 0
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "argument", "given", "capped", "expected"),
+    [
+        ("classic", 100, 500, None, 100),
+        ("classic", 500, 100, None, 100),
+        ("quorum", 100, 500, None, 500),  # the policy wins in 3.13
+        ("quorum", 100, 500, 300, 300),
+        ("quorum", 100, None, None, 100),
+        ("classic", 0, None, None, None),  # S-057: not 0
+    ],
+)
 def test_s060_expires(type: str, argument: int, given: int | None, capped: int | None, expected: int | None) -> None:
     assert merged(type, argument, given, capped, "expires").expires_ms == expected
 
 
-@pytest.mark.parametrize(("type", "argument", "given", "capped", "expected"), [
-    ("classic", "reject-publish", "drop-head", None, "reject-publish"),
-    ("quorum", "reject-publish", "drop-head", None, "drop-head"),
-    ("classic", None, "drop-head", "reject-publish", "reject-publish"),  # the operator's own value
-    ("classic", "drop-head", "reject-publish", "reject-publish", "drop-head"),
-    ("quorum", None, None, None, "drop-head"),
-    ("quorum", "reject-publish-dlx", None, None, "drop-head"),  # S-025
-    ("quorum", "reject-publish", "reject-publish-dlx", None, "drop-head"),
-    ("classic", "reject-publish-dlx", None, None, "reject-publish-dlx"),
-    ("classic", "nonsense", None, None, "drop-head"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("type", "argument", "given", "capped", "expected"),
+    [
+        ("classic", "reject-publish", "drop-head", None, "reject-publish"),
+        ("quorum", "reject-publish", "drop-head", None, "drop-head"),
+        ("classic", None, "drop-head", "reject-publish", "reject-publish"),  # the operator's own value
+        ("classic", "drop-head", "reject-publish", "reject-publish", "drop-head"),
+        ("quorum", None, None, None, "drop-head"),
+        ("quorum", "reject-publish-dlx", None, None, "drop-head"),  # S-025
+        ("quorum", "reject-publish", "reject-publish-dlx", None, "drop-head"),
+        ("classic", "reject-publish-dlx", None, None, "reject-publish-dlx"),
+        ("classic", "nonsense", None, None, "drop-head"),
+    ],
+)
 def test_s029_overflow(type: str, argument: object, given: object, capped: object, expected: str) -> None:
     assert merged(type, argument, given, capped, "overflow").overflow == expected
 
@@ -114,10 +134,12 @@ def test_an_unreadable_definition_is_said_so(definition: str) -> None:
 
 def test_arguments_of_other_kinds_do_no_harm() -> None:
     odd = (
-        Argument("x-max-length", "void", None), Argument("x-overflow", "binary", b"drop-head"),
-        Argument("x-message-ttl", "double", 1.5), Argument("x-expires", "long", 1 << 70),
+        Argument("x-max-length", "void", None),
+        Argument("x-overflow", "binary", b"drop-head"),
+        Argument("x-message-ttl", "double", 1.5),
+        Argument("x-expires", "long", 1 << 70),
         Argument("x-dead-letter-exchange", "table", 7),
-    )  # fmt: skip
+    )
     settings = resolve("classic", odd, None, None)
     plain = resolve("classic", (), None, None)
     for name in ("max_length", "overflow", "message_ttl_ms", "expires_ms", "dead_letter_exchange"):

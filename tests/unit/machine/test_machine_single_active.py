@@ -120,8 +120,9 @@ def test_what_the_former_one_gives_back_goes_to_the_active_one() -> None:
     one = bench.publish()
     cancel(bench, first)
     assert bench.nack(first, one) == [
-        ("requeue", "q", one, first, "nack"), ("deliver", "q", one, second, True, 0, False),
-    ]  # fmt: skip
+        ("requeue", "q", one, first, "nack"),
+        ("deliver", "q", one, second, True, 0, False),
+    ]
 
 
 @pytest.mark.parametrize("type", TYPES)
@@ -179,9 +180,12 @@ def test_it_is_part_of_the_stored_state_and_its_digest(type: str) -> None:
 
 @pytest.mark.parametrize(
     ("version", "asked"),
-    [(1, ASKED), (2, Argument("x-single-active-consumer", "bool", False)),
-     (2, Argument("x-single-active-consumer", "long", 1))],
-)  # fmt: skip
+    [
+        (1, ASKED),
+        (2, Argument("x-single-active-consumer", "bool", False)),
+        (2, Argument("x-single-active-consumer", "long", 1)),
+    ],
+)
 def test_else_all_consumers_get_messages(version: int, asked: Argument) -> None:
     bench = single("classic", version, asked)
     first, second = bench.attach(prefetch=1), bench.attach(prefetch=1)

@@ -54,9 +54,11 @@ def test_consumers_take_nothing_and_are_counted() -> None:
     assert bench.queue().consumer_count() == 1
     assert bench.ready() == [first, second]
     for nonsense in (
-        Acked(VHOST, "q", consumer, ((first, first),)), Credited(VHOST, "q", consumer, 5),
-        Fetched(VHOST, "q", 7, 1, True), Purged(VHOST, "q"),
-    ):  # fmt: skip
+        Acked(VHOST, "q", consumer, ((first, first),)),
+        Credited(VHOST, "q", consumer, 5),
+        Fetched(VHOST, "q", 7, 1, True),
+        Purged(VHOST, "q"),
+    ):
         assert bench.do(nonsense) == [("quarantine",)]
     bench.now_ms += 10**9
     assert bench.do(Tick()) == []
@@ -79,8 +81,10 @@ def test_a_deleted_stream_cancels_its_consumers() -> None:
     message = bench.publish()
     consumer = bench.attach(prefetch=1)
     assert bench.do(QueueDeleted(VHOST, "q", False, False)) == [
-        ("forget", "q", message, "deleted", 0), ("cancel", "q", consumer), ("gone", "q", "deleted", 1),
-    ]  # fmt: skip
+        ("forget", "q", message, "deleted", 0),
+        ("cancel", "q", consumer),
+        ("gone", "q", "deleted", 1),
+    ]
 
 
 def test_max_length_bytes_cuts_the_head_and_keeps_the_newest() -> None:
@@ -174,8 +178,13 @@ def publish_of_one_byte() -> tuple[Actor, Published]:
 
 def test_ages() -> None:
     assert [age_ms(text) for text in ("7D", "1h", "2m", "3s", "1M", "1Y")] == [
-        604_800_000, 3_600_000, 120_000, 3_000, 2_592_000_000, 31_536_000_000,
-    ]  # fmt: skip
+        604_800_000,
+        3_600_000,
+        120_000,
+        3_000,
+        2_592_000_000,
+        31_536_000_000,
+    ]
     assert [age_ms(text) for text in ("", "7", "D", "0s", "1A", "1 h", "-1s", "1D2h", "9" * 20 + "s")] == [None] * 9
     bench = Bench(version=2)
     bench.do(QueueDeclared(VHOST, "q", "stream", True, False, False, 0, arguments({"max_age": "soon"}), "", None, None))

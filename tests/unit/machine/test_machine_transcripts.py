@@ -124,9 +124,17 @@ class Stage:
         ]
         durable, auto_delete = "transient" not in plain, "auto_delete" in plain
         return QueueDeclared(
-            VHOST, plain[0], type, durable, owner > 0, auto_delete, owner, arguments(dict(given)), semantics,
+            VHOST,
+            plain[0],
+            type,
+            durable,
+            owner > 0,
+            auto_delete,
+            owner,
+            arguments(dict(given)),
+            semantics,
             *self.policies[plain[0]],
-        ), session  # fmt: skip
+        ), session
 
     def policy(self, plain: list[str], keys: dict[str, str], place: int = 0) -> tuple[Event, int]:
         definition = {key: value(text) for key, text in keys.items()}
@@ -151,10 +159,19 @@ class Stage:
         self.names[consumer] = name
         self.where[name] = (consumer, queue, session)
         return ConsumerAttached(
-            VHOST, queue, consumer, int(keys.get("channel", "1")), name, "no_ack" in plain, "exclusive" in plain,
-            int(keys.get("prefetch", "0")), int(keys.get("credit", "0")), int(keys.get("shared", "0")),
-            int(keys.get("priority", "0")), (),
-        ), session  # fmt: skip
+            VHOST,
+            queue,
+            consumer,
+            int(keys.get("channel", "1")),
+            name,
+            "no_ack" in plain,
+            "exclusive" in plain,
+            int(keys.get("prefetch", "0")),
+            int(keys.get("credit", "0")),
+            int(keys.get("shared", "0")),
+            int(keys.get("priority", "0")),
+            (),
+        ), session
 
     def ack(self, plain: list[str], keys: dict[str, str]) -> tuple[Event, int]:
         consumer, queue, session = self.where[plain[0]]

@@ -88,12 +88,15 @@ def test_s041_expired_is_the_reason_of_its_dead_letter() -> None:
     assert ("dead letter", "q", message, "expired", 1) in explain(bench.effects)
 
 
-@pytest.mark.parametrize(("queue_ttl", "own", "lives", "rule"), [
-    (50, None, 50, "argument x-message-ttl"),
-    (None, 20, 20, "property expiration"),
-    (50, 20, 20, "property expiration"),
-    (20, 50, 20, "argument x-message-ttl"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("queue_ttl", "own", "lives", "rule"),
+    [
+        (50, None, 50, "argument x-message-ttl"),
+        (None, 20, 20, "property expiration"),
+        (50, 20, 20, "property expiration"),
+        (20, 50, 20, "argument x-message-ttl"),
+    ],
+)
 def test_s042_the_smaller_ttl(queue_ttl: int | None, own: int | None, lives: int, rule: str) -> None:
     bench = Bench()
     keys: dict[str, object] = {} if queue_ttl is None else {"message_ttl": queue_ttl}

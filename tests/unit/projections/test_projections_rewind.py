@@ -119,9 +119,17 @@ def test_times_are_read(text: str, time_ms: int) -> None:
     assert parse_time(format_time(time_ms)) == time_ms
 
 
-@pytest.mark.parametrize(("text", "seconds"), [
-    ("-30s", 30), ("-10m", 600), ("-2h", 7_200), ("-3d", 259_200), ("-1w", 604_800), (" -1h30m ", 5_400),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("-30s", 30),
+        ("-10m", 600),
+        ("-2h", 7_200),
+        ("-3d", 259_200),
+        ("-1w", 604_800),
+        (" -1h30m ", 5_400),
+    ],
+)
 def test_a_time_before_now(text: str, seconds: int) -> None:
     before = time.time_ns() // 1_000_000
     found = parse_time(text)

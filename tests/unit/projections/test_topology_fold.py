@@ -65,9 +65,13 @@ def joined(node: str) -> NodeJoined:
 
 
 def policy(
-    name: str, priority: int = 0, pattern: str = ".*", definition: str = '{"max-length":1}', apply_to: str = "all",
+    name: str,
+    priority: int = 0,
+    pattern: str = ".*",
+    definition: str = '{"max-length":1}',
+    apply_to: str = "all",
     vhost: str = "/",
-) -> PolicySet:  # fmt: skip
+) -> PolicySet:
     return PolicySet(vhost, name, pattern, definition, priority, apply_to)
 
 
@@ -87,43 +91,60 @@ def operator_policy(pattern: str, definition: str) -> OperatorPolicySet:
     return OperatorPolicySet("/", "o", pattern, definition, 0, "queues")
 
 
-@pytest.mark.parametrize(("event", "reason"), [
-    (ParameterSet("/", "c", "p", "nonsense"), "parameter 'p' is not JSON: Expecting value: line 1 column 1 (char 0)"),
-    (ParameterSet("gone", "c", "p", ""), "parameter 'p' is not JSON"),
-    (ParameterSet("/", "c", "p", '"\\ud800"'), "surrogates not allowed"),
-    (GlobalParameterSet("g", "{"), "global parameter 'g' is not JSON"),
-    (GlobalParameterSet("g", "NaN"), "global parameter 'g' is not JSON"),
-    (GlobalParameterSet("g", "[1e999]"), "global parameter 'g' is not JSON"),
-    (GlobalParameterSet("g", "[" * 101 + "]" * 101), "global parameter 'g' is nested deeper than 100"),
-    (GlobalParameterSet("g", "[" * 1_000_000), "global parameter 'g' is nested deeper than 100"),
-    (policy("p", definition=""), "definition of policy 'p' is not JSON"),
-    (policy("p", definition='["max-length"]'), "definition of policy 'p' is not an object"),
-    (policy("p", definition="[" * 1_000_000), "definition of policy 'p' is nested deeper than 100"),
-    (policy("p", pattern="("), "pattern of policy 'p': missing )"),
-    (policy("p", pattern="a{99999999999}"), "pattern of policy 'p': the repetition number is too large"),
-    (policy("p", pattern="(" * 100_000), "pattern of policy 'p': "),
-    (operator_policy("", "7"), "definition of policy 'o' is not an object"),
-    (operator_policy("[", "{}"), "pattern of policy 'o': "),
-    (VhostCreated("v", "", (), "lazy"), "vhost 'v': there is no queue type 'lazy'"),
-    (VhostCreated("w", "", (), "delayed"), "vhost 'w': there is no queue type 'delayed'"),
-    (Tick(), "not an event of the metadata log"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("event", "reason"),
+    [
+        (
+            ParameterSet("/", "c", "p", "nonsense"),
+            "parameter 'p' is not JSON: Expecting value: line 1 column 1 (char 0)",
+        ),
+        (ParameterSet("gone", "c", "p", ""), "parameter 'p' is not JSON"),
+        (ParameterSet("/", "c", "p", '"\\ud800"'), "surrogates not allowed"),
+        (GlobalParameterSet("g", "{"), "global parameter 'g' is not JSON"),
+        (GlobalParameterSet("g", "NaN"), "global parameter 'g' is not JSON"),
+        (GlobalParameterSet("g", "[1e999]"), "global parameter 'g' is not JSON"),
+        (GlobalParameterSet("g", "[" * 101 + "]" * 101), "global parameter 'g' is nested deeper than 100"),
+        (GlobalParameterSet("g", "[" * 1_000_000), "global parameter 'g' is nested deeper than 100"),
+        (policy("p", definition=""), "definition of policy 'p' is not JSON"),
+        (policy("p", definition='["max-length"]'), "definition of policy 'p' is not an object"),
+        (policy("p", definition="[" * 1_000_000), "definition of policy 'p' is nested deeper than 100"),
+        (policy("p", pattern="("), "pattern of policy 'p': missing )"),
+        (policy("p", pattern="a{99999999999}"), "pattern of policy 'p': the repetition number is too large"),
+        (policy("p", pattern="(" * 100_000), "pattern of policy 'p': "),
+        (operator_policy("", "7"), "definition of policy 'o' is not an object"),
+        (operator_policy("[", "{}"), "pattern of policy 'o': "),
+        (VhostCreated("v", "", (), "lazy"), "vhost 'v': there is no queue type 'lazy'"),
+        (VhostCreated("w", "", (), "delayed"), "vhost 'w': there is no queue type 'delayed'"),
+        (Tick(), "not an event of the metadata log"),
+    ],
+)
 def test_nonsense_is_told_and_changes_nothing(event: Event, reason: str) -> None:
     topology = fold(
-        VhostCreated("v", "", (), "quorum"), ParameterSet("/", "c", "p", "1"), GlobalParameterSet("g", "2"),
-        policy("p"), operator_policy("q", '{"max-length":1}'),
-    )  # fmt: skip
+        VhostCreated("v", "", (), "quorum"),
+        ParameterSet("/", "c", "p", "1"),
+        GlobalParameterSet("g", "2"),
+        policy("p"),
+        operator_policy("q", '{"max-length":1}'),
+    )
     before = topology.digest()
     assert reason in topology.apply(7, 0, BROKER, event)
     assert (topology.digest(), topology.next_offset) == (before, 8)
 
 
-@pytest.mark.parametrize("event", [
-    VhostCreated("v", "", (), "stream"), VhostCreated("v"), VhostDeleted("gone"), unbound("x", "q"),
-    GlobalParameterSet("g", "[" * 100 + "]" * 100), GlobalParameterSet("g", "[" + "[]," * 1_000 + "{}]"),
-    ParameterSet("/", "c", "p", '"' + r"\"[[" * 1_000 + '"'), ParameterSet("gone", "c", "p", "1"),
-    policy("p", vhost="gone"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "event",
+    [
+        VhostCreated("v", "", (), "stream"),
+        VhostCreated("v"),
+        VhostDeleted("gone"),
+        unbound("x", "q"),
+        GlobalParameterSet("g", "[" * 100 + "]" * 100),
+        GlobalParameterSet("g", "[" + "[]," * 1_000 + "{}]"),
+        ParameterSet("/", "c", "p", '"' + r"\"[[" * 1_000 + '"'),
+        ParameterSet("gone", "c", "p", "1"),
+        policy("p", vhost="gone"),
+    ],
+)
 def test_what_a_broker_may_write_is_no_nonsense(event: MetadataEvent) -> None:
     assert fold().apply(0, 0, BROKER, event) == ""
 
@@ -140,27 +161,41 @@ def test_bindings_keep_their_order_and_are_a_set() -> None:
 
 def test_a_deleted_exchange_takes_its_bindings_on_both_sides() -> None:
     topology = fold(
-        exchange("x"), exchange("y"), Bound("/", "x", "exchange", "y", ""), Bound("/", "y", "queue", "q", ""),
-        Bound("/", "y", "exchange", "x", ""), ExchangeDeleted("/", "y"),
-    )  # fmt: skip
+        exchange("x"),
+        exchange("y"),
+        Bound("/", "x", "exchange", "y", ""),
+        Bound("/", "y", "queue", "q", ""),
+        Bound("/", "y", "exchange", "x", ""),
+        ExchangeDeleted("/", "y"),
+    )
     assert list(topology.bindings("/")) == []
     assert list(topology.queue_bindings()) == []
 
 
 def test_s074_s075_a_start_ends_what_is_not_durable() -> None:
     topology = fold(
-        exchange("kept"), exchange("lost", durable=False), Bound("/", "lost", "queue", "q", ""),
-        Bound("/", "kept", "queue", "q", ""), STARTED,
-    )  # fmt: skip
+        exchange("kept"),
+        exchange("lost", durable=False),
+        Bound("/", "lost", "queue", "q", ""),
+        Bound("/", "kept", "queue", "q", ""),
+        STARTED,
+    )
     assert ("/", "kept") in topology.exchanges
     assert ("/", "lost") not in topology.exchanges
     assert [bound.source for bound in topology.bindings("/")] == ["kept"]
 
 
 CHAIN = (
-    exchange("x1", auto_delete=True), exchange("x2", auto_delete=True), exchange("x3", auto_delete=True),
-    exchange("x4"), bound("x1", "x2"), bound("x2", "x3"), bound("x4", "x1"), bound("x3", "q"), bound("x3", "q", "k"),
-)  # fmt: skip
+    exchange("x1", auto_delete=True),
+    exchange("x2", auto_delete=True),
+    exchange("x3", auto_delete=True),
+    exchange("x4"),
+    bound("x1", "x2"),
+    bound("x2", "x3"),
+    bound("x4", "x1"),
+    bound("x3", "q"),
+    bound("x3", "q", "k"),
+)
 
 
 def test_an_auto_delete_exchange_goes_with_the_last_binding_from_it() -> None:
@@ -176,15 +211,21 @@ def test_an_auto_delete_exchange_goes_when_the_exchange_that_it_is_bound_to_goes
     assert list(topology.bindings("/")) == [bound("x1", "q"), bound("x4", "x1")]
 
 
-@pytest.mark.parametrize("again", [
-    (unbound("x", "q"),), (unbound("x", "q"), exchange("x", auto_delete=True)), (ExchangeDeleted("/", "y"),),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "again",
+    [
+        (unbound("x", "q"),),
+        (unbound("x", "q"), exchange("x", auto_delete=True)),
+        (ExchangeDeleted("/", "y"),),
+    ],
+)
 def test_an_auto_delete_exchange_that_never_had_a_binding_stays(again: tuple[MetadataEvent, ...]) -> None:
     """Not even an unbinding of nothing, or the end of a binding to it, moves it."""
     assert exchanges(fold(exchange("x", auto_delete=True), *again)) == ["x"]
     assert exchanges(fold(exchange("x", auto_delete=True), exchange("y"), bound("y", "x"), unbound("y", "x"))) == [
-        "x", "y",
-    ]  # fmt: skip
+        "x",
+        "y",
+    ]
 
 
 def test_an_auto_delete_exchange_bound_to_itself_goes() -> None:
@@ -238,24 +279,41 @@ def test_nodes_are_part_of_the_digest_where_there_are_any() -> None:
 def test_a_deleted_vhost_leaves_nothing() -> None:
     empty = fold().digest()
     topology = fold(
-        VhostCreated("v"), UserSet("u", "", ()), exchange("x", vhost="v"), Bound("v", "x", "queue", "q", ""),
-        policy("p", vhost="v"), OperatorPolicySet("v", "o", ".*", "{}", 0, "all"), PermissionsSet("v", "u", "", "", ""),
-        TopicPermissionsSet("v", "u", "x", "", ""), ParameterSet("v", "vhost-limits", "limits", '{"max-queues":1}'),
-        VhostDeleted("v"), UserDeleted("u"),
-    )  # fmt: skip
+        VhostCreated("v"),
+        UserSet("u", "", ()),
+        exchange("x", vhost="v"),
+        Bound("v", "x", "queue", "q", ""),
+        policy("p", vhost="v"),
+        OperatorPolicySet("v", "o", ".*", "{}", 0, "all"),
+        PermissionsSet("v", "u", "", "", ""),
+        TopicPermissionsSet("v", "u", "x", "", ""),
+        ParameterSet("v", "vhost-limits", "limits", '{"max-queues":1}'),
+        VhostDeleted("v"),
+        UserDeleted("u"),
+    )
     assert topology.digest() == empty
 
 
 def test_what_makes_no_sense_changes_nothing() -> None:
     empty = fold().digest()
     topology = fold(
-        exchange("x", vhost="nowhere"), Bound("/", "nowhere", "queue", "q", ""), policy("p", vhost="nowhere"),
-        policy("p", pattern="("), policy("p", definition="no json"), PermissionsSet("/", "nobody", "", "", ""),
-        PolicyCleared("/", "p"), ExchangeDeleted("/", "x"), UserDeleted("nobody"), VhostDeleted("nowhere"),
-        TopicPermissionsSet("/", "nobody", "x", "", ""), TopicPermissionsCleared("/", "nobody", "x"),
-        ParameterSet("nowhere", "c", "n", "1"), ParameterCleared("/", "c", "n"), GlobalParameterCleared("n"),
+        exchange("x", vhost="nowhere"),
+        Bound("/", "nowhere", "queue", "q", ""),
+        policy("p", vhost="nowhere"),
+        policy("p", pattern="("),
+        policy("p", definition="no json"),
+        PermissionsSet("/", "nobody", "", "", ""),
+        PolicyCleared("/", "p"),
+        ExchangeDeleted("/", "x"),
+        UserDeleted("nobody"),
+        VhostDeleted("nowhere"),
+        TopicPermissionsSet("/", "nobody", "x", "", ""),
+        TopicPermissionsCleared("/", "nobody", "x"),
+        ParameterSet("nowhere", "c", "n", "1"),
+        ParameterCleared("/", "c", "n"),
+        GlobalParameterCleared("n"),
         UserLimitsSet("nobody", '{"max-channels":1}'),
-    )  # fmt: skip
+    )
     assert topology.digest() == empty
     assert topology.next_offset == 16
 

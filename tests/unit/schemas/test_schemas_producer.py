@@ -21,18 +21,32 @@ from tests.support.examples import examples
 MOMENT = datetime(2026, 11, 21, 3, 4, 5, tzinfo=UTC)
 texts = st.text(st.characters(codec="utf-8"), max_size=63)  # 4 bytes a character at most
 values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False) | texts
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False)
+    | texts
     | st.binary(max_size=20),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=10,
-)  # fmt: skip
-properties = st.fixed_dictionaries({}, optional={
-    "content_type": texts, "content_encoding": texts,
-    "headers": st.dictionaries(texts.filter(lambda name: name not in ("CC", "BCC")), values, max_size=4),
-    "delivery_mode": st.sampled_from([1, 2]), "priority": st.integers(0, 255), "correlation_id": texts,
-    "reply_to": texts, "expiration": st.integers(0, MAX_EXPIRY_MS), "message_id": texts,
-    "timestamp": st.integers(0, 2**63 - 1), "type": texts, "app_id": texts,
-})  # fmt: skip
+)
+properties = st.fixed_dictionaries(
+    {},
+    optional={
+        "content_type": texts,
+        "content_encoding": texts,
+        "headers": st.dictionaries(texts.filter(lambda name: name not in ("CC", "BCC")), values, max_size=4),
+        "delivery_mode": st.sampled_from([1, 2]),
+        "priority": st.integers(0, 255),
+        "correlation_id": texts,
+        "reply_to": texts,
+        "expiration": st.integers(0, MAX_EXPIRY_MS),
+        "message_id": texts,
+        "timestamp": st.integers(0, 2**63 - 1),
+        "type": texts,
+        "app_id": texts,
+    },
+)
 
 
 def event_of(value: bytes) -> tuple[Actor, Published]:
@@ -69,11 +83,22 @@ def test_what_was_given_is_what_the_broker_reads(given_properties: dict[str, Any
 
 def test_an_amqp_client_reads_every_property() -> None:
     record = Publisher("billing", "other").record(
-        "ünï", "größe", b"body", content_type="text/plain", content_encoding="gzip",
+        "ünï",
+        "größe",
+        b"body",
+        content_type="text/plain",
+        content_encoding="gzip",
         headers={"a": 1, "b": -(2**40), "c": 1.1, "d": "ü", "e": [True, None, {"x": MOMENT}], "f": ""},
-        delivery_mode=1, priority=9, correlation_id="c-1", reply_to="back", expiration="60000", message_id="m-1",
-        timestamp=MOMENT, type="order", app_id="app",
-    )  # fmt: skip
+        delivery_mode=1,
+        priority=9,
+        correlation_id="c-1",
+        reply_to="back",
+        expiration="60000",
+        message_id="m-1",
+        timestamp=MOMENT,
+        type="order",
+        app_id="app",
+    )
     assert (record.topic, record.key.decode()) == ("other.queues", "ünï/größe")
     event = event_of(record.value)[1]
     assert (event.expiration_ms, event.priority, event.persistent) == (60_000, 9, False)
@@ -99,33 +124,36 @@ def deep(levels: int) -> Any:
     return value
 
 
-@pytest.mark.parametrize(("arguments", "error"), [
-    ({"vhost": ""}, "vhost must not be empty"),
-    ({"queue": "q" * 256}, "queue is 256 bytes long, more than 255"),
-    ({"queue": "\ud800"}, "queue is not Unicode text (it holds half a surrogate pair)"),
-    ({"queue": b"q"}, "queue must be a str, not bytes"),
-    ({"body": "text"}, "the body must be bytes, not str"),
-    ({"delivery_mode": 3}, "delivery_mode is 1 (transient) or 2 (persistent), not 3"),
-    ({"delivery_mode": None}, "delivery_mode is 1 (transient) or 2 (persistent), not None"),
-    ({"priority": 256}, "priority is a whole number from 0 to 255, not 256"),
-    ({"priority": True}, "priority is a whole number from 0 to 255, not True"),
-    ({"expiration": -1}, "expiration is a whole number from 0 to 315360000000, not -1"),
-    ({"expiration": "1s"}, "expiration is a whole number from 0 to 315360000000, not '1s'"),
-    ({"expiration": 1.5}, "expiration is a whole number from 0 to 315360000000, not 1.5"),
-    ({"expiration": 315_360_000_001}, "expiration is a whole number from 0 to 315360000000, not 315360000001"),
-    ({"timestamp": datetime(2026, 1, 1)}, "timestamp needs a time zone: which moment it is depends on it"),
-    ({"timestamp": 1.5}, "timestamp is a whole number from 0 to 9223372036854775807, not 1.5"),
-    ({"content_type": "x" * 256}, "content_type is 256 bytes long, more than 255"),
-    ({"message_id": 7}, "message_id must be a str, not int"),
-    ({"headers": [1]}, "headers must be a mapping, not list"),
-    ({"headers": {"CC": ["a"]}}, "headers: CC asks for further routing, and nothing is routed here"),
-    ({"headers": {"n" * 256: 1}}, "a name in headers is 256 bytes long, more than 255"),
-    ({"headers": {"a": [1, 2**63]}}, "headers['a'][1] is 9223372036854775808, which does not fit into 64 bits"),
-    ({"headers": {"a": {1, 2}}}, "headers['a'] is of type set, for which AMQP has none"),
-    ({"headers": {"a\nb": {1}}}, "headers['a\\nb'] is of type set, for which AMQP has none"),
-    ({"headers": deep(40)}, "headers are nested deeper than 32"),
-    ({"headers": {"a": "x" * 131_040}}, "properties of 131054 bytes; at most 131052 fit into a frame"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"vhost": ""}, "vhost must not be empty"),
+        ({"queue": "q" * 256}, "queue is 256 bytes long, more than 255"),
+        ({"queue": "\ud800"}, "queue is not Unicode text (it holds half a surrogate pair)"),
+        ({"queue": b"q"}, "queue must be a str, not bytes"),
+        ({"body": "text"}, "the body must be bytes, not str"),
+        ({"delivery_mode": 3}, "delivery_mode is 1 (transient) or 2 (persistent), not 3"),
+        ({"delivery_mode": None}, "delivery_mode is 1 (transient) or 2 (persistent), not None"),
+        ({"priority": 256}, "priority is a whole number from 0 to 255, not 256"),
+        ({"priority": True}, "priority is a whole number from 0 to 255, not True"),
+        ({"expiration": -1}, "expiration is a whole number from 0 to 315360000000, not -1"),
+        ({"expiration": "1s"}, "expiration is a whole number from 0 to 315360000000, not '1s'"),
+        ({"expiration": 1.5}, "expiration is a whole number from 0 to 315360000000, not 1.5"),
+        ({"expiration": 315_360_000_001}, "expiration is a whole number from 0 to 315360000000, not 315360000001"),
+        ({"timestamp": datetime(2026, 1, 1)}, "timestamp needs a time zone: which moment it is depends on it"),
+        ({"timestamp": 1.5}, "timestamp is a whole number from 0 to 9223372036854775807, not 1.5"),
+        ({"content_type": "x" * 256}, "content_type is 256 bytes long, more than 255"),
+        ({"message_id": 7}, "message_id must be a str, not int"),
+        ({"headers": [1]}, "headers must be a mapping, not list"),
+        ({"headers": {"CC": ["a"]}}, "headers: CC asks for further routing, and nothing is routed here"),
+        ({"headers": {"n" * 256: 1}}, "a name in headers is 256 bytes long, more than 255"),
+        ({"headers": {"a": [1, 2**63]}}, "headers['a'][1] is 9223372036854775808, which does not fit into 64 bits"),
+        ({"headers": {"a": {1, 2}}}, "headers['a'] is of type set, for which AMQP has none"),
+        ({"headers": {"a\nb": {1}}}, "headers['a\\nb'] is of type set, for which AMQP has none"),
+        ({"headers": deep(40)}, "headers are nested deeper than 32"),
+        ({"headers": {"a": "x" * 131_040}}, "properties of 131054 bytes; at most 131052 fit into a frame"),
+    ],
+)
 def test_what_amqp_has_no_room_for_is_one_clear_line(arguments: dict[str, Any], error: str) -> None:
     publisher = Publisher("billing")
     call: dict[str, Any] = {"vhost": "/", "queue": "q", "body": b"b"} | arguments

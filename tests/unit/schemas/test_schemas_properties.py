@@ -117,26 +117,30 @@ BODY = bytes(MAX_PROPERTIES_BYTES - 13)
 LARGEST = b"\x20\x00" + (len(BODY) + 7).to_bytes(4, "big") + b"\x01xx" + len(BODY).to_bytes(4, "big") + BODY
 
 
-@pytest.mark.parametrize(("raw", "what"), [
-    (b"\x00\x00", ""),
-    (b"\x10\x00\x02", ""),
-    (b"", f"0 bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"),
-    (b"\x10", f"1 bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"),
-    (b"\x00\x01", "properties with unknown flags"),
-    (b"\x80\x00", "properties cut short"),
-    (b"\x80\x00\x05abc", "properties cut short"),
-    (b"\x10\x00", "properties cut short"),
-    (b"\x00\x40\x00\x00", "properties cut short"),
-    (b"\x10\x00\x02xy", "properties with 2 bytes left over"),
-    (b"\x20\x00\x00\x00\x00\x09", "properties cut short"),
-    (b"\x20\x00\x00\x00\x00\x03\x01aZ", "headers that are no table"),
-    (b"\x20\x00\x00\x00\x00\x08\x01aS\x00\x00\x00\x09b", "headers that are no table"),
-    (b"\x20\x00\x00\x00\x00\x03\x01\xffV", "headers that are no table"),
-    (nested(MAX_DEPTH), ""),
-    (nested(MAX_DEPTH + 1), "headers that are no table"),
-    (nested(5_000), "headers that are no table"),
-    (LARGEST, ""),
-    (bytes(MAX_PROPERTIES_BYTES + 1), f"{MAX_PROPERTIES_BYTES + 1} bytes of properties; they are 2 to 131052"),
-], ids=range(19))  # fmt: skip
+@pytest.mark.parametrize(
+    ("raw", "what"),
+    [
+        (b"\x00\x00", ""),
+        (b"\x10\x00\x02", ""),
+        (b"", f"0 bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"),
+        (b"\x10", f"1 bytes of properties; they are 2 to {MAX_PROPERTIES_BYTES}"),
+        (b"\x00\x01", "properties with unknown flags"),
+        (b"\x80\x00", "properties cut short"),
+        (b"\x80\x00\x05abc", "properties cut short"),
+        (b"\x10\x00", "properties cut short"),
+        (b"\x00\x40\x00\x00", "properties cut short"),
+        (b"\x10\x00\x02xy", "properties with 2 bytes left over"),
+        (b"\x20\x00\x00\x00\x00\x09", "properties cut short"),
+        (b"\x20\x00\x00\x00\x00\x03\x01aZ", "headers that are no table"),
+        (b"\x20\x00\x00\x00\x00\x08\x01aS\x00\x00\x00\x09b", "headers that are no table"),
+        (b"\x20\x00\x00\x00\x00\x03\x01\xffV", "headers that are no table"),
+        (nested(MAX_DEPTH), ""),
+        (nested(MAX_DEPTH + 1), "headers that are no table"),
+        (nested(5_000), "headers that are no table"),
+        (LARGEST, ""),
+        (bytes(MAX_PROPERTIES_BYTES + 1), f"{MAX_PROPERTIES_BYTES + 1} bytes of properties; they are 2 to 131052"),
+    ],
+    ids=range(19),
+)
 def test_flaws(raw: bytes, what: str) -> None:
     assert problem(raw) == what

@@ -41,8 +41,10 @@ from rewindmq.schemas.shapes import shape_of
 from rewindmq.schemas.single_object import unwrap, wrap
 from tests.support.samples import GOLDEN, SAMPLES, readable, sample_bytes
 
-AVSC = {Path(file.name).stem: json.loads(file.read_text("utf-8")) for file in
-        (resources.files("rewindmq.schemas") / "avsc").iterdir()}  # fmt: skip
+AVSC = {
+    Path(file.name).stem: json.loads(file.read_text("utf-8"))
+    for file in (resources.files("rewindmq.schemas") / "avsc").iterdir()
+}
 PARTS = (Actor, Argument, Policy, Route, Origin, Encryption)
 ALL_RELEASED = [Path(file.name).stem for file in RELEASED.iterdir() if file.name.endswith(".avsc")]
 
@@ -241,10 +243,12 @@ def test_new_fields_take_their_defaults(older: dict[str, Any], monkeypatch: pyte
     def with_defaults(name: str) -> dict[str, Any]:
         schema = registry.type_schema(name)
         made_up = defaults.get(name, {})
-        return {"fields": [
-            field | {"default": made_up[field["name"]]} if field["name"] in made_up else field
-            for field in schema["fields"]
-        ]}  # fmt: skip
+        return {
+            "fields": [
+                field | {"default": made_up[field["name"]]} if field["name"] in made_up else field
+                for field in schema["fields"]
+            ]
+        }
 
     monkeypatch.setattr(evolution, "type_schema", with_defaults)
     for sample, expected in (

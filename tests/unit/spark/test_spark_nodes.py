@@ -4,7 +4,7 @@ crashed."""
 from pathlib import Path
 
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import (  # fmt: skip
+from rewindmq.schemas.events import (
     BROKER,
     EPOCH_SHIFT,
     Actor,
@@ -40,9 +40,7 @@ def publish(told: Recorder, actor: Actor) -> int:
 
 
 def consume(told: Recorder, actor: Actor, consumer: int, prefetch: int) -> int:
-    return told.append(
-        0, actor, ConsumerAttached("/", "orders", consumer, 1, "", False, False, prefetch, 0, 0, 0, ())
-    )  # fmt: skip
+    return told.append(0, actor, ConsumerAttached("/", "orders", consumer, 1, "", False, False, prefetch, 0, 0, 0, ()))
 
 
 def outcomes(data: Path) -> list[tuple[str, str | None, int | None]]:

@@ -40,11 +40,13 @@ def read(findings: list[Finding]) -> tuple[str, Text]:
 
 def test_a_page_names_every_finding_with_its_place() -> None:
     queue = "/<script>alert(1)</script>"
-    page, text = read([
-        Finding("order", True, "queues-0", None, None, None, "100 events"),
-        Finding("limits", False, "queues-1", 17, queue, 12, "over its limit & more"),
-        Finding("limits", True, "queues-0", None, None, None, "100 events"),
-    ])  # fmt: skip
+    page, text = read(
+        [
+            Finding("order", True, "queues-0", None, None, None, "100 events"),
+            Finding("limits", False, "queues-1", 17, queue, 12, "over its limit & more"),
+            Finding("limits", True, "queues-0", None, None, None, "100 events"),
+        ]
+    )
     assert "failed, 1 finding<" in page
     assert "2025-11-21T09:00:00+00:00" in page
     assert "script" not in text.tags
