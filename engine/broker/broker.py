@@ -68,7 +68,7 @@ from rewindmq.engine.runtime.log_clock import LogClock
 from rewindmq.engine.runtime.loop_share import LoopShare
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.engine.runtime.partition import Confirms, Consumer, Partition, Surroundings
+from rewindmq.engine.runtime.partition import Confirms, FetchTarget, Partition, Surroundings
 from rewindmq.engine.runtime.sessions import ChannelStatus, Link, Session
 from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import PURGED, DeadLetter, Effect, Forget, QueueGone
@@ -103,7 +103,6 @@ __all__ = [
     "ChannelStatus",
     "Config",
     "Confirms",
-    "Consumer",
     "Destination",
     "Partition",
     "Session",
@@ -534,9 +533,9 @@ class Broker(Exchanges):
         self.readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool, count: int = 1
+        self, session: Session, channel: int, getter: FetchTarget, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
-        """basic.get, `count` of them at once: `consumer.fetched(...)` is called with each answer when its effects are
+        """basic.get, `count` of them at once: `getter.fetched(...)` is called with each answer when its effects are
         carried out, at the latest at `end_of_turn`. Returns the partition, the queue and the holder's id, under which
         the messages are acked."""
         self.access.check(session.user, session.vhost, "read", "queue", queue)
@@ -547,7 +546,7 @@ class Broker(Exchanges):
         if holder_id is None:
             holder_id = session.holders[key] = self._next_id()
             session.note(channel, partition, holder_id)
-        partition.attach(holder_id, self.firehose.tapped(session, channel, consumer))
+        partition.attach_getter(holder_id, self.firehose.tapped_getter(session, channel, getter))
         get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
         for _ in range(count - 1):
             partition.append(session.actor, get)

@@ -9,8 +9,9 @@ from typing import Protocol, TypeVar
 
 from rewindmq.engine.rewind.arguments import Filter, filter_of
 from rewindmq.engine.runtime.memory import MemoryAccount
-from rewindmq.engine.runtime.partition import Consumer, Partition
+from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
+from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
 from rewindmq.schemas.events import Argument, Published
@@ -21,7 +22,7 @@ SHARE, SHARE_BYTES = 64, 1_048_576
 OFFSET = b"x-stream-offset"
 
 
-class ReadingConsumer(Consumer, Protocol):
+class ReadingConsumer(DeliveryTarget, Protocol):
     """What a reader needs of its consumer (rewindmq.engine.amqp.consumer implements it)."""
 
     reader: "Reader | None"  # told of what is settled: `credited`
@@ -132,7 +133,8 @@ class Reader(ABC):
             message.body,
             message.body_size,
         )
-        self.consumer.deliver(self.partition, self.queue, message_id, numbered, False, 0, False)
+        effect = Deliver(self.queue, message_id, self.consumer_id, False, 0, False)
+        self.consumer.deliver(self.partition, effect, numbered)
 
     @abstractmethod
     def close(self) -> None:

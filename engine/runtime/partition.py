@@ -47,44 +47,28 @@ from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Actor, Event, Published, Tick
+from rewindmq.schemas.events import BROKER, EPOCH_SHIFT, Actor, Event, Published, Tick
 
 logger = logging.getLogger(__name__)
 
-NOBODY = Served()  # of no queue
 PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
 
 
-class Consumer(Protocol):
-    """What a partition needs of a consumer (rewindmq.engine.amqp.channel implements it)."""
+class DeliveryTarget(Protocol):
+    """The client's side of a basic.consume (engine/amqp/consumer.py)."""
 
-    def deliver(
-        self,
-        partition: "Partition",
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None: ...
-
-    def fetched(
-        self,
-        partition: "Partition",
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None: ...
+    def deliver(self, partition: "Partition", effect: Deliver, message: Published) -> None:
+        """Send the message of `effect` to the client."""
 
     def cancelled(self) -> None:
-        """The queue is gone: tell the client (basic.cancel), forget the consumer."""
+        """Tell the client that the queue is gone (basic.cancel), and forget the consumer."""
+
+
+class FetchTarget(Protocol):
+    """The client's side of a basic.get (engine/amqp/consumer.py)."""
+
+    def fetched(self, partition: "Partition", effect: FetchReply, message: Published | None) -> None:
+        """Send the answer to the client. `message` is None when the queue is empty."""
 
 
 class Confirms(Protocol):
@@ -152,7 +136,8 @@ class Partition(ABC):
         self.encoder = encoder
         self.effects = []
         self.fresh: dict[int, Published] = {}
-        self.consumers: dict[int, Consumer] = {}
+        self.consumers: dict[int, DeliveryTarget] = {}  # by consumer id
+        self.getters: dict[int, FetchTarget] = {}  # by the id of the holder of basic.get
         self.refused: set[int] = set()  # offsets of publishes that a queue would not take, until they are settled
         self.quarantined: dict[str, int] = {}  # by event type
         self.served: dict[Queue, Served] = {}  # what was delivered of each
@@ -275,12 +260,18 @@ class Partition(ABC):
         """`confirms.confirm(sequence, refused)` once what has this mark is folded, and its effects are carried out: of
         messages whose confirm need not wait for the disk."""
 
-    def attach(self, consumer_id: int, consumer: Consumer) -> None:
-        """Deliveries for this id go to `consumer` (also the holder ids of basic.get)."""
+    def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
+        """Send deliveries for this id to `consumer`."""
         self.consumers[consumer_id] = consumer
 
-    def detach(self, consumer_id: int) -> None:
-        self.consumers.pop(consumer_id, None)
+    def attach_getter(self, holder_id: int, getter: FetchTarget) -> None:
+        """Send answers to basic.get for this id to `getter`."""
+        self.getters[holder_id] = getter
+
+    def detach(self, holder_id: int) -> None:
+        """Forget the consumer or getter with this id: effects for it are dropped."""
+        if self.consumers.pop(holder_id, None) is None:
+            self.getters.pop(holder_id, None)
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
@@ -298,74 +289,57 @@ class Partition(ABC):
     def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
         consumers = self.consumers
         epoch = self.epoch
-        delivered = finally_delivered = redelivered = acked = 0
-        known = self.served
-        last: Queue | None = None
-        served = NOBODY  # of `last`: counts what was delivered since these
-        run_delivered = run_final = run_redelivered = 0
+        delivered: list[Deliver] = []
+        acked = 0
         for effect in effects:
             if isinstance(effect, Deliver):
-                if effect.queue is not last:
-                    final = finally_delivered - run_final
-                    served.deliver += delivered - run_delivered - final
-                    if final:
-                        served.deliver_no_ack += final
-                        run_final = finally_delivered
-                    if redelivered != run_redelivered:
-                        served.redeliver += redelivered - run_redelivered
-                        run_redelivered = redelivered
-                    run_delivered = delivered
-                    last = effect.queue
-                    served = known.get(last) or self._served(last)
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
-                    queue = effect.queue
                     message_id = effect.message_id
-                    message = fresh.get(message_id)
                     try:
-                        if message is None:
-                            message = self.message(queue.queue_id, message_id)
-                        consumer.deliver(
-                            self,
-                            queue,
-                            message_id,
-                            message,
-                            effect.redelivered,
-                            effect.delivery_count,
-                            effect.final,
-                            effect.acquired_count,
-                        )
+                        message = fresh.get(message_id) or self.message(effect.queue.queue_id, message_id)
+                        consumer.deliver(self, effect, message)
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
                         self.undelivered(effect.consumer)
-                    delivered += 1
-                    if effect.final:
-                        finally_delivered += 1
-                    if effect.redelivered:
-                        redelivered += 1
-                elif epoch is not None and effect.consumer >> 24 != epoch:
+                    delivered.append(effect)
+                elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
                     self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
                 pass
             elif isinstance(effect, Forget):
                 if effect.reason == ACKED:
-                    if epoch is None or effect.consumer >> 24 == epoch:
+                    if epoch is None or effect.consumer >> EPOCH_SHIFT == epoch:
                         acked += len(effect.message_ids)
                 elif effect.reason in DEATHS and self.owned and not effect.queue.stream:
                     self._note_deaths(effect)
             else:
                 self._perform_rare(effect, fresh)
-        final = finally_delivered - run_final
-        served.deliver += delivered - run_delivered - final
-        served.deliver_no_ack += final
-        served.redeliver += redelivered - run_redelivered
         if delivered or acked:
-            counters = self._surroundings.counters
-            counters["global_messages_delivered_total"] += delivered
-            counters["global_messages_delivered_consume_auto_ack_total"] += finally_delivered
-            counters["global_messages_delivered_consume_manual_ack_total"] += delivered - finally_delivered
-            counters["global_messages_redelivered_total"] += redelivered
-            counters["global_messages_acknowledged_total"] += acked
+            self._count(delivered, acked)
+
+    def _count(self, delivered: list[Deliver], acked: int) -> None:
+        """Count what this node delivered, for each queue and for the broker, and how many messages were acked."""
+        final = redelivered = 0
+        queue: Queue | None = None
+        for effect in delivered:
+            if effect.queue is not queue:
+                queue = effect.queue
+                served = self._served(queue)
+            if effect.final:
+                final += 1
+                served.deliver_no_ack += 1
+            else:
+                served.deliver += 1
+            if effect.redelivered:
+                redelivered += 1
+                served.redeliver += 1
+        counters = self._surroundings.counters
+        counters["global_messages_delivered_total"] += len(delivered)
+        counters["global_messages_delivered_consume_auto_ack_total"] += final
+        counters["global_messages_delivered_consume_manual_ack_total"] += len(delivered) - final
+        counters["global_messages_redelivered_total"] += redelivered
+        counters["global_messages_acknowledged_total"] += acked
 
     def _served(self, queue: Queue) -> Served:
         served = self.served.get(queue)
@@ -382,7 +356,7 @@ class Partition(ABC):
         self._surroundings.counters["global_messages_delivered_consume_manual_ack_total"] += 1
 
     def _note_elsewhere(self, effect: Deliver) -> None:
-        """Another node delivers it: that node counts it, but a queue's figures are the same at all."""
+        """Count a delivery that another node makes: a queue's figures are the same at all nodes."""
         served = self._served(effect.queue)
         served.deliver += not effect.final
         served.deliver_no_ack += effect.final
@@ -421,8 +395,8 @@ class Partition(ABC):
             self._note_quarantine(effect)
 
     def _answer(self, effect: FetchReply, fresh: dict[int, Published]) -> None:
-        consumer = self.consumers.get(effect.consumer)
-        if consumer is None and (self.epoch is None or effect.consumer >> 24 == self.epoch):
+        getter = self.getters.get(effect.consumer)
+        if getter is None and (self.epoch is None or effect.consumer >> EPOCH_SHIFT == self.epoch):
             return  # its session is gone
         served = self._served(effect.queue)
         if effect.message_id < 0:
@@ -432,7 +406,7 @@ class Partition(ABC):
         else:
             served.get += 1
         served.redeliver += effect.redelivered
-        if consumer is None:
+        if getter is None:
             return
         counters = self._surroundings.counters
         message: Published | None = None
@@ -445,17 +419,7 @@ class Partition(ABC):
             if message is None:
                 message = self.message(effect.queue.queue_id, effect.message_id)
         counters[f"global_messages_{what}_total"] += 1
-        consumer.fetched(
-            self,
-            effect.queue,
-            effect.message_id,
-            message,
-            effect.redelivered,
-            effect.delivery_count,
-            effect.final,
-            effect.messages_ready,
-            effect.acquired_count,
-        )
+        getter.fetched(self, effect, message)
 
     def undelivered(self, consumer_id: int) -> None:
         """It is given nothing more. What it was to get is given back when its connection ends."""
