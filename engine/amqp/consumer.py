@@ -84,10 +84,10 @@ class Consumer(Holder):
         settlement = self.settlement
         tag = settlement.last_tag + 1
         settlement.last_tag = tag
-        if not effect.final:
-            settlement.unacked[tag] = (self, effect.message_id)
-        else:
+        if effect.final:
             settlement.delivered_no_ack += 1
+        else:
+            settlement.unacked[tag] = (self, effect.message_id)
         redelivered = effect.redelivered
         if redelivered:
             settlement.redelivered += 1

@@ -51,6 +51,9 @@ from rewindmq.schemas.events import BROKER, EPOCH_SHIFT, Actor, Event, Published
 
 logger = logging.getLogger(__name__)
 
+# Deliveries of one queue that follow each other: the queue (None: no run), their number, and how many of them were
+# final and how many redelivered.
+Run = tuple[Queue | None, int, int, int]
 PREPARE_EVENTS = 10_000  # a batch for RocksDB after so many events, or when the projector holds much
 
 
@@ -289,20 +292,31 @@ class Partition(ABC):
     def _perform(self, effects: list[Effect], fresh: dict[int, Published]) -> None:
         consumers = self.consumers
         epoch = self.epoch
-        delivered: list[Deliver] = []
-        acked = 0
+        runs: list[Run] = []  # of deliveries of one queue
+        queue: Queue | None = None
+        delivered = final = redelivered = acked = 0
         for effect in effects:
             if isinstance(effect, Deliver):
                 consumer = consumers.get(effect.consumer)
                 if consumer is not None:
                     message_id = effect.message_id
+                    message = fresh.get(message_id)
                     try:
-                        message = fresh.get(message_id) or self.message(effect.queue.queue_id, message_id)
+                        if message is None:
+                            message = self.message(effect.queue.queue_id, message_id)
                         consumer.deliver(self, effect, message)
                     except Exception:  # a defect of one connection must not cost the others their deliveries
                         logger.exception("%s: message %d was not delivered", self.machine.partition, message_id)
                         self.undelivered(effect.consumer)
-                    delivered.append(effect)
+                    if effect.queue is not queue:
+                        runs.append((queue, delivered, final, redelivered))
+                        queue = effect.queue
+                        delivered = final = redelivered = 0
+                    delivered += 1
+                    if effect.final:
+                        final += 1
+                    if effect.redelivered:
+                        redelivered += 1
                 elif epoch is not None and effect.consumer >> EPOCH_SHIFT != epoch:
                     self._note_elsewhere(effect)
             elif isinstance(effect, Keep):
@@ -315,30 +329,27 @@ class Partition(ABC):
                     self._note_deaths(effect)
             else:
                 self._perform_rare(effect, fresh)
-        if delivered or acked:
-            self._count(delivered, acked)
+        if queue is not None or acked:
+            runs.append((queue, delivered, final, redelivered))
+            self._count(runs, acked)
 
-    def _count(self, delivered: list[Deliver], acked: int) -> None:
+    def _count(self, runs: list[Run], acked: int) -> None:
         """Count what this node delivered, for each queue and for the broker, and how many messages were acked."""
-        final = redelivered = 0
-        queue: Queue | None = None
-        for effect in delivered:
-            if effect.queue is not queue:
-                queue = effect.queue
+        all_delivered = all_final = all_redelivered = 0
+        for queue, delivered, final, redelivered in runs:
+            if queue is not None:
                 served = self._served(queue)
-            if effect.final:
-                final += 1
-                served.deliver_no_ack += 1
-            else:
-                served.deliver += 1
-            if effect.redelivered:
-                redelivered += 1
-                served.redeliver += 1
+                served.deliver += delivered - final
+                served.deliver_no_ack += final
+                served.redeliver += redelivered
+                all_delivered += delivered
+                all_final += final
+                all_redelivered += redelivered
         counters = self._surroundings.counters
-        counters["global_messages_delivered_total"] += len(delivered)
-        counters["global_messages_delivered_consume_auto_ack_total"] += final
-        counters["global_messages_delivered_consume_manual_ack_total"] += len(delivered) - final
-        counters["global_messages_redelivered_total"] += redelivered
+        counters["global_messages_delivered_total"] += all_delivered
+        counters["global_messages_delivered_consume_auto_ack_total"] += all_final
+        counters["global_messages_delivered_consume_manual_ack_total"] += all_delivered - all_final
+        counters["global_messages_redelivered_total"] += all_redelivered
         counters["global_messages_acknowledged_total"] += acked
 
     def _served(self, queue: Queue) -> Served:
