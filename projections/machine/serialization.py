@@ -3,9 +3,9 @@
     head    JSON: clock, next offset, version, shared limits; where they are set: how far the clock is ahead of the
             timestamps, epochs of lost nodes
     meta    4 bytes length of the JSON (little-endian) | JSON of the queue's small state | the messages that its holders
-            hold, as arrays of 64-bit numbers: ids and infos holder by holder, then ids and expiries of held messages
+            hold, as arrays of 64-bit numbers: ids and words holder by holder, then ids and expiries of held messages
             that have an expiry
-    chunk   8 bytes (number of messages; 1 if expiries follow) | ids | infos | expiries, 64-bit little-endian
+    chunk   8 bytes (number of messages; 1 if expiries follow) | ids | words | expiries, 64-bit little-endian
 
 A digest covers the same fields without the layout: chunk boundaries do not count, nor how far a chunk is consumed.
 Fields that were added later (lost epochs, the epochs of transient queues, `crash_offset`, a queue's `version`) are part
@@ -21,7 +21,8 @@ from typing import Any
 
 from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.delayed_order import give_delays
-from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, NONE, SIZE_MASK, Chunk, Order
+from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, NONE, Chunk, Order
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.data.queue import NO_EPOCH, OutboxEntry, Queue
 from rewindmq.projections.machine.events.delivery import join_level
@@ -211,7 +212,7 @@ def pack_meta(queue: Queue) -> bytes:
 def _pack_chunk(chunk: Chunk) -> bytes:
     expiries = b"" if chunk.expiries is None else _numbers(chunk.expiries)
     header = CHUNK_HEADER.pack(len(chunk.ids), 1 if expiries else 0)
-    return header + _numbers(chunk.ids) + _numbers(chunk.infos) + expiries
+    return header + _numbers(chunk.ids) + _numbers(chunk.words) + expiries
 
 
 def pack_chunks(queue: Queue) -> dict[int, bytes]:
@@ -264,19 +265,19 @@ def _take_dirty_chunks(order: Order, chunks: dict[int, bytes], vanished: list[in
 def queue_digest(queue: Queue) -> str:
     """SHA-256 (hex) of the queue's canonical state.
 
-    It covers the small state, and ids, infos and expiries in ready order, whatever their chunks are."""
-    ids, infos, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+    It covers the small state, and ids, words and expiries in ready order, whatever their chunks are."""
+    ids, words, expiries = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
     for order in queue.orders():
         start = order.start
         for chunk in order.chunks:
             ids.update(_numbers(chunk.ids[start:]))
-            infos.update(_numbers(chunk.infos[start:]))
+            words.update(_numbers(chunk.words[start:]))
             rest = len(chunk.ids) - start
             expiries.update(_numbers(array("q", [NONE]) * rest if chunk.expiries is None else chunk.expiries[start:]))
             start = 0
     whole = hashlib.sha256(_json(_fields(queue)))
     whole.update(_held(queue))
-    for part in (ids, infos, expiries):
+    for part in (ids, words, expiries):
         whole.update(part.digest())
     return whole.hexdigest()
 
@@ -403,9 +404,9 @@ def _load_holders(state: State, queue: Queue, holders: Any, packed: bytes) -> No
         holder = _load_holder(state, queue, fields)
         queue.holders[holder.consumer] = holder
         count: int = fields[13]
-        for message_id, info in zip(numbers[at : at + count], numbers[at + count : at + 2 * count], strict=True):
-            holder.held[message_id] = info
-            queue.message_bytes_unacked += info & SIZE_MASK
+        for message_id, word in zip(numbers[at : at + count], numbers[at + count : at + 2 * count], strict=True):
+            holder.held[message_id] = word
+            queue.message_bytes_unacked += word & SIZE_MASK
         at += 2 * count
         queue.messages_unacked += count
         if holder.limiter is not None:
@@ -481,7 +482,7 @@ def _load_chunk(number: int, packed: bytes) -> Chunk:
         raise ValueError(f"chunk {number} is said to hold {count} messages, but has {len(packed)} bytes")
     numbers = _load_numbers(packed[CHUNK_HEADER.size :])
     chunk = Chunk(number)
-    chunk.ids, chunk.infos = numbers[:count], numbers[count : 2 * count]
+    chunk.ids, chunk.words = numbers[:count], numbers[count : 2 * count]
     chunk.expiries = numbers[2 * count :] if with_expiries else None
     chunk.stored = True
     return chunk

@@ -3,15 +3,8 @@
 from rewindmq.projections.machine.data import stream
 from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.delayed_order import Timed
-from rewindmq.projections.machine.data.message_order import (
-    CHUNK,
-    COUNT_SHIFT,
-    NONE,
-    SIZE_MASK,
-    Order,
-    first_number,
-    space_of,
-)
+from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order, first_number, space_of
+from rewindmq.projections.machine.data.message_word import LEVEL_SHIFT, SIZE_MASK, seconds_of
 from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
@@ -76,20 +69,20 @@ def _validate_queue(state: State, queue: Queue) -> None:
     if queue.prioritized is not None:
         _validate_levels(queue, queue.prioritized)
     ready = [*queue.returned.items(), *queue.arrived.items()]
-    held = [(message_id, info) for h in queue.holders.values() for message_id, info in h.held.items()]
+    held = [(message_id, word) for h in queue.holders.values() for message_id, word in h.held.items()]
     waiting = [] if queue.delayed is None else list(queue.delayed.items())
     ids = [m[0] for m in ready] + [m[0] for m in held] + [m[0] for m in waiting]
     assert len(set(ids)) == len(ids), "a message is in two places"
     if not queue.quorum:
-        by_level = [(-(m[1] >> COUNT_SHIFT) if queue.prioritized else 0, m[0]) for m in ready]
+        by_level = [(-(m[1] >> LEVEL_SHIFT) if queue.prioritized else 0, m[0]) for m in ready]
         assert by_level == sorted(by_level), "a classic queue is out of order"
     assert queue.messages_ready == len(ready)
-    assert queue.message_bytes_ready == sum(info & SIZE_MASK for _, info, _ in ready)
+    assert queue.message_bytes_ready == sum(word & SIZE_MASK for _, word, _ in ready)
     assert queue.messages_unacked == len(held)
-    assert queue.message_bytes_unacked == sum(info & SIZE_MASK for _, info in held)
+    assert queue.message_bytes_unacked == sum(word & SIZE_MASK for _, word in held)
     assert set(queue.held_expiries) <= {m[0] for m in [*held, *waiting]}
     assert queue.messages_delayed == len(waiting)
-    assert queue.message_bytes_delayed == sum(info & SIZE_MASK for _, info, _ in waiting)
+    assert queue.message_bytes_delayed == sum(word & SIZE_MASK for _, word, _ in waiting)
     if queue.delayed is not None:
         due = [(due_ms, message_id) for message_id, _, due_ms in waiting]
         assert due == sorted(due)
@@ -116,8 +109,8 @@ def _validate_levels(queue: Queue, levels: Prioritized) -> None:
     for level, orders in levels.levels.items():
         assert [(order.returned, order.space) for order in orders] == [(True, level), (False, level)]
         assert (levels.used >> level & 1 > 0) == (orders[0].count + orders[1].count > 0)
-        infos = [info for order in orders for _, info, _ in order.items()]
-        assert all(info >> COUNT_SHIFT & levels.mask == level for info in infos)
+        words = [word for order in orders for _, word, _ in order.items()]
+        assert all(word >> LEVEL_SHIFT & levels.mask == level for word in words)
     assert levels.used >> levels.highest + 1 == 0
     assert levels.count == sum(order.count for order in levels.orders())
     assert levels.expiring == sum(order.expiring for order in levels.orders())
@@ -140,7 +133,7 @@ def _validate_order(order: Order) -> None:
     assert order.expiring == sum(1 for _, _, expiry in order.items() if expiry != NONE)
     assert order.start < max(1, len(order.head.ids))
     for chunk in order.chunks:
-        assert len(chunk.ids) == len(chunk.infos) <= 2 * CHUNK
+        assert len(chunk.ids) == len(chunk.words) <= 2 * CHUNK
         assert chunk.expiries is None or len(chunk.expiries) == len(chunk.ids)
         assert not chunk.dirty or chunk in order.changed
         assert len(chunk.ids) > 0 or order.count == 0
@@ -224,7 +217,7 @@ def _validate_stream(queue: Queue) -> None:
     first = stream.first_number(queue)
     assert [stream.id_of(queue, first + position) for position in range(len(ids))] == ids
     assert not any(holder.held or holder.serviced for holder in queue.holders.values()), "something was taken"
-    seconds = [info >> stream.SECONDS_SHIFT for _, info, _ in queue.arrived.items()]
+    seconds = [seconds_of(word) for _, word, _ in queue.arrived.items()]
     assert seconds == sorted(seconds)
     assert queue.published == first + len(ids)
     assert queue.returned.count == 0

@@ -31,7 +31,7 @@ from rewindmq.projections.machine.data.effects import (
     Release,
     Requeue,
 )
-from rewindmq.projections.machine.data.message_order import SIZE_MASK
+from rewindmq.projections.machine.data.message_word import SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.state import NODE_LOST

@@ -9,7 +9,7 @@ import pytest
 
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Requeue
-from rewindmq.projections.machine.data.message_order import REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.message_word import REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.events.settlement import give_back
 from rewindmq.projections.store.projector import Projector
 from tests.simulation.history import STEPS, Failure, check, history_of, run
@@ -23,9 +23,9 @@ def forget_a_requeue(
     """The last of several messages that come back is said to, and is lost."""
     give_back(state, queue, holder, ids[:-1] or ids, asked, reason, effects)
     if len(ids) > 1:
-        info = holder.held.pop(ids[-1])
+        word = holder.held.pop(ids[-1])
         queue.messages_unacked -= 1
-        queue.message_bytes_unacked -= info & SIZE_MASK
+        queue.message_bytes_unacked -= word & SIZE_MASK
         queue.held_expiries.pop(ids[-1], None)
         if holder.limiter is not None:
             holder.limiter.outstanding -= 1
@@ -39,8 +39,8 @@ def leave_the_flag_out(
     give_back(state, queue, holder, ids, asked, reason, effects)
     for order in (queue.returned, queue.arrived):
         for chunk in order.chunks:
-            for at in range(len(chunk.infos)):
-                chunk.infos[at] &= ~REDELIVERED
+            for at in range(len(chunk.words)):
+                chunk.words[at] &= ~REDELIVERED
 
 
 def confirming(original: Callable[[Any], None]) -> Callable[[Any], None]:

@@ -31,18 +31,16 @@ from rewindmq.projections.machine.data.effects import (
     REJECTED,
     TRANSIENT,
 )
-from rewindmq.projections.machine.data.message_order import (
-    COUNT_SHIFT,
-    NONE,
+from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
+from rewindmq.projections.machine.data.message_word import (
     REDELIVERED,
     SIZE_MASK,
-    Order,
-    redelivered_of,
+    count_of,
+    counts_of,
+    is_redelivered,
     size_of,
-    space_of,
 )
 from rewindmq.projections.machine.data.priority_order import Prioritized
-from rewindmq.projections.machine.data.return_counts import counts_of
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.projections.machine.rules.settings import Settings, effective_definition
@@ -270,7 +268,7 @@ class Queue(Outcomes):
     # -- the front of the queue ----------------------------------------------------------------------------------------
 
     def take(self) -> tuple[int, int, int]:
-        """Remove the next message. Returns (id, info, expiry). The queue must have a ready message."""
+        """Remove the next message. Returns (id, word, expiry). The queue must have a ready message."""
         taken = self.returned.take() if self.returned.count > 0 else self.arrived.take()
         self.messages_ready -= 1
         self.message_bytes_ready -= taken[1] & SIZE_MASK
@@ -285,7 +283,7 @@ class Queue(Outcomes):
             return self.returned.first_expiry()
         if self.arrived.count > 0:
             if self.stream:
-                return cut_at_ms(self, self.arrived.head.infos[self.arrived.start])
+                return cut_at_ms(self, self.arrived.head.words[self.arrived.start])
             return self.arrived.first_expiry()
         return NONE
 
@@ -296,7 +294,7 @@ class Queue(Outcomes):
                 yield order
 
     def take_expired(self, now_ms: int) -> tuple[int, int, int]:
-        """Remove the first expired message. Returns (id, info, expiry). `first_expiry` must have found one."""
+        """Remove the first expired message. Returns (id, word, expiry). `first_expiry` must have found one."""
         if self.prioritized is None or not self.every_head:
             return self.take()
         if self.returned.count > 0 and NONE != self.returned.first_expiry() <= now_ms:
@@ -330,10 +328,10 @@ class Queue(Outcomes):
             return self.prioritized.at(space, returned)
         return self.returned if returned else self.arrived
 
-    def counts(self, info: int) -> tuple[int, int]:
+    def counts(self, word: int) -> tuple[int, int]:
         """A message's delivery count, and its acquired count where the profile counts it besides (else 0)."""
         if self.quorum:
-            return counts_of(info) if self.profile.failures_count else (info >> COUNT_SHIFT, 0)
+            return counts_of(word) if self.profile.failures_count else (count_of(word), 0)
         return 0, 0
 
     # -- views ---------------------------------------------------------------------------------------------------------
@@ -347,32 +345,32 @@ class Queue(Outcomes):
         """Yields ready messages in delivery order, then delayed ones in the order of their time, then unacked by id."""
         position = 0
         for order in (self.returned, self.arrived):
-            for message_id, info, expiry in order.items():
+            for message_id, word, expiry in order.items():
                 if self.stream:
-                    expiry, info = cut_at_ms(self, info), info & SIZE_MASK
+                    expiry, word = cut_at_ms(self, word), word & SIZE_MASK
                 elif message_id < self.crash_offset:
-                    info |= REDELIVERED
-                yield self._view(message_id, info, expiry, position, 0)
+                    word |= REDELIVERED
+                yield self._view(message_id, word, expiry, position, 0)
                 position += 1
         if self.delayed is not None:
-            for message_id, info, _ in self.delayed.items():
+            for message_id, word, _ in self.delayed.items():
                 expiry = self.held_expiries.get(message_id, NONE)
-                yield self._view(message_id, info, expiry, -1, 0, DELAYED)
-        held = [(message_id, info, h.consumer) for h in self.holders.values() for message_id, info in h.held.items()]
+                yield self._view(message_id, word, expiry, -1, 0, DELAYED)
+        held = [(message_id, word, h.consumer) for h in self.holders.values() for message_id, word in h.held.items()]
         held.sort()
-        for message_id, info, consumer in held:
-            yield self._view(message_id, info, self.held_expiries.get(message_id, NONE), -1, consumer, "unacked")
+        for message_id, word, consumer in held:
+            yield self._view(message_id, word, self.held_expiries.get(message_id, NONE), -1, consumer, "unacked")
 
     def _view(
-        self, message_id: int, info: int, expiry: int, position: int, consumer: int, state: str = "ready"
+        self, message_id: int, word: int, expiry: int, position: int, consumer: int, state: str = "ready"
     ) -> MessageView:
         return MessageView(
             message_id,
-            size_of(info),
+            size_of(word),
             state,
             position,
-            redelivered_of(info),
-            self.counts(info)[0],
+            is_redelivered(word),
+            self.counts(word)[0],
             None if expiry == NONE else expiry,
             consumer,
         )

@@ -7,9 +7,8 @@ mistake: each message comes in once under its name. The queue remembers the ids 
 
 from bisect import bisect_right
 
-from rewindmq.projections.machine.data.message_order import REDELIVERED
+from rewindmq.projections.machine.data.message_word import REDELIVERED, delivered_before
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.projections.machine.data.return_counts import delivered_before
 from rewindmq.schemas.events import Origin
 
 
@@ -33,13 +32,13 @@ def note_restored(queue: Queue, origin: Origin) -> None:
         ranges[at][1] = ranges.pop(at + 1)[1]
 
 
-def as_it_was(queue: Queue, info: int, origin: Origin) -> int:
-    """The message's `info` (message_order.py) with its former delivery count and redelivered flag."""
+def as_it_was(queue: Queue, word: int, origin: Origin) -> int:
+    """The message's `word` (message_order.py) with its former delivery count and redelivered flag."""
     if origin.redelivered:
-        info |= REDELIVERED
+        word |= REDELIVERED
     if queue.quorum:  # classic queues count no deliveries
-        info = delivered_before(info, max(0, origin.delivery_count), queue.profile.failures_count)
-    return info
+        word = delivered_before(word, max(0, origin.delivery_count), queue.profile.failures_count)
+    return word
 
 
 def _source(origin: Origin) -> tuple[str, str, str, int]:

@@ -21,7 +21,8 @@ it.
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level, Limiter
 from rewindmq.projections.machine.data.effects import Deliver, Effect, FetchReply
-from rewindmq.projections.machine.data.message_order import COUNT_SHIFT, NONE, REDELIVERED, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import COUNT_SHIFT, REDELIVERED, SIZE_MASK
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
@@ -49,32 +50,32 @@ def next_consumer(queue: Queue) -> Consumer | None:
     return None
 
 
-def hand_over(queue: Queue, consumer: Consumer, message_id: int, info: int, expiry: int, effects: list[Effect]) -> None:
+def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expiry: int, effects: list[Effect]) -> None:
     """Deliver a message (already out of the ready order) to a consumer that `next_consumer` returned."""
     if message_id < queue.crash_offset:
-        info |= REDELIVERED
-    count, acquired = info >> COUNT_SHIFT, 0
-    if count:
-        count, acquired = queue.counts(info)
+        word |= REDELIVERED
+    count = acquired = 0
+    if word >> COUNT_SHIFT:
+        count, acquired = queue.counts(word)
     if consumer.no_ack:
         consumer.credit -= 1
         queue.delivered += 1
-        redelivered = info & REDELIVERED != 0
+        redelivered = word & REDELIVERED != 0
         effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, True, acquired))
     else:
-        hold(queue, consumer, message_id, info, expiry)
+        hold(queue, consumer, message_id, word, expiry)
         if consumer.windowed:
             consumer.credit -= 1
-        redelivered = info & REDELIVERED != 0
+        redelivered = word & REDELIVERED != 0
         effects.append(Deliver(queue, message_id, consumer.consumer, redelivered, count, False, acquired))
     if not queue.quorum or consumer.has_room():
         serve(consumer)
 
 
-def hold(queue: Queue, holder: Consumer, message_id: int, info: int, expiry: int) -> None:
-    holder.held[message_id] = info
+def hold(queue: Queue, holder: Consumer, message_id: int, word: int, expiry: int) -> None:
+    holder.held[message_id] = word
     queue.messages_unacked += 1
-    queue.message_bytes_unacked += info & SIZE_MASK
+    queue.message_bytes_unacked += word & SIZE_MASK
     if expiry != NONE:
         queue.held_expiries[message_id] = expiry
     if holder.limiter is not None:
@@ -110,8 +111,8 @@ def deliver(state: State, queue: Queue, effects: list[Effect]) -> None:
         consumer = next_consumer(queue)
         if consumer is None:
             break
-        message_id, info, expiry = queue.take()
-        hand_over(queue, consumer, message_id, info, expiry, effects)
+        message_id, word, expiry = queue.take()
+        hand_over(queue, consumer, message_id, word, expiry, effects)
         if expiring:
             expire_heads(state, queue, effects)
 
@@ -367,9 +368,9 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
     if queue.messages_ready == 0:
         effects.append(FetchReply(queue, -1, event.consumer, False, 0, event.no_ack, 0))
         return
-    message_id, info, expiry = queue.take()
+    message_id, word, expiry = queue.take()
     if message_id < queue.crash_offset:
-        info |= REDELIVERED
+        word |= REDELIVERED
     if event.no_ack:
         queue.delivered += 1
     else:
@@ -377,10 +378,10 @@ def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects:
             holder = Consumer(queue, event.consumer, actor.session, event.channel, actor.user)
             queue.holders[event.consumer] = holder
             state.index_holder(holder)
-        hold(queue, holder, message_id, info, expiry)
-    count, acquired = queue.counts(info)
+        hold(queue, holder, message_id, word, expiry)
+    count, acquired = queue.counts(word)
     reply = FetchReply(
-        queue, message_id, event.consumer, info & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired
+        queue, message_id, event.consumer, word & REDELIVERED != 0, count, event.no_ack, queue.messages_ready, acquired
     )
     effects.append(reply)
     if queue.arrived.expiring or queue.returned.expiring:

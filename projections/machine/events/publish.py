@@ -8,10 +8,11 @@ otherwise                                                               -> to th
 """
 
 from rewindmq.projections.machine.data.effects import MAXLEN, Duplicate, Effect, Keep, Refuse
-from rewindmq.projections.machine.data.message_order import BY_PROPERTY, COUNT_SHIFT, NONE, PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import BY_PROPERTY, LEVEL_SHIFT, PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.data.restored_ids import as_it_was
-from rewindmq.projections.machine.data.stream import info_of
+from rewindmq.projections.machine.data.stream import word_of
 from rewindmq.projections.machine.events.delivery import hand_over, next_consumer
 from rewindmq.projections.machine.rules.dead_letters import bury, is_repeated, remember
 from rewindmq.projections.machine.rules.expiry import decided_by_property, expire_heads, expiry_of, release_due, wait
@@ -82,26 +83,26 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
         else:
             _keep_waiting(state, queue, message_id, size, event.expiration_ms, effects)
         return
-    info = size | PERSISTENT if event.persistent or queue.quorum else size
+    word = size | PERSISTENT if event.persistent or queue.quorum else size
     expiry = NONE
     if event.expiration_ms is not None or queue.settings.message_ttl_ms is not None:
         expiry = expiry_of(queue, state.clock_ms, event.expiration_ms)
         if decided_by_property(queue, event.expiration_ms):
-            info |= BY_PROPERTY
+            word |= BY_PROPERTY
     if queue.prioritized is not None:
-        info |= queue.prioritized.level_of(event.priority) << COUNT_SHIFT
+        word |= queue.prioritized.level_of(event.priority) << LEVEL_SHIFT
     if origin is not None and origin.restore:
-        info = as_it_was(queue, info, origin)
+        word = as_it_was(queue, word, origin)
 
     if queue.messages_ready == 0 and queue.attached > 0:
         consumer = next_consumer(queue)
         if consumer is not None:
             if not consumer.no_ack:
                 effects.append(Keep(queue, message_id))
-            hand_over(queue, consumer, message_id, info, expiry, effects)
+            hand_over(queue, consumer, message_id, word, expiry, effects)
             return
     effects.append(Keep(queue, message_id))
-    queue.arrived.append(message_id, info, expiry)
+    queue.arrived.append(message_id, word, expiry)
     queue.messages_ready += 1
     queue.message_bytes_ready += size
     if queue.limited:
@@ -120,7 +121,7 @@ def _keep_waiting(
 
 def _keep_in_stream(state: State, queue: Queue, message_id: int, size: int, effects: list[Effect]) -> None:
     effects.append(Keep(queue, message_id))
-    queue.arrived.append(message_id, info_of(queue, size, state.clock_ms), NONE)
+    queue.arrived.append(message_id, word_of(queue, size, state.clock_ms), NONE)
     queue.messages_ready += 1
     queue.message_bytes_ready += size
     if queue.limited:

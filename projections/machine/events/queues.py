@@ -17,7 +17,8 @@ from rewindmq.projections.machine.data.effects import (
     Forget,
     QueueGone,
 )
-from rewindmq.projections.machine.data.message_order import NONE, PERSISTENT, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.data.priority_order import give_priorities
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.events.delivery import leave_level, run, run_after_taking, unblock
@@ -346,15 +347,15 @@ def _lose_transient(queue: Queue, effects: list[Effect]) -> None:
         if not order.has_transient():
             continue
         kept: list[tuple[int, int, int]] = []
-        for message_id, info, expiry in order.items():
-            if info & PERSISTENT:
-                kept.append((message_id, info, expiry))
+        for message_id, word, expiry in order.items():
+            if word & PERSISTENT:
+                kept.append((message_id, word, expiry))
             else:
                 lost.append(message_id)
-                queue.message_bytes_ready -= info & SIZE_MASK
+                queue.message_bytes_ready -= word & SIZE_MASK
         order.clear()
-        for message_id, info, expiry in kept:
-            order.append(message_id, info, expiry)
+        for message_id, word, expiry in kept:
+            order.append(message_id, word, expiry)
     if lost:
         queue.messages_ready -= len(lost)
         queue.lost += len(lost)

@@ -13,7 +13,8 @@
 from array import array
 
 from rewindmq.projections.machine.data.effects import DELAYED, EXPIRED, Effect, Forget, Requeue
-from rewindmq.projections.machine.data.message_order import BY_PROPERTY, NONE, SIZE_MASK
+from rewindmq.projections.machine.data.message_order import NONE
+from rewindmq.projections.machine.data.message_word import BY_PROPERTY, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.rules.dead_letters import bury, hand_on
 from rewindmq.projections.machine.state import LEASE, State
@@ -47,10 +48,10 @@ def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
         if expiry == NONE or expiry > now_ms:
             break
         state.touch(queue)
-        message_id, info, _ = queue.take_expired(now_ms)
+        message_id, word, _ = queue.take_expired(now_ms)
         queue.expired += 1
-        effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, info)))
-        bury(queue, message_id, info & SIZE_MASK, EXPIRED, False, effects)
+        effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, word)))
+        bury(queue, message_id, word & SIZE_MASK, EXPIRED, False, effects)
     state.arm_messages(queue)
 
 
@@ -66,12 +67,12 @@ def _cut_old(state: State, queue: Queue, now_ms: int, effects: list[Effect]) -> 
     state.arm_messages(queue)
 
 
-def wait(state: State, queue: Queue, message_id: int, info: int, due_ms: int) -> None:
+def wait(state: State, queue: Queue, message_id: int, word: int, due_ms: int) -> None:
     """Keep a message until it is due; `release_due` releases it."""
     assert queue.delayed is not None
-    queue.delayed.append(message_id, info, due_ms)
+    queue.delayed.append(message_id, word, due_ms)
     queue.messages_delayed += 1
-    queue.message_bytes_delayed += info & SIZE_MASK
+    queue.message_bytes_delayed += word & SIZE_MASK
     state.arm_messages(queue)
 
 
@@ -83,25 +84,25 @@ def release_due(state: State, queue: Queue, effects: list[Effect]) -> None:
     back: list[int] = []
     while delayed.count > 0 and delayed.first_expiry() <= state.clock_ms:
         state.touch(queue)
-        message_id, info, _ = delayed.take()
+        message_id, word, _ = delayed.take()
         queue.messages_delayed -= 1
-        queue.message_bytes_delayed -= info & SIZE_MASK
+        queue.message_bytes_delayed -= word & SIZE_MASK
         if queue.type == DELAYED:
             queue.forwarded += 1
             effects.append(Forget(queue, (message_id,), DELAYED, 0, ""))
-            hand_on(queue, message_id, info & SIZE_MASK, effects)
+            hand_on(queue, message_id, word & SIZE_MASK, effects)
             continue
-        queue.returned.append(message_id, info, queue.held_expiries.pop(message_id, NONE))
+        queue.returned.append(message_id, word, queue.held_expiries.pop(message_id, NONE))
         queue.messages_ready += 1
-        queue.message_bytes_ready += info & SIZE_MASK
+        queue.message_bytes_ready += word & SIZE_MASK
         back.append(message_id)
     if back:
         effects.append(Requeue(queue, back, 0, DELAYED))
     state.arm_messages(queue)
 
 
-def _rule(queue: Queue, info: int) -> str:
-    if info & BY_PROPERTY:
+def _rule(queue: Queue, word: int) -> str:
+    if word & BY_PROPERTY:
         return "property expiration"
     return queue.settings.message_ttl_rule or "message-ttl, since withdrawn"
 

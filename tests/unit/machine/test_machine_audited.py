@@ -135,7 +135,7 @@ class Watched(Bench):
 
 def test_counts_that_have_come_to_their_largest_number_are_no_finding() -> None:
     """Profile 4.3 counts to 4,095 failures and 2,047 returns, and no further
-    (projections/machine/data/return_counts.py)."""
+    (projections/machine/data/message_word.py)."""
     bench = Watched()
     bench.declare("q", "quorum", semantics="rabbitmq-4.3", delivery_limit=-1)
     message = bench.publish()
