@@ -21,13 +21,12 @@ Rules
   one.
 - Bodies play no part; `event.body_size` does.
 
-Where to find
 Where things are
     state.py            queues, indexes, clock, deadlines
     events/             what each event does: publish, delivery, settlement, queues (declare, delete, policy, sessions)
     rules/              the rules that decide: settings, limits, expiry, dead_letters, single_active, profile
     data/               the data: queue, consumer, the orders of messages; and effects, the output
-    serialization.py    packing, loading, digests
+    serialization/      packing, changes since the last time, loading, digests
 
 Persistence (see projections/store/store.py). The state is stored in pieces, so that a small change of a long queue
 writes little: a `head` for the machine; for each queue a `meta` (settings, counters, consumers, unacked, outbox) and
@@ -41,7 +40,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from rewindmq.projections.machine import serialization as storing
 from rewindmq.projections.machine import validation
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.queue import NEVER, Queue
@@ -63,7 +61,10 @@ from rewindmq.projections.machine.events.queues import (
 )
 from rewindmq.projections.machine.events.settlement import on_acked, on_nacked
 from rewindmq.projections.machine.rules.expiry import lease_ends_ms
-from rewindmq.projections.machine.serialization import Dirty, DirtyQueue
+from rewindmq.projections.machine.serialization.changes import Dirty, DirtyQueue, take_dirty
+from rewindmq.projections.machine.serialization.digest import digest
+from rewindmq.projections.machine.serialization.load import load
+from rewindmq.projections.machine.serialization.pack import pack_head, pieces
 from rewindmq.projections.machine.state import (
     CLOCK_SET_VERSION,
     MACHINE_VERSION,
@@ -250,17 +251,17 @@ class Machine(State):
 
         Equal states have equal digests, in whatever way they came about (folded from the beginning, from a snapshot, in
         another process, under another PYTHONHASHSEED). The clock and next_offset are not part of it."""
-        return storing.digest(self)
+        return digest(self)
 
     def head(self) -> bytes:
         """The state that belongs to no queue, packed: clock, next offset, version, shared limits."""
-        return storing.pack_head(self)
+        return pack_head(self)
 
     def take_dirty(self) -> Dirty:
-        return storing.take_dirty(self)
+        return take_dirty(self)
 
     def pieces(self) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
-        return storing.pieces(self)
+        return pieces(self)
 
     @staticmethod
     def load(partition: str, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> "Machine":
@@ -268,7 +269,7 @@ class Machine(State):
 
         Raises ValueError when the pieces are not those of one state, NewerHistory when a newer version wrote them."""
         machine = Machine(partition)
-        storing.load(machine, head, pieces)
+        load(machine, head, pieces)
         return machine
 
     def validate(self) -> None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import PartitionLog, decoder_for
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore, StoreError

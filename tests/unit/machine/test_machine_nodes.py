@@ -8,7 +8,7 @@ import pytest
 from rewindmq.projections.machine import state
 from rewindmq.projections.machine.data.effects import Quarantine
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.serialization import pack_meta
+from rewindmq.projections.machine.serialization.pack import pack_meta
 from rewindmq.schemas.events import (
     BROKER,
     Acked,
