@@ -170,13 +170,13 @@ class Channel:
             self.confirms.expect(sequence, len(destinations))
         placing = self.placing(publishing, destinations, parsed.raw, body)
         for destination in destinations:
-            mark = self.publish_to(destination, parsed, logged, encryption, placing)
+            position = self.publish_to(destination, parsed, logged, encryption, placing)
             if sequence:
                 found = prompt(destination)
                 if found == ALWAYS or (found == TRANSIENT and not parsed.persistent):
-                    destination.partition.await_folded(mark, self.confirms, sequence)
+                    destination.partition.await_folded(position, self.confirms, sequence)
                 else:
-                    destination.partition.await_durable(mark, self.confirms, sequence)
+                    destination.partition.await_durable(position, self.confirms, sequence)
         if tally.routed - routed >= FAN_OUT:
             self.shared.fanned_out += tally.routed - routed
         if publishing.returned:
@@ -255,7 +255,7 @@ class Channel:
     def publish_to(
         self, to: Destination, parsed: Parsed, body: bytes, encryption: Encryption | None, placing: Placing | None
     ) -> int:
-        """The mark of the message in the partition."""
+        """The append position of the message in the partition."""
         self.tally.routed += len(to.route.queues)
         published = message(to, parsed, body, encryption)
         if placing is not None:
@@ -421,7 +421,7 @@ class Channel:
         self.settlement.closed = True
         self.confirms.flush()
         self.confirms.closed = True
-        self.tally.settle(self.broker.counters)
+        self.tally.merge_into(self.broker.counters)
         for consumer in self.consumers.values():
             consumer.detached = True
         self.closing = True

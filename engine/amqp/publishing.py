@@ -63,7 +63,7 @@ class Placing:
         self.routed = False
 
     def publish(self, to: Destination, actor: Actor, message: Published) -> int:
-        """Its mark in that partition."""
+        """Its append position in that partition."""
         return to.partition.publish_told(actor, message, lambda: self.folded(to))
 
     def folded(self, at: Destination) -> None:

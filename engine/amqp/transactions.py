@@ -142,9 +142,9 @@ class Transaction:
             return
         placing = channel.placing(kept.publishing, destinations, kept.parsed.raw, kept.body)
         for destination in destinations:
-            mark = channel.publish_to(destination, kept.parsed, body, encryption, placing)
+            position = channel.publish_to(destination, kept.parsed, body, encryption, placing)
             commit.waiting += 1
-            destination.partition.await_durable(mark, commit, 0)
+            destination.partition.await_durable(position, commit, 0)
         if kept.publishing.returned:
             channel.return_message(kept.publishing, kept.parsed.raw, kept.body)
 

@@ -161,7 +161,7 @@ class LogSource(Source):
     def _publishes(self, first: int, end: int) -> Scan:
         """What was published to the queue; None each time that much of the log has been looked through."""
         vhost, name = self.queue.vhost, self.queue.name
-        mark = name.encode()
+        needle = name.encode()
         decode = decoder_for(self.log).decode
         scanned = 0
         if first >= end:
@@ -170,7 +170,7 @@ class LogSource(Source):
             for index, record in enumerate(block.records):
                 scanned += len(record)
                 offset = block.first_offset + index
-                if mark not in record or not first <= offset < end:
+                if needle not in record or not first <= offset < end:
                     continue
                 event = decode(record)[2]
                 if type(event) is Published and event.route.vhost == vhost and name in event.route.queues:

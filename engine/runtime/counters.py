@@ -109,8 +109,8 @@ class Tally:
         yield from zip(SIZES, self.sizes, strict=True)
         yield SIZES_SUM, self.bytes
 
-    def settle(self, counters: dict[str, int]) -> None:
-        """The channel is closed: what it counted moves to the broker's counters."""
+    def merge_into(self, counters: dict[str, int]) -> None:
+        """Move what the channel counted to the broker's counters: it is closed."""
         for name, value in self.named():
             if value:
                 counters[name] += value

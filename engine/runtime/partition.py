@@ -2,7 +2,7 @@
 
     connection -> append(event) -> log -> machine -> effects gather
     end of a turn                -> carry_out(): deliveries to consumers, dead letters forwarded, RocksDB bookkeeping
-    more is durable              -> settle(): confirms for all of it
+    more is durable              -> on_durable(): confirms for all of it
 
 The two kinds differ in what comes between log and machine:
     embedded/partition.py   the embedded log: this broker alone appends, so an event is folded as soon as it is appended
@@ -149,7 +149,7 @@ class Partition(ABC):
         self._now_ms = machine.log_ms
         self.log_difference_ms = 0  # time of records less this node's; 0 where this node gives records their time
         self._waiting: deque[tuple[int, Confirms, int]] = deque()
-        self._refusals: dict[int, tuple[str, ...] | None] = {}  # by mark; None: not known yet
+        self._refusals: dict[int, tuple[str, ...] | None] = {}  # by append position; None: not known yet
         self._prefix = b""
         self._prefix_ms = -1
         self._prefix_actor = BROKER
@@ -164,13 +164,13 @@ class Partition(ABC):
 
     @property
     @abstractmethod
-    def appended(self) -> int:
-        """The mark of the next event that this broker appends. Marks ascend."""
+    def append_position(self) -> int:
+        """The append position of the next event that this broker appends. Positions ascend."""
 
     @property
     @abstractmethod
-    def settled(self) -> int:
-        """Every event that this broker appended under a lower mark is durable, and folded."""
+    def durable_position(self) -> int:
+        """Every event that this broker appended at a lower position is durable, and folded."""
 
     @property
     @abstractmethod
@@ -185,7 +185,7 @@ class Partition(ABC):
     @property
     @abstractmethod
     def undone_below(self) -> int:
-        """A crash may undo what the fold has decided so far, until `settled` has reached this mark."""
+        """A crash may undo what the fold has decided so far, until `durable_position` has reached this."""
 
     @abstractmethod
     def now_ms(self) -> int:
@@ -197,7 +197,9 @@ class Partition(ABC):
 
     @abstractmethod
     def append(self, actor: Actor, event: Event) -> int:
-        """Log an event; its mark. Folded at once where this broker is the sole writer, else when it is read back."""
+        """Log an event. Returns its append position.
+
+        It is folded at once where this broker is the sole writer, else when it is read back."""
 
     @abstractmethod
     def publish(self, actor: Actor, message: Published) -> int:
@@ -205,9 +207,9 @@ class Partition(ABC):
 
     def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         """`publish`; `folded` is called at the moment when it was folded. With a sole writer that is now."""
-        mark = self.publish(actor, message)
+        position = self.publish(actor, message)
         folded()
-        return mark
+        return position
 
     @abstractmethod
     async def ask(self, actor: Actor, event: Event, folded: Callable[[], None] | None = None) -> list[Effect]:
@@ -238,30 +240,35 @@ class Partition(ABC):
     def forward(self, message: Published) -> int:
         """`publish` a dead letter that is forwarded; `refusals` then tells who would not have it."""
 
-    def refusals(self, mark: int) -> tuple[str, ...] | None:
-        """The queues that would not take the letter forwarded under this mark; None: not known yet. Told once."""
-        refusing = self._refusals.get(mark)
+    def refusals(self, position: int) -> tuple[str, ...] | None:
+        """The queues that refused the letter forwarded at this append position; None: not known yet.
+
+        The answer is given once."""
+        refusing = self._refusals.get(position)
         if refusing is not None:
-            del self._refusals[mark]
+            del self._refusals[position]
         return refusing
 
-    def disregard(self, mark: int) -> None:
-        """Nobody will ask for the refusals under this mark."""
-        self._refusals.pop(mark, None)
+    def disregard(self, position: int) -> None:
+        """Nobody will ask for the refusals at this append position."""
+        self._refusals.pop(position, None)
 
     def _renew_prefix(self, now: int, actor: Actor) -> None:
         self._prefix = self.encoder.prefix(now, actor)
         self._prefix_ms = now
         self._prefix_actor = actor
 
-    def await_durable(self, mark: int, confirms: Confirms, sequence: int) -> None:
-        """`confirms.confirm(sequence, refused)` once what has this mark is durable. Call in ascending order."""
-        self._waiting.append((mark, confirms, sequence))
+    def await_durable(self, position: int, confirms: Confirms, sequence: int) -> None:
+        """Call `confirms.confirm(sequence, refused)` once the event at this append position is durable.
+
+        Positions of calls must ascend."""
+        self._waiting.append((position, confirms, sequence))
 
     @abstractmethod
-    def await_folded(self, mark: int, confirms: Confirms, sequence: int) -> None:
-        """`confirms.confirm(sequence, refused)` once what has this mark is folded, and its effects are carried out: of
-        messages whose confirm need not wait for the disk."""
+    def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
+        """Call `confirms.confirm(sequence, refused)` once the event at this position is folded, and its effects are out.
+
+        For messages whose confirm need not wait for the disk."""
 
     def attach(self, consumer_id: int, consumer: DeliveryTarget) -> None:
         """Send deliveries for this id to `consumer`."""
@@ -483,8 +490,8 @@ class Partition(ABC):
     # -- durability ---------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def settle(self) -> None:
-        """More is durable: confirm it. Then `project`."""
+    def on_durable(self) -> None:
+        """Confirm what has become durable. Then call `project`."""
 
     def project(self) -> None:
         """Write the projector's batch if the log covers it, prepare one when much has changed. Fails as RocksDB does,

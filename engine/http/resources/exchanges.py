@@ -181,9 +181,9 @@ async def send(
     outcome = Outcome(len(destinations), broker.counters)
     placing = Placing(len(destinations), outcome.nowhere)
     for destination in destinations:
-        mark = placing.publish(destination, session.actor, message(destination, parsed, logged, encryption))
-        destination.partition.await_durable(mark, outcome, 1)
-    tally.settle(broker.counters)
+        position = placing.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        destination.partition.await_durable(position, outcome, 1)
+    tally.merge_into(broker.counters)
     return outcome if destinations else None
 
 
