@@ -266,7 +266,7 @@ class Partition(ABC):
 
     @abstractmethod
     def await_folded(self, position: int, confirms: Confirms, sequence: int) -> None:
-        """Call `confirms.confirm(sequence, refused)` once the event at this position is folded, and its effects are out.
+        """Call `confirms.confirm(sequence, refused)` once the event is folded, and its effects are carried out.
 
         For messages whose confirm need not wait for the disk."""
 
