@@ -24,7 +24,8 @@ from rewindmq.projections.store.projector import STAMP_MS
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import BROKER
 
 # A result begins so where nothing was compared; the reason follows.
 NOT_CHECKED = "not checked: "

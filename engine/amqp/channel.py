@@ -41,7 +41,8 @@ from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, parse, with_reply_to
-from rewindmq.schemas.events import Encryption, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Encryption
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE = 512

@@ -28,7 +28,8 @@ from rewindmq.engine.broker.broker import CREDIT_WINDOW
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.schemas.amqp.properties import with_long, without_blind_copies
-from rewindmq.schemas.events import Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Route
 
 log = logging.getLogger("rewindmq.amqp")
 

@@ -17,7 +17,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
-from rewindmq.schemas.events import Actor, Encryption, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor, Encryption, Route
 
 FAN_OUT = 16  # queues that one message goes to, from which on they are counted (frames.py FANNED_OUT)
 

@@ -26,7 +26,7 @@ from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, Resourc
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.properties import Parsed
-from rewindmq.schemas.events import Encryption
+from rewindmq.schemas.values import Encryption
 
 if TYPE_CHECKING:
     from rewindmq.engine.amqp.channel import Channel

@@ -77,9 +77,6 @@ from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.projections.rules.queue_arguments import argument_of
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.events import (
-    Actor,
-    Argument,
-    Bound,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
@@ -91,11 +88,9 @@ from rewindmq.schemas.events import (
     QueueDeclared,
     QueueDeleted,
     SessionClosed,
-    SubjectErased,
-    Unbound,
-    UserDeleted,
-    VhostDeleted,
 )
+from rewindmq.schemas.metadata_events import Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
+from rewindmq.schemas.values import Actor, Argument
 
 __all__ = [
     "CREDIT_WINDOW",

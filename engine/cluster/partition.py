@@ -33,19 +33,9 @@ from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import (
-    BROKER,
-    Actor,
-    CheckpointAsked,
-    Checkpointed,
-    Event,
-    NodeLost,
-    Published,
-    QueueDeclared,
-    Route,
-    Tick,
-)
+from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event, NodeLost, Published, QueueDeclared, Tick
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import BROKER, Actor, Route
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,8 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.store.store import Projector
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, Actor, Checkpointed, Event, Published
+from rewindmq.schemas.events import Checkpointed, Event, Published
+from rewindmq.schemas.values import BROKER, Actor
 
 
 class SoleWriterPartition(Partition):

@@ -14,7 +14,8 @@ from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.effects import Deliver
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
-from rewindmq.schemas.events import Argument, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Argument
 
 T = TypeVar("T")
 

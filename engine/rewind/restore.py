@@ -43,7 +43,9 @@ from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Argument, Bound, Origin, Published, Purged, QueueDeleted, Route
+from rewindmq.schemas.events import Published, Purged, QueueDeleted
+from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.values import Argument, Origin, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Partition, Session

@@ -41,7 +41,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.effects import DELAYED, REJECTED, DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import without_blind_copies
-from rewindmq.schemas.events import BROKER, DeadLettersForwarded, Origin, Published
+from rewindmq.schemas.events import DeadLettersForwarded, Published
+from rewindmq.schemas.values import BROKER, Origin
 
 logger = logging.getLogger(__name__)
 

@@ -38,7 +38,8 @@ from rewindmq.schemas.amqp.properties import (
     without_blind_copies,
 )
 from rewindmq.schemas.amqp.tables import array, longstr, with_length
-from rewindmq.schemas.events import BROKER, Encryption, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import BROKER, Encryption
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,8 +20,10 @@ from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.clock_events import ClockSet
 from rewindmq.schemas.codec import Encoder, UndecodableRecord
-from rewindmq.schemas.events import Actor, Bound, Event, ExchangeDeleted, MetadataEvent, NodeJoined, NodeLost, Unbound
+from rewindmq.schemas.events import Event, MetadataEvent, NodeLost
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeleted, NodeJoined, Unbound
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import Actor
 
 NOT_RECORDED = -1  # the incarnation of a queue, in a binding of before it was recorded
 

@@ -47,7 +47,8 @@ from rewindmq.projections.replay import PartitionLog as ReadableLog
 from rewindmq.projections.replay import decoder_for
 from rewindmq.projections.store.store import Batch, Projector, StoreError
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, EPOCH_SHIFT, Actor, Event, Published, Tick
+from rewindmq.schemas.events import Event, Published, Tick
+from rewindmq.schemas.values import BROKER, EPOCH_SHIFT, Actor
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.tls import TlsPeer
-from rewindmq.schemas.events import Actor
+from rewindmq.schemas.values import Actor
 
 
 class Deliveries(Protocol):

@@ -36,7 +36,8 @@ from rewindmq.projections.machine.data.effects import (
     Requeue,
 )
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Actor, Argument, Event, Published
+from rewindmq.schemas.events import Event, Published
+from rewindmq.schemas.values import Actor, Argument
 
 SHOWN = 20  # ranges of messages in a line; the others are counted
 _SECRET = "password_hash"

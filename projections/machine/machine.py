@@ -78,7 +78,6 @@ from rewindmq.projections.machine.state import (
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
@@ -102,6 +101,7 @@ from rewindmq.schemas.events import (
     SessionClosed,
     Tick,
 )
+from rewindmq.schemas.values import Actor
 
 __all__ = ["MACHINE_VERSION", "Dirty", "DirtyQueue", "Machine", "NewerHistory"]
 

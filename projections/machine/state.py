@@ -11,7 +11,8 @@ from rewindmq.projections.machine.data.consumer import Consumer, Limiter
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.queue import NEVER, NO_EPOCH, Queue
-from rewindmq.schemas.events import EPOCH_SHIFT, Actor, Event, Route
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import EPOCH_SHIFT, Actor, Route
 
 MESSAGES = 0  # a deadline of the message at the head
 LEASE = 1  # a deadline of the queue itself (x-expires)

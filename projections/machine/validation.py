@@ -12,7 +12,7 @@ from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
 from rewindmq.projections.machine.rules.single_active import is_single_active
 from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
-from rewindmq.schemas.events import EPOCH_SHIFT
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 SETTINGS = (
     "max_length",

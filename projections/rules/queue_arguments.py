@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.projections.machine.rules.settings import age_ms
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 MAX_EXPIRY_MS = 315_360_000_000  # ten years, rabbit_misc.erl `check_expiry/1` (S-036)
 INTEGER_TYPES = ("byte", "short", "signedint", "long", "unsignedbyte", "unsignedshort", "unsignedint")

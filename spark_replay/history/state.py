@@ -20,7 +20,7 @@ from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.store.snapshots import Snapshots
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.fold import Feed, beside, fold_log, fold_quietly
 from rewindmq.spark_replay.history.events import canonical_json

@@ -16,7 +16,8 @@ from rewindmq.engine.routing.matches import Content
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_delay_queue
-from rewindmq.schemas.events import Acked, Argument, Credited, Nacked, Published
+from rewindmq.schemas.events import Acked, Credited, Nacked, Published
+from rewindmq.schemas.values import Argument
 from tests.simulation.witness import Publish, Receipt, received_row
 from tests.simulation.world import POINTS, SimulatedCrash, World
 

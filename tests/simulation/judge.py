@@ -42,7 +42,6 @@ from rewindmq.projections.replay import blocks_of, replay
 from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import Decoder
 from rewindmq.schemas.events import (
-    Actor,
     BrokerStarted,
     Checkpointed,
     ConsumerAttached,
@@ -50,6 +49,7 @@ from rewindmq.schemas.events import (
     Event,
     Published,
 )
+from rewindmq.schemas.values import Actor
 from tests.simulation.witness import Claim, EffectRow, Witness, received_row, row_of
 
 READY = "ready"

@@ -16,20 +16,18 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
-    Bound,
     ConsumerCancelled,
     Credited,
     DeadLettersForwarded,
     Event,
     Nacked,
     Published,
-    Route,
     Tick,
 )
+from rewindmq.schemas.metadata_events import Bound
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER, Actor, Route
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
 from tests.simulation.nodes_world import Life, World
 from tests.simulation.witness import EffectRow, received_row

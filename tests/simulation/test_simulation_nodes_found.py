@@ -9,8 +9,10 @@ import pytest
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError, NotFound
 from rewindmq.engine.log.simulated.shared import SharedFaults
-from rewindmq.schemas.events import BROKER, ExchangeDeleted, NodeJoined, NodeLost, Tick, VhostDeleted
+from rewindmq.schemas.events import NodeLost, Tick
+from rewindmq.schemas.metadata_events import ExchangeDeleted, NodeJoined, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.simulation.clients import arguments
 from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
 from tests.simulation.nodes_world import Life, World

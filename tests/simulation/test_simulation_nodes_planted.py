@@ -8,7 +8,8 @@ import pytest
 
 from rewindmq.engine.cluster.partition import ReadBackPartition
 from rewindmq.projections.machine.machine import HANDLERS
-from rewindmq.schemas.events import BROKER, NodeLost, Tick
+from rewindmq.schemas.events import NodeLost, Tick
+from rewindmq.schemas.values import BROKER
 from tests.simulation.nodes_history import history_of, run
 
 TRIES = 80

@@ -19,7 +19,8 @@ from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
-from rewindmq.schemas.events import Acked, Actor, Credited, Nacked, Published, Route
+from rewindmq.schemas.events import Acked, Credited, Nacked, Published
+from rewindmq.schemas.values import Actor, Route
 
 
 class DoubleQueue:

@@ -19,7 +19,8 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Acked, Argument, Nacked, Published
+from rewindmq.schemas.events import Acked, Nacked, Published
+from rewindmq.schemas.values import Argument
 from tests.support.direct import Direct
 
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2

@@ -19,7 +19,7 @@ from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.amqp.properties import parse
-from rewindmq.schemas.events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Destination, Session

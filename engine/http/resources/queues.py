@@ -15,8 +15,8 @@ from rewindmq.engine.http.statistics import depth_of, statistics
 from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.events import EPOCH_SHIFT
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

@@ -6,7 +6,7 @@ unacknowledged messages in the order in which they were delivered: {message id: 
 
 from typing import TYPE_CHECKING
 
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue

@@ -44,7 +44,7 @@ from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
 from rewindmq.projections.machine.rules.settings import Settings, effective_definition
-from rewindmq.schemas.events import Argument, ArgumentValue, Policy
+from rewindmq.schemas.values import Argument, ArgumentValue, Policy
 
 NEVER = 1 << 62  # a time that never comes
 NO_EPOCH = -1

@@ -9,7 +9,7 @@ from bisect import bisect_right
 
 from rewindmq.projections.machine.data.message_word import REDELIVERED, delivered_before
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Origin
+from rewindmq.schemas.values import Origin
 
 
 def is_restored(queue: Queue, origin: Origin) -> bool:

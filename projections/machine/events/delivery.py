@@ -28,7 +28,8 @@ from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
 from rewindmq.projections.machine.rules.single_active import enter, give_way, leave
 from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
-from rewindmq.schemas.events import Actor, ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+from rewindmq.schemas.events import ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
+from rewindmq.schemas.values import Actor
 
 FAIR_SINCE_VERSION = 3  # consumers under a channel's limit are served in turn from this machine version on
 

@@ -20,7 +20,8 @@ from rewindmq.projections.machine.rules.limits import counted, enforce, rule_bro
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from rewindmq.projections.machine.state import ROUTES_REMEMBERED, State, quarantine
 from rewindmq.schemas.amqp.properties import problem
-from rewindmq.schemas.events import Actor, Published, Route
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Actor, Route
 
 
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:

@@ -31,8 +31,6 @@ from rewindmq.projections.machine.rules.settings import DROP_HEAD, SINCE_VERSION
 from rewindmq.projections.machine.rules.single_active import is_single_active
 from rewindmq.projections.machine.state import STREAM, State, epoch_of, is_locked, quarantine
 from rewindmq.schemas.events import (
-    EPOCH_SHIFT,
-    Actor,
     BrokerStarted,
     ConsumerCancelled,
     DeadLettersForwarded,
@@ -44,6 +42,7 @@ from rewindmq.schemas.events import (
     QueueDeleted,
     SessionClosed,
 )
+from rewindmq.schemas.values import EPOCH_SHIFT, Actor
 
 
 def on_declared(state: State, offset: int, actor: Actor, event: QueueDeclared, effects: list[Effect]) -> None:

@@ -33,7 +33,8 @@ from rewindmq.projections.machine.rules.dead_letters import bury
 from rewindmq.projections.machine.rules.expiry import renew_lease, wait
 from rewindmq.projections.machine.rules.profile import FAILURES
 from rewindmq.projections.machine.state import State, quarantine
-from rewindmq.schemas.events import Acked, Actor, Nacked
+from rewindmq.schemas.events import Acked, Nacked
+from rewindmq.schemas.values import Actor
 
 
 def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: list[Effect]) -> None:

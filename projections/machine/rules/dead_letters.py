@@ -12,7 +12,7 @@ from rewindmq.projections.machine.data.effects import DELAYED, DeadLetter, Effec
 from rewindmq.projections.machine.data.queue import OutboxEntry, Queue
 from rewindmq.projections.machine.data.restored_ids import is_restored, note_restored
 from rewindmq.projections.machine.state import State
-from rewindmq.schemas.events import Origin
+from rewindmq.schemas.values import Origin
 
 
 def bury(queue: Queue, message_id: int, size: int, reason: str, refused: bool, effects: list[Effect]) -> None:

@@ -29,7 +29,7 @@ log). Each number and the overflow come with the rule that decided, in words for
 import json
 
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
-from rewindmq.schemas.events import Argument, Policy
+from rewindmq.schemas.values import Argument, Policy
 
 DROP_HEAD = "drop-head"
 REJECT_PUBLISH = "reject-publish"

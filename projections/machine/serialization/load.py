@@ -21,7 +21,7 @@ from rewindmq.projections.machine.rules.settings import QUEUE_TYPES, resolve
 from rewindmq.projections.machine.rules.single_active import is_single_active
 from rewindmq.projections.machine.serialization.pack import CHUNK_HEADER, COUNTERS, LENGTH
 from rewindmq.projections.machine.state import MACHINE_VERSION, NewerHistory, State
-from rewindmq.schemas.events import Argument, Policy
+from rewindmq.schemas.values import Argument, Policy
 
 
 def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> None:

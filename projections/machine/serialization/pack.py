@@ -20,7 +20,7 @@ from rewindmq.projections.machine.data.consumer import Consumer
 from rewindmq.projections.machine.data.message_order import BIG_ENDIAN, Chunk
 from rewindmq.projections.machine.data.queue import NO_EPOCH, Queue
 from rewindmq.projections.machine.state import State
-from rewindmq.schemas.events import Argument, Policy
+from rewindmq.schemas.values import Argument, Policy
 
 CHUNK_HEADER = struct.Struct("<II")
 LENGTH = struct.Struct("<I")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import AccessRefused, NotFound, NotImplementedByBroker, PreconditionFailed, ResourceLocked
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"

@@ -8,7 +8,8 @@ import pytest
 
 from rewindmq.projections.machine.data.effects import Delay, Deliver, Effect, FetchReply, Forget, Requeue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import Actor, ConsumerCancelled, Event, Nacked
+from rewindmq.schemas.events import ConsumerCancelled, Event, Nacked
+from rewindmq.schemas.values import Actor
 from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 from tests.support.random_history import History, Step

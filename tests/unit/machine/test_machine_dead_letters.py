@@ -3,7 +3,8 @@
 import pytest
 
 from rewindmq.projections.machine.data.effects import DeadLetter
-from rewindmq.schemas.events import DeadLettersForwarded, Origin, QueueDeleted, Tick
+from rewindmq.schemas.events import DeadLettersForwarded, QueueDeleted, Tick
+from rewindmq.schemas.values import Origin
 from tests.support.events_for_tests import Bench, explain, policy
 
 AT_LEAST_ONCE: dict[str, object] = {

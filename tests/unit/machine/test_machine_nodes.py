@@ -10,9 +10,7 @@ from rewindmq.projections.machine.data.effects import Quarantine
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization.pack import pack_meta
 from rewindmq.schemas.events import (
-    BROKER,
     Acked,
-    Actor,
     BrokerStarted,
     CheckpointAsked,
     Checkpointed,
@@ -22,13 +20,13 @@ from rewindmq.schemas.events import (
     Event,
     MachineUpgraded,
     NodeLost,
-    Origin,
     PolicyApplied,
     Published,
     QueueDeclared,
     QueueDeleted,
     Tick,
 )
+from rewindmq.schemas.values import BROKER, Actor, Origin
 from tests.support.events_for_tests import VHOST, Bench, explain, policy, route
 
 

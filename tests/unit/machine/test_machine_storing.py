@@ -10,7 +10,8 @@ from rewindmq.projections.machine.data import message_order
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, Order
 from rewindmq.projections.machine.data.message_word import PERSISTENT, SIZE_MASK
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.schemas.events import BROKER, Acked, Argument, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
+from rewindmq.schemas.events import Acked, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
+from rewindmq.schemas.values import BROKER, Argument
 from tests.support.events_for_tests import VHOST, Bench, policy, route
 
 

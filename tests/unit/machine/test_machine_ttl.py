@@ -3,16 +3,8 @@
 import pytest
 
 from rewindmq.projections.machine.data.effects import Forget, QueueGone
-from rewindmq.schemas.events import (
-    BROKER,
-    BrokerStarted,
-    ConsumerCancelled,
-    Nacked,
-    Purged,
-    QueueDeclared,
-    QueueDeleted,
-    Tick,
-)
+from rewindmq.schemas.events import BrokerStarted, ConsumerCancelled, Nacked, Purged, QueueDeclared, QueueDeleted, Tick
+from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import START_MS, Bench, arguments, explain, policy
 
 

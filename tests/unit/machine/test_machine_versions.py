@@ -9,7 +9,8 @@ from rewindmq.projections.replay import fold
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import BROKER, LeaseRenewed, MachineUpgraded, QueueDeclared, Tick
+from rewindmq.schemas.events import LeaseRenewed, MachineUpgraded, QueueDeclared, Tick
+from rewindmq.schemas.values import BROKER
 from tests.support.events_for_tests import START_MS, VHOST, Bench
 
 NEWER = MACHINE_VERSION + 1
