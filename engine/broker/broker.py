@@ -380,7 +380,7 @@ class Broker(Exchanges):
 
     async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
         """Declaring a queue that exists, passively too, renews its lease (S-053; of quorum queues not, S-059)."""
-        if queue.expires_ms is not None and queue.type == "classic":
+        if queue.settings.expires_ms is not None and queue.type == "classic":
             await self._ask(session, partition, declarations.renewal(queue, partition.machine.machine_version))
             _check_not_gone(queue)
         return queue

@@ -11,7 +11,7 @@ from rewindmq.projections.machine.rules.expiry import lease_ends_ms
 from rewindmq.projections.machine.rules.limits import is_over
 from rewindmq.projections.machine.rules.settings import DROP_HEAD, resolve
 from rewindmq.projections.machine.rules.single_active import is_single_active
-from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, LEASE, MESSAGES, State, epoch_of
+from rewindmq.projections.machine.state import EPOCHS_REMEMBERED, DeadlineKind, State, epoch_of
 from rewindmq.schemas.values import EPOCH_SHIFT
 
 SETTINGS = (
@@ -40,6 +40,7 @@ SETTINGS = (
 
 
 def validate(state: State) -> None:
+    """Check every invariant of the state. Raises AssertionError if one is broken."""
     for (vhost, name), queue in state.by_name.items():
         assert (queue.vhost, queue.name) == (vhost, name)
         assert state.by_id[queue.queue_id] is queue
@@ -190,12 +191,12 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
     expiry = queue.next_deadline_ms()
     assert expiry == NONE or expiry > state.clock_ms, "a dead message at the head"
     if expiry != NONE:
-        assert (queue.armed_ms, queue.queue_id, MESSAGES) in state.deadlines
-        assert queue.armed_ms <= expiry
+        assert (queue.messages_armed_ms, queue.queue_id, DeadlineKind.MESSAGES) in state.deadlines
+        assert queue.messages_armed_ms <= expiry
     ends_ms = lease_ends_ms(queue)
     if ends_ms != NEVER:
         assert ends_ms > state.clock_ms
-        assert (queue.lease_armed_ms, queue.queue_id, LEASE) in state.deadlines
+        assert (queue.lease_armed_ms, queue.queue_id, DeadlineKind.LEASE) in state.deadlines
         assert queue.lease_armed_ms <= ends_ms
     for level in queue.levels:
         for consumer in level.service:
@@ -203,9 +204,9 @@ def _validate_at_rest(state: State, queue: Queue) -> None:
             full = limiter is not None and limiter.outstanding >= limiter.limit
             able = consumer.has_room() and not full
             assert queue.messages_ready == 0 or not able, "a message waits although a consumer has room"
-    if queue.overflow == DROP_HEAD:
-        assert queue.messages_ready <= queue.stays or not is_over(queue), "over its limit (S-007)"
-    if not queue.quorum and queue.overflow != DROP_HEAD:
+    if queue.settings.overflow == DROP_HEAD:
+        assert queue.messages_ready <= queue.least_ready or not is_over(queue), "over its limit (S-007)"
+    if not queue.quorum and queue.settings.overflow != DROP_HEAD:
         assert not queue.blocked
     if queue.blocked:
         assert queue.quorum
@@ -230,8 +231,8 @@ def _validate_epochs(state: State) -> None:
     for queue in state.by_name.values():
         assert queue.epoch not in state.lost_epochs, "a lost node's transient queue is there"
         assert queue.epoch == NO_EPOCH or not (queue.durable or queue.exclusive)
-    if state.let_in is not None:
-        assert epoch_of(state.let_in) not in state.lost_epochs
+    if state.admitted is not None:
+        assert epoch_of(state.admitted) not in state.lost_epochs
 
 
 def _validate_sessions(state: State) -> None:

@@ -481,7 +481,7 @@ class Clients:
         broker = self.world.broker
         for queue in list(broker.queues()):
             bound = [bound.source for bound in broker.topology.bindings_to("/", "queue", queue.name)]
-            if queue.outbox and queue.at_least_once and "dlx" in bound:
+            if queue.outbox and queue.settings.at_least_once and "dlx" in bound:
                 broker.delete_queue(session, queue.name, False, False)
 
     def drained(self) -> bool:

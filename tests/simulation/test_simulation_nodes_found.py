@@ -263,4 +263,4 @@ def test_an_owner_that_is_behind_does_not_put_a_policy_back(story: Story) -> Non
     story.world.loop.run(8)
     queue = broker_of(other).queue("/", "q1")
     assert queue is not None
-    assert (queue.max_length, queue.messages_ready) == (9, 5)
+    assert (queue.settings.max_length, queue.messages_ready) == (9, 5)

@@ -40,6 +40,7 @@ def queue_of(exchange: str) -> str:
 
 
 def exchange_of(queue: str) -> str:
+    """The delayed exchange that has this hidden queue."""
     return queue.removeprefix(PREFIX)
 
 
@@ -104,6 +105,7 @@ class Timed(Order):
         return self.tail.expiry(len(self.tail.ids) - 1)
 
     def clear(self) -> "list[array[int]]":
+        """Remove all messages. Returns their ids, in order, in arrays."""
         removed = super().clear()
         self.tail.number = self.next_number
         self.next_number += 1

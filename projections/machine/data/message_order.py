@@ -36,9 +36,11 @@ class Chunk:
         self.stored = False  # a store has (an older state of) this chunk
 
     def expiry(self, index: int) -> int:
+        """The expiry of the message at `index`; NONE for never."""
         return NONE if self.expiries is None else self.expiries[index]
 
     def insert(self, index: int, message_id: int, word: int, expiry: int) -> None:
+        """Put a message before the one at `index`."""
         if expiry != NONE and self.expiries is None:
             self.expiries = array("q", [NONE]) * len(self.ids)
         self.ids.insert(index, message_id)
@@ -73,6 +75,7 @@ class Order:
         self.vanished: list[int] = []  # numbers of stored chunks that are gone
 
     def append(self, message_id: int, word: int, expiry: int) -> None:
+        """Put a message at the end."""
         tail = self.tail
         ids = tail.ids
         if len(ids) >= CHUNK:
@@ -95,6 +98,7 @@ class Order:
             self.changed.append(tail)
 
     def first_expiry(self) -> int:
+        """The expiry of the first message; NONE for never. The order must not be empty."""
         expiries = self.head.expiries
         return NONE if expiries is None else expiries[self.start]
 
@@ -254,6 +258,7 @@ class Order:
         yield self
 
     def ids(self) -> Iterator[int]:
+        """Yields the messages' ids, in order."""
         for message_id, _, _ in self.items():
             yield message_id
 

@@ -41,9 +41,11 @@ class Prioritized(Order):
         self.used = 0  # bit n: level n has messages
 
     def level_of(self, priority: int | None) -> int:
+        """The level of a message with this priority."""
         return self.default if priority is None else max(0, min(priority, self.highest))
 
     def append(self, message_id: int, word: int, expiry: int) -> None:
+        """Put a message at the end of its level."""
         level = word >> LEVEL_SHIFT & self.mask
         self._level(level)[1].append(message_id, word, expiry)
         self._added(level, expiry)
@@ -103,6 +105,7 @@ class Prioritized(Order):
         return {level: sum(order.count for order in orders) for level, orders in levels if self.used >> level & 1}
 
     def clear(self) -> list["array[int]"]:
+        """Remove all messages of all levels. Returns their ids, in order, in arrays."""
         removed = [ids for order in self.orders() for ids in order.clear()]
         self.used = self.count = self.expiring = 0
         return removed
@@ -121,6 +124,7 @@ class Prioritized(Order):
         return total
 
     def has_transient(self) -> bool:
+        """Whether any message is not PERSISTENT."""
         return any(order.has_transient() for order in self.orders())
 
     def orders(self) -> Iterator[Order]:
@@ -129,6 +133,7 @@ class Prioritized(Order):
             yield from self.levels[level]
 
     def ids(self) -> Iterator[int]:
+        """Yields the messages' ids, in the order of delivery."""
         for order in self.orders():
             yield from order.ids()
 
@@ -150,4 +155,4 @@ def give_priorities(queue: "Queue") -> None:
         queue.prioritized = queue.arrived = Prioritized(max(1, min(asked, MAX_PRIORITY)), 0)
     elif queue.quorum and profile.quorum_levels:
         queue.prioritized = queue.arrived = Prioritized(profile.quorum_levels - 1, profile.default_level)
-        queue.every_head = True
+        queue.levels_expire = True

@@ -16,6 +16,7 @@ until they are due (`delayed`, delayed_order.py).
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from rewindmq.projections.machine.data.consumer import Consumer, Level
 from rewindmq.projections.machine.data.delayed_order import SPACE as DELAYED_SPACE
@@ -30,6 +31,7 @@ from rewindmq.projections.machine.data.effects import (
     PURGED,
     REJECTED,
     TRANSIENT,
+    DeathReason,
 )
 from rewindmq.projections.machine.data.message_order import NONE, Order, space_of
 from rewindmq.projections.machine.data.message_word import (
@@ -43,8 +45,11 @@ from rewindmq.projections.machine.data.message_word import (
 from rewindmq.projections.machine.data.priority_order import Prioritized
 from rewindmq.projections.machine.data.stream import cut_at_ms
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13, Profile
-from rewindmq.projections.machine.rules.settings import Settings, effective_definition
+from rewindmq.projections.machine.rules.settings import QueueType, Settings, effective_definition
 from rewindmq.schemas.values import Argument, ArgumentValue, Policy
+
+MessageState = Literal["ready", "unacked", "delayed"]
+ActivityStatus = Literal["up", "single_active", "waiting"]
 
 NEVER = 1 << 62  # a time that never comes
 NO_EPOCH = -1
@@ -59,7 +64,7 @@ class MessageView:
 
     message_id: int
     size: int
-    state: str
+    state: MessageState
     position: int  # in ready order from 0; else -1
     redelivered: bool
     delivery_count: int
@@ -69,6 +74,8 @@ class MessageView:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerView:
+    """A consumer as a listing shows it. `unacked`: how many messages it holds."""
+
     consumer: int
     tag: str
     session: int
@@ -81,7 +88,7 @@ class ConsumerView:
     unacked: int
     arguments: tuple[Argument, ...] = ()
     active: bool = True
-    activity_status: str = "up"  # or single_active, waiting
+    activity_status: ActivityStatus = "up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class OutboxEntry:
     sequence: int
     message_id: int
     size: int
-    reason: str
+    reason: DeathReason | Literal["delayed"]
     exchange: str
     routing_key: str | None
     at_least_once: bool
@@ -143,7 +150,9 @@ class Outcomes:
 
 
 class Queue(Outcomes):
-    def __init__(self, vhost: str, name: str, queue_id: int, type: str) -> None:
+    """A queue: what was declared, its settings, its messages, its consumers, its outbox."""
+
+    def __init__(self, vhost: str, name: str, queue_id: int, type: QueueType) -> None:
         super().__init__()
         self.vhost = vhost
         self.name = name
@@ -151,9 +160,12 @@ class Queue(Outcomes):
         self.type = type
         self.quorum = type == "quorum"
         self.stream = type == "stream"
-        self.apart = type not in ("classic", "quorum")  # its published messages do not become ready as in those two
-        self.made_ms = 0  # of a stream: its messages' times count from here
-        self.stays = 1 if self.stream else 0  # a length limit keeps at least so many messages
+        self.has_own_publish = type not in (
+            "classic",
+            "quorum",
+        )  # stream, delayed: publishing.py has a way of its own for each
+        self.created_ms = 0  # of a stream: the times of its messages count from here
+        self.least_ready = 1 if self.stream else 0  # a length limit keeps at least so many messages
         self.durable = True
         self.exclusive = False
         self.auto_delete = False
@@ -175,7 +187,7 @@ class Queue(Outcomes):
         self.arrived = Order(False)
         self.returned = Order(True)
         self.prioritized: Prioritized | None = None  # the same as `arrived`, in a queue with priorities
-        self.every_head = False  # the first message of each level expires in time, not only that of the highest
+        self.levels_expire = False  # the first message of each level expires in time, not only that of the highest
         self.delayed: Timed | None = None  # None: no message ever waits in this queue
         self.messages_delayed = 0
         self.message_bytes_delayed = 0
@@ -194,7 +206,7 @@ class Queue(Outcomes):
         self.blocked = False  # quorum reject-publish: refuses until the queue is at 80 % of its limit (S-027)
         self.crash_offset = 0  # after a crash nobody knows whether messages below it had been delivered
         self.last_used_ms = 0  # the lease (x-expires) runs from here while there is no consumer
-        self.armed_ms = NEVER  # the earliest message deadline in the machine's heap for this queue
+        self.messages_armed_ms = NEVER  # the earliest message deadline in the machine's heap for this queue
         self.lease_armed_ms = NEVER
 
         self.next_sequence = 1
@@ -203,7 +215,9 @@ class Queue(Outcomes):
         self.message_bytes_dlx = 0
         # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
-        self.seen: dict[tuple[str, str, int], int] = {}  # source queue -> highest sequence of its dead letters taken in
+        self.letters_seen: dict[
+            tuple[str, str, int], int
+        ] = {}  # source queue -> highest sequence of its dead letters taken in
 
         self.dirty = False  # something changed since the last take_dirty
 
@@ -220,46 +234,11 @@ class Queue(Outcomes):
     # -- effective settings ----------------------------------------------------------------------------------------
 
     def apply_settings(self, settings: Settings) -> None:
+        """Let these settings hold, and derive from them what publishes look at."""
         self.settings = settings
         self.max_length_or_never = NEVER if settings.max_length is None else settings.max_length
         self.max_bytes_or_never = NEVER if settings.max_length_bytes is None else settings.max_length_bytes
         self.limited = settings.max_length is not None or settings.max_length_bytes is not None
-
-    @property
-    def max_length(self) -> int | None:
-        return self.settings.max_length
-
-    @property
-    def max_length_bytes(self) -> int | None:
-        return self.settings.max_length_bytes
-
-    @property
-    def overflow(self) -> str:
-        return self.settings.overflow
-
-    @property
-    def message_ttl_ms(self) -> int | None:
-        return self.settings.message_ttl_ms
-
-    @property
-    def expires_ms(self) -> int | None:
-        return self.settings.expires_ms
-
-    @property
-    def dead_letter_exchange(self) -> str | None:
-        return self.settings.dead_letter_exchange
-
-    @property
-    def dead_letter_routing_key(self) -> str | None:
-        return self.settings.dead_letter_routing_key
-
-    @property
-    def at_least_once(self) -> bool:
-        return self.settings.at_least_once
-
-    @property
-    def delivery_limit(self) -> int | None:
-        return self.settings.delivery_limit
 
     def effective_definition(self) -> dict[str, object]:
         """The merged policy definition, as rabbitmqctl's effective_policy_definition shows it."""
@@ -276,7 +255,7 @@ class Queue(Outcomes):
 
     def first_expiry(self) -> int:
         """The time at which the next message that can expire does; NONE for never."""
-        if self.every_head:
+        if self.levels_expire:
             heads = [order.first_expiry() for order in self._heads()]
             return min((expiry for expiry in heads if expiry != NONE), default=NONE)
         if self.returned.count > 0:
@@ -295,7 +274,7 @@ class Queue(Outcomes):
 
     def take_expired(self, now_ms: int) -> tuple[int, int, int]:
         """Remove the first expired message. Returns (id, word, expiry). `first_expiry` must have found one."""
-        if self.prioritized is None or not self.every_head:
+        if self.prioritized is None or not self.levels_expire:
             return self.take()
         if self.returned.count > 0 and NONE != self.returned.first_expiry() <= now_ms:
             return self.take()
@@ -362,7 +341,7 @@ class Queue(Outcomes):
             yield self._view(message_id, word, self.held_expiries.get(message_id, NONE), -1, consumer, "unacked")
 
     def _view(
-        self, message_id: int, word: int, expiry: int, position: int, consumer: int, state: str = "ready"
+        self, message_id: int, word: int, expiry: int, position: int, consumer: int, state: MessageState = "ready"
     ) -> MessageView:
         return MessageView(
             message_id,
@@ -397,11 +376,12 @@ class Queue(Outcomes):
             if c.attached
         ]
 
-    def _activity_status(self, consumer: Consumer) -> str:
+    def _activity_status(self, consumer: Consumer) -> ActivityStatus:
         """The consumer's activity status in the words of RabbitMQ's listings."""
         if not self.single_active:
             return "up"
         return "single_active" if consumer is self.active else "waiting"
 
     def consumer_count(self) -> int:
+        """How many consumers are attached."""
         return self.attached

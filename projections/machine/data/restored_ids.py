@@ -20,6 +20,7 @@ def is_restored(queue: Queue, origin: Origin) -> bool:
 
 
 def note_restored(queue: Queue, origin: Origin) -> None:
+    """Remember that the message came in under the restoration's name."""
     ranges = queue.restored.setdefault(_source(origin), [])
     message_id = origin.message_id
     at = bisect_right(ranges, message_id, key=_first)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def word_of(queue: "Queue", size: int, now_ms: int) -> int:
     """The packed word of a message that is published now."""
-    return stream_word(size, (now_ms - queue.made_ms) // 1000)
+    return stream_word(size, (now_ms - queue.created_ms) // 1000)
 
 
 def cut_at_ms(queue: "Queue", word: int) -> int:
@@ -32,7 +32,7 @@ def cut_at_ms(queue: "Queue", word: int) -> int:
 
     (The second in which it was published has to be over.)"""
     age = queue.settings.max_age_ms
-    return NONE if age is None else queue.made_ms + (seconds_of(word) + 1) * 1000 + age
+    return NONE if age is None else queue.created_ms + (seconds_of(word) + 1) * 1000 + age
 
 
 def first_number(queue: "Queue") -> int:
@@ -54,7 +54,7 @@ def number_from(queue: "Queue", time_ms: int) -> int:
     """The number of the first message that may have been published at `time_ms` or later.
 
     Exact to the second, and rather one message too many."""
-    seconds = (time_ms - queue.made_ms) // 1000
+    seconds = (time_ms - queue.created_ms) // 1000
     order = queue.arrived
     low, high = 0, order.count
     while low < high:

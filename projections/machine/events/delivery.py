@@ -26,7 +26,7 @@ from rewindmq.projections.machine.data.message_word import COUNT_SHIFT, REDELIVE
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.machine.rules.expiry import expire_heads, renew_lease
 from rewindmq.projections.machine.rules.limits import enforce
-from rewindmq.projections.machine.rules.single_active import enter, give_way, leave
+from rewindmq.projections.machine.rules.single_active import give_way, join, leave
 from rewindmq.projections.machine.state import IN_EXCLUSIVE_USE, STREAM, State, is_locked, quarantine
 from rewindmq.schemas.events import ConsumerAttached, Credited, Fetched, GlobalPrefetchSet
 from rewindmq.schemas.values import Actor
@@ -74,6 +74,7 @@ def hand_over(queue: Queue, consumer: Consumer, message_id: int, word: int, expi
 
 
 def hold(queue: Queue, holder: Consumer, message_id: int, word: int, expiry: int) -> None:
+    """Give a message to a holder, unacked."""
     holder.held[message_id] = word
     queue.messages_unacked += 1
     queue.message_bytes_unacked += word & SIZE_MASK
@@ -174,6 +175,10 @@ def resume_all(state: State, limiter: Limiter, effects: list[Effect]) -> None:
 
 
 def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached, effects: list[Effect]) -> None:
+    """Attach a consumer (basic.consume), and deliver to it what it may take.
+
+    Quarantined: without the queue, with an id that is taken, with negative numbers, and where another consumer or
+    another session has the queue for itself."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)
@@ -213,7 +218,7 @@ def on_attached(state: State, offset: int, actor: Actor, event: ConsumerAttached
     queue.attached += 1
     join_level(queue, consumer)
     if queue.single_active:
-        enter(queue, consumer)
+        join(queue, consumer)
         change_over(queue)
     if not queue.stream:
         serve_again(consumer)
@@ -278,6 +283,7 @@ def _lift_limit(state: State, holders: list[Consumer], effects: list[Effect]) ->
 
 
 def join_level(queue: Queue, consumer: Consumer) -> None:
+    """Put an attached consumer into the level of its priority; levels are sorted from the highest on."""
     position = 0
     for level in queue.levels:
         if level.priority == consumer.priority:
@@ -333,6 +339,7 @@ def leave_level(queue: Queue, consumer: Consumer) -> None:
 
 
 def on_credited(state: State, offset: int, actor: Actor, event: Credited, effects: list[Effect]) -> None:
+    """Let a consumer without prefetch take `credit` more deliveries."""
     queue = state.by_name.get((event.vhost, event.queue))
     consumer = queue.holders.get(event.consumer) if queue is not None else None
     takes = consumer is not None and consumer.attached and consumer.windowed and not consumer.queue.stream
@@ -346,6 +353,10 @@ def on_credited(state: State, offset: int, actor: Actor, event: Credited, effect
 
 
 def on_fetched(state: State, offset: int, actor: Actor, event: Fetched, effects: list[Effect]) -> None:
+    """Answer a basic.get with the next message, or that there is none. It renews the queue's lease.
+
+    Quarantined: without the queue, from a stream, from a quorum queue with a single active consumer, and where the
+    holder's id is that of a consumer."""
     queue = state.by_name.get((event.vhost, event.queue))
     if queue is None:
         quarantine(state, event, f"no queue {event.queue!r} in vhost {event.vhost!r}", effects)

@@ -25,6 +25,10 @@ from rewindmq.schemas.values import Actor, Route
 
 
 def on_published(state: State, offset: int, actor: Actor, event: Published, effects: list[Effect]) -> None:
+    """Put a message into each queue of its route, by the rules at the head of this file.
+
+    Quarantined: with a size or expiration that cannot be, and from outside a session with properties that are not
+    AMQP's."""
     size = event.body_size
     expiration_ms = event.expiration_ms
     if size < 0 or size > SIZE_MASK or (expiration_ms is not None and expiration_ms < 0):
@@ -78,7 +82,7 @@ def _publish(state: State, queue: Queue, message_id: int, event: Published, size
     if origin is not None:
         remember(queue, origin)
     queue.published += 1
-    if queue.apart:
+    if queue.has_own_publish:
         if queue.stream:
             _keep_in_stream(state, queue, message_id, size, effects)
         else:
@@ -145,4 +149,4 @@ def _refuse(queue: Queue, message_id: int, size: int, effects: list[Effect]) -> 
     effects.append(Refuse(queue, message_id, rule))
     if queue.settings.overflow == REJECT_PUBLISH_DLX and queue.settings.dead_letter_exchange is not None:
         effects.append(Keep(queue, message_id))
-        bury(queue, message_id, size, MAXLEN, True, effects)
+        bury(queue, message_id, size, MAXLEN, effects, refused=True)

@@ -38,6 +38,7 @@ from rewindmq.schemas.values import Actor
 
 
 def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: list[Effect]) -> None:
+    """Remove acked messages from their holder and the queue. Ids that it does not hold are quarantined."""
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or holder is None or queue.stream:
@@ -78,6 +79,7 @@ def on_acked(state: State, offset: int, actor: Actor, event: Acked, effects: lis
 
 
 def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: list[Effect]) -> None:
+    """Return or dead-letter messages of a holder. Ids that it does not hold are quarantined."""
     queue = state.by_name.get((event.vhost, event.queue))
     holder = queue.holders.get(event.consumer) if queue is not None else None
     if queue is None or holder is None:
@@ -91,7 +93,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     state.touch(queue)
     ids = _in_order(holder, ids)
     if event.requeue:
-        give_back(state, queue, holder, ids, True, event.method, effects)
+        give_back(state, queue, holder, ids, event.method, effects, requeued=True)
     else:
         _reject(queue, holder, ids, effects)
     _settled(state, queue, holder, effects)
@@ -159,17 +161,17 @@ def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect
     queue.rejected += len(ids)
     for message_id in ids:
         word, _ = _unhold(queue, holder, message_id)
-        bury(queue, message_id, word & SIZE_MASK, REJECTED, False, effects)
+        bury(queue, message_id, word & SIZE_MASK, REJECTED, effects)
 
 
 def give_back(
-    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+    state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], *, requeued: bool
 ) -> None:
     """Make the holder's messages ready again.
 
-    `asked`: they return by nack, reject or recover; else the holder is gone."""
+    `requeued`: they return by nack, reject or recover; else the holder is gone."""
     if queue.quorum:
-        _give_back_quorum(state, queue, holder, ids, asked, reason, effects)
+        _give_back_quorum(state, queue, holder, ids, reason, effects, requeued=requeued)
         return
     place = queue.returned if queue.prioritized is None else queue.prioritized
     for message_id in ids:
@@ -181,11 +183,11 @@ def give_back(
 
 
 def _give_back_quorum(
-    state: State, queue: Queue, holder: Consumer, ids: list[int], asked: bool, reason: str, effects: list[Effect]
+    state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], *, requeued: bool
 ) -> None:
     settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
     limit = settings.delivery_limit
-    order = queue.arrived if asked and limit is None and queue.profile.returns_behind else queue.returned
+    order = queue.arrived if requeued and limit is None and queue.profile.returns_behind else queue.returned
     waits = settings.retries_later(failed)
     back: list[int] = []
     dead: list[tuple[int, int]] = []
@@ -218,4 +220,4 @@ def _exceed_limit(queue: Queue, holder: Consumer, dead: list[tuple[int, int]], e
     rule = queue.settings.delivery_limit_rule
     effects.append(Forget(queue, [d[0] for d in dead], DELIVERY_LIMIT, holder.consumer, rule))
     for message_id, word in dead:
-        bury(queue, message_id, word & SIZE_MASK, DELIVERY_LIMIT, False, effects)
+        bury(queue, message_id, word & SIZE_MASK, DELIVERY_LIMIT, effects)

@@ -17,7 +17,7 @@ from rewindmq.projections.machine.data.message_order import NONE
 from rewindmq.projections.machine.data.message_word import BY_PROPERTY, SIZE_MASK
 from rewindmq.projections.machine.data.queue import NEVER, Queue
 from rewindmq.projections.machine.rules.dead_letters import bury, hand_on
-from rewindmq.projections.machine.state import LEASE, State
+from rewindmq.projections.machine.state import DeadlineKind, State
 
 
 def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
@@ -33,6 +33,7 @@ def expiry_of(queue: Queue, now_ms: int, expiration_ms: int | None) -> int:
 
 
 def decided_by_property(queue: Queue, expiration_ms: int | None) -> bool:
+    """Whether the message's own expiration, and not the queue's TTL, decides when it dies."""
     ttl = queue.settings.message_ttl_ms
     return expiration_ms is not None and (ttl is None or expiration_ms < ttl)
 
@@ -51,7 +52,7 @@ def expire_heads(state: State, queue: Queue, effects: list[Effect]) -> None:
         message_id, word, _ = queue.take_expired(now_ms)
         queue.expired += 1
         effects.append(Forget(queue, (message_id,), EXPIRED, 0, _rule(queue, word)))
-        bury(queue, message_id, word & SIZE_MASK, EXPIRED, False, effects)
+        bury(queue, message_id, word & SIZE_MASK, EXPIRED, effects)
     state.arm_messages(queue)
 
 
@@ -108,6 +109,7 @@ def _rule(queue: Queue, word: int) -> str:
 
 
 def is_unused(queue: Queue) -> bool:
+    """Whether the queue's lease runs: it has no consumer; a quorum queue, besides, no holder of a message."""
     return not queue.holders if queue.quorum else queue.attached == 0
 
 
@@ -126,7 +128,8 @@ def renew_lease(state: State, queue: Queue) -> None:
 
 
 def arm_lease(state: State, queue: Queue) -> None:
+    """Have the queue looked at when its lease ends."""
     ends_ms = lease_ends_ms(queue)
     if ends_ms < queue.lease_armed_ms:
         queue.lease_armed_ms = ends_ms
-        state.push_deadline(ends_ms, queue.queue_id, LEASE)
+        state.push_deadline(ends_ms, queue.queue_id, DeadlineKind.LEASE)

@@ -30,6 +30,7 @@ class Dirty:
 
 
 def take_dirty(state: State) -> Dirty:
+    """Pack what changed since the last call, and begin anew."""
     queues: list[DirtyQueue] = []
     for queue in state.dirty_queues:
         queue.dirty = False

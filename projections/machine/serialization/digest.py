@@ -41,6 +41,7 @@ def queue_digest(queue: Queue) -> str:
 
 
 def digest(state: State) -> str:
+    """SHA-256 (hex) of the machine's canonical state: version, limiters, lost epochs, and the digest of each queue."""
     fields: dict[str, object] = {"machine_version": state.machine_version, "limiters": limiter_fields(state)}
     if state.lost_epochs:
         fields["lost_epochs"] = list(state.lost_epochs)

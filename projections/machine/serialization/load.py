@@ -25,6 +25,9 @@ from rewindmq.schemas.values import Argument, Policy
 
 
 def load(state: State, head: bytes, pieces: Iterable[tuple[bytes, dict[int, bytes]]]) -> None:
+    """Fill an empty state from its pieces.
+
+    Raises ValueError when they are not those of one state, NewerHistory when a newer version wrote them."""
     fields = json.loads(head)
     state.next_offset = fields["next_offset"]
     state.clock_ms = fields["clock_ms"]
@@ -71,7 +74,7 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     queue.gone = fields["gone"]
     queue.epoch = fields.get("epoch", NO_EPOCH)
     queue.crash_offset = fields.get("crash_offset", 0)
-    queue.made_ms = fields.get("made_ms", 0)
+    queue.created_ms = fields.get("made_ms", 0)
     for name, value in zip(COUNTERS, fields["counters"], strict=True):
         setattr(queue, name, value)
     queue.blocked = fields["blocked"]
@@ -86,7 +89,7 @@ def _load_queue(state: State, meta: bytes, chunks: dict[int, bytes]) -> Queue:
     for restore, vhost, name, queue_id, ranges in fields.get("restored", ()):
         queue.restored[(restore, vhost, name, queue_id)] = ranges
     for vhost, name, queue_id, sequence in fields["seen"]:
-        queue.seen[(vhost, name, queue_id)] = sequence
+        queue.letters_seen[(vhost, name, queue_id)] = sequence
     _load_holders(state, queue, fields["holders"], meta[4 + length :])
     if queue.single_active:
         queue.active = queue.holders.get(fields.get("active", 0))

@@ -41,6 +41,7 @@ COUNTERS = (
 
 
 def json_bytes(value: object) -> bytes:
+    """Canonical JSON: no spaces, ASCII only, keys in the order of the fields."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=True).encode()
 
 
@@ -53,6 +54,7 @@ def number_bytes(values: "array[int]") -> bytes:
 
 
 def limiter_fields(state: State) -> list[object]:
+    """The shared limits, canonical."""
     return [
         [limiter.session, limiter.channel, limiter.limit, [[c.queue.queue_id, c.consumer] for c in limiter.blocked]]
         for _, limiter in sorted(state.limiters.items())
@@ -60,6 +62,7 @@ def limiter_fields(state: State) -> list[object]:
 
 
 def pack_head(state: State) -> bytes:
+    """The state that belongs to no queue."""
     fields: dict[str, object] = {
         "next_offset": state.next_offset,
         "clock_ms": state.clock_ms,
@@ -131,14 +134,14 @@ def queue_fields(queue: Queue) -> dict[str, object]:
             [e.sequence, e.message_id, e.size, e.reason, e.exchange, e.routing_key, e.at_least_once, e.refused]
             for e in queue.outbox.values()
         ],
-        "seen": [[*source, sequence] for source, sequence in sorted(queue.seen.items())],
+        "seen": [[*source, sequence] for source, sequence in sorted(queue.letters_seen.items())],
     }
     if queue.crash_offset:
         fields["crash_offset"] = queue.crash_offset
     if queue.restored:
         fields["restored"] = [[*source, ranges] for source, ranges in sorted(queue.restored.items())]
     if queue.stream:
-        fields["made_ms"] = queue.made_ms
+        fields["made_ms"] = queue.created_ms
     if queue.delayed is not None:
         fields["delayed"] = [queue.messages_delayed, queue.message_bytes_delayed, queue.forwarded]
     if queue.version > 1:
@@ -151,6 +154,7 @@ def queue_fields(queue: Queue) -> dict[str, object]:
 
 
 def held_bytes(queue: Queue) -> bytes:
+    """The messages that holders hold, and the expiries of held and delayed messages, as numbers."""
     numbers: array[int] = array("q")
     for holder in queue.holders.values():
         numbers.extend(holder.held.keys())
@@ -162,6 +166,7 @@ def held_bytes(queue: Queue) -> bytes:
 
 
 def pack_meta(queue: Queue) -> bytes:
+    """A queue's small state, with the messages that its holders hold."""
     fields = queue_fields(queue)
     if queue.epoch != NO_EPOCH:
         fields["epoch"] = queue.epoch
@@ -175,16 +180,19 @@ def pack_meta(queue: Queue) -> bytes:
 
 
 def pack_chunk(chunk: Chunk) -> bytes:
+    """A chunk of ready or delayed messages."""
     expiries = b"" if chunk.expiries is None else number_bytes(chunk.expiries)
     header = CHUNK_HEADER.pack(len(chunk.ids), 1 if expiries else 0)
     return header + number_bytes(chunk.ids) + number_bytes(chunk.words) + expiries
 
 
 def pack_chunks(queue: Queue) -> dict[int, bytes]:
+    """All chunks of a queue that hold messages, by number."""
     return {c.number: pack_chunk(c) for o in queue.orders() for c in o.chunks if len(c.ids) > 0}
 
 
 def pieces(state: State) -> Iterator[tuple[int, bytes, dict[int, bytes]]]:
+    """Yields (queue id, meta, chunks) of every queue."""
     for queue_id in sorted(state.by_id):
         queue = state.by_id[queue_id]
         yield queue_id, pack_meta(queue), pack_chunks(queue)

@@ -97,7 +97,7 @@ def expires_what_was_dropped(effects: list[Effect]) -> bool:
 
 
 def drops_what_expired(effects: list[Effect]) -> bool:
-    found = first(effects, Forget, lambda f: f.reason == "expired" and f.queue.max_length is None)
+    found = first(effects, Forget, lambda f: f.reason == "expired" and f.queue.settings.max_length is None)
     if found:
         found.reason = "maxlen"
     return bool(found)

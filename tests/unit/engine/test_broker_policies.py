@@ -195,7 +195,7 @@ def test_s003_the_smaller_of_argument_policy_and_operator_policy(h: Harness) -> 
         (h.broker.set_operator_policy, 2, 2),
     ):
         set_policy("guest", "/", "p", ".*", {"max-length": limit}, 0, "queues")
-        assert queue.max_length == expected
+        assert queue.settings.max_length == expected
 
 
 def test_an_alternate_exchange_by_policy(h: Harness) -> None:

@@ -40,7 +40,7 @@ def test_the_node_says_it_and_a_queue_may_say_other(h: Harness) -> None:
 
 def test_a_node_of_the_later_profile(later: Harness) -> None:
     queue = declared(later, "q", **QUORUM)
-    assert (queue.semantics, queue.delivery_limit) == ("rabbitmq-4.3", 20)
+    assert (queue.semantics, queue.settings.delivery_limit) == ("rabbitmq-4.3", 20)
     former = declared(later, "r", **QUORUM, x_semantics="rabbitmq-3.13")
     assert (former.semantics, former.delivery_limit) == ("rabbitmq-3.13", None)
     later.restart()
@@ -111,7 +111,7 @@ def test_a_policy_of_the_later_profile_holds(later: Harness) -> None:
     definition = {"delayed-retry-type": "failed", "delayed-retry-min": 5, "delivery-limit": -1}
     later.broker.set_policy("guest", "/", "p", "^q", definition, 0, "queues")
     queue = declared(later, "q", **QUORUM)
-    assert (queue.settings.retry, queue.delivery_limit) == ("failed", None)
+    assert (queue.settings.retry, queue.settings.delivery_limit) == ("failed", None)
 
 
 def test_a_node_of_the_former_profile_knows_no_such_policy(h: Harness) -> None:

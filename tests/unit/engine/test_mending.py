@@ -72,7 +72,7 @@ def looking(test: Callable[[Looking], Awaitable[None]], tmp_path: Path, monkeypa
 
 
 def limits(broker: Broker) -> list[int | None]:
-    return [queue.max_length for queue in broker.queues()]
+    return [queue.settings.max_length for queue in broker.queues()]
 
 
 def set_half(broker: Broker, name: str, limit: int) -> Awaitable[int]:

@@ -344,7 +344,7 @@ def test_s160_smaller_limit_and_default_none() -> None:
     bench = Bench()
     assert bench.declare("k", type="quorum").delivery_limit is None
     queue = bench.declare("l", type="quorum", policy=policy("p", delivery_limit=3), delivery_limit=5)
-    assert queue.delivery_limit == 3
+    assert queue.settings.delivery_limit == 3
 
 
 def test_s161_classic_queues_have_no_poison_handling() -> None:
