@@ -42,7 +42,7 @@ def test_a_node_of_the_later_profile(later: Harness) -> None:
     queue = declared(later, "q", **QUORUM)
     assert (queue.semantics, queue.settings.delivery_limit) == ("rabbitmq-4.3", 20)
     former = declared(later, "r", **QUORUM, x_semantics="rabbitmq-3.13")
-    assert (former.semantics, former.delivery_limit) == ("rabbitmq-3.13", None)
+    assert (former.semantics, former.settings.delivery_limit) == ("rabbitmq-3.13", None)
     later.restart()
     assert later.broker.partition_for("/", "q").machine.queue("/", "q").profile.name == "rabbitmq-4.3"
 
@@ -70,7 +70,7 @@ def test_a_queue_is_of_one_profile_for_ever(h: Harness) -> None:
 
 
 def test_a_negative_delivery_limit_is_for_the_later_profile_alone_s160(h: Harness) -> None:
-    assert declared(h, "r", **LATER, x_delivery_limit=-1).delivery_limit is None
+    assert declared(h, "r", **LATER, x_delivery_limit=-1).settings.delivery_limit is None
     with refusal(PreconditionFailed, f"invalid arg 'x-delivery-limit' for {Q}: {{value_negative,-1}}"):
         h.declare(h.session(), "q", args(**QUORUM, x_delivery_limit=-1))
 

@@ -204,8 +204,8 @@ def test_s028_limit_and_reject_publish_together_drop_first_in_classic_only() -> 
 def test_s029_overflow_argument_wins_in_classic_policy_in_quorum() -> None:
     bench = Bench()
     given = policy("p", overflow="reject-publish")
-    assert bench.declare("c", policy=given, overflow="drop-head").overflow == "drop-head"
-    assert bench.declare("k", type="quorum", policy=given, overflow="drop-head").overflow == "reject-publish"
+    assert bench.declare("c", policy=given, overflow="drop-head").settings.overflow == "drop-head"
+    assert bench.declare("k", type="quorum", policy=given, overflow="drop-head").settings.overflow == "reject-publish"
 
 
 def test_s150_letters_held_for_at_least_once_count() -> None:

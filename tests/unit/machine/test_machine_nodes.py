@@ -208,7 +208,7 @@ def test_applying_a_policy_again_only_renews_the_lease() -> None:
     bench.do(event, 0)
     bench.now_ms += 60
     bench.do(Tick(), 0)
-    assert bench.queue("q").max_length == 1
+    assert bench.queue("q").settings.max_length == 1
     bench.now_ms += 40
     assert bench.do(Tick(), 0) == [("gone", "q", "expired", 0)]
 

@@ -79,7 +79,7 @@ def test_before_version_2_there_is_one_profile() -> None:
     consumer = bench.attach(prefetch=1)
     give_back(bench, consumer, message_id, "nack")
     assert counts(bench) == (1, 0)
-    assert bench.queue().delivery_limit is None
+    assert bench.queue().settings.delivery_limit is None
 
 
 def test_s160_the_limit_is_20_unless_somebody_says() -> None:
@@ -104,7 +104,7 @@ def test_a_message_that_never_fails_never_dies() -> None:
 
 def test_without_a_limit_nothing_goes_behind() -> None:
     bench = later(delivery_limit=-1)
-    assert bench.queue().delivery_limit is None
+    assert bench.queue().settings.delivery_limit is None
     first, second, third = bench.publish(), bench.publish(), bench.publish()
     assert [bench.get(no_ack=False, consumer=c) for c in (51, 52)] == [first, second]
     give_back(bench, 52, second, "nack")
