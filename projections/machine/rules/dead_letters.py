@@ -18,7 +18,7 @@ from rewindmq.schemas.values import Origin
 
 
 def bury(
-    queue: Queue, message_id: int, size: int, reason: DeathReason, effects: list[Effect], *, refused: bool = False
+    queue: Queue, message_id: int, size: int, reason: DeathReason, effects: list[Effect], refused: bool = False
 ) -> None:
     """Put a message that died into the outbox, if the queue has a dead-letter exchange."""
     settings = queue.settings
