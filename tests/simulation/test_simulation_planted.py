@@ -18,10 +18,10 @@ TRIES = 150
 
 
 def forget_a_requeue(
-    state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], *, requeued: bool
+    state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], requeued: bool = True
 ) -> None:
     """The last of several messages that come back is said to, and is lost."""
-    give_back(state, queue, holder, ids[:-1] or ids, reason, effects, requeued=requeued)
+    give_back(state, queue, holder, ids[:-1] or ids, reason, effects, requeued)
     if len(ids) > 1:
         word = holder.held.pop(ids[-1])
         queue.messages_unacked -= 1
@@ -33,10 +33,10 @@ def forget_a_requeue(
 
 
 def leave_the_flag_out(
-    state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], *, requeued: bool
+    state: Any, queue: Any, holder: Any, ids: list[int], reason: str, effects: list[Any], requeued: bool = True
 ) -> None:
     """What comes back is delivered as if for the first time."""
-    give_back(state, queue, holder, ids, reason, effects, requeued=requeued)
+    give_back(state, queue, holder, ids, reason, effects, requeued)
     for order in (queue.returned, queue.arrived):
         for chunk in order.chunks:
             for at in range(len(chunk.words)):

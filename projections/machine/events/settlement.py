@@ -93,7 +93,7 @@ def on_nacked(state: State, offset: int, actor: Actor, event: Nacked, effects: l
     state.touch(queue)
     ids = _in_order(holder, ids)
     if event.requeue:
-        give_back(state, queue, holder, ids, event.method, effects, requeued=True)
+        give_back(state, queue, holder, ids, event.method, effects)
     else:
         _reject(queue, holder, ids, effects)
     _settled(state, queue, holder, effects)
@@ -165,13 +165,19 @@ def _reject(queue: Queue, holder: Consumer, ids: list[int], effects: list[Effect
 
 
 def give_back(
-    state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], *, requeued: bool
+    state: State,
+    queue: Queue,
+    holder: Consumer,
+    ids: list[int],
+    reason: str,
+    effects: list[Effect],
+    requeued: bool = True,
 ) -> None:
     """Make the holder's messages ready again.
 
     `requeued`: they return by nack, reject or recover; else the holder is gone."""
     if queue.quorum:
-        _give_back_quorum(state, queue, holder, ids, reason, effects, requeued=requeued)
+        _give_back_quorum(state, queue, holder, ids, reason, effects, requeued)
         return
     place = queue.returned if queue.prioritized is None else queue.prioritized
     for message_id in ids:
@@ -183,7 +189,7 @@ def give_back(
 
 
 def _give_back_quorum(
-    state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], *, requeued: bool
+    state: State, queue: Queue, holder: Consumer, ids: list[int], reason: str, effects: list[Effect], requeued: bool
 ) -> None:
     settings, separate, failed = queue.settings, queue.profile.failures_count, reason in FAILURES
     limit = settings.delivery_limit
