@@ -137,7 +137,7 @@ class Account:
         assert message not in self.born_at
         self.place[message] = READY
         self.born_at[message] = self.machine.clock_ms
-        known = (queue.settings.max_age_ms,) if queue.stream else (queue.message_ttl_ms, event.expiration_ms)
+        known = (queue.settings.max_age_ms,) if queue.stream else (queue.settings.message_ttl_ms, event.expiration_ms)
         lives = [ms for ms in known if ms is not None]
         if lives:
             self.dies_at[message] = self.machine.clock_ms + min(lives)
