@@ -215,9 +215,8 @@ class Queue(Outcomes):
         self.message_bytes_dlx = 0
         # Ids of messages that were restored into the queue, as ranges, by restoration and source queue.
         self.restored: dict[tuple[str, str, str, int], list[list[int]]] = {}
-        self.letters_seen: dict[
-            tuple[str, str, int], int
-        ] = {}  # source queue -> highest sequence of its dead letters taken in
+        # The highest sequence of the dead letters that were taken in, by source queue.
+        self.letters_seen: dict[tuple[str, str, int], int] = {}
 
         self.dirty = False  # something changed since the last take_dirty
 
