@@ -65,7 +65,7 @@ class Placing:
 
     def publish(self, to: Destination, actor: Actor, message: Published) -> int:
         """Its append position in that partition."""
-        return to.partition.publish_told(actor, message, lambda: self.folded(to))
+        return to.partition.publish_then(actor, message, lambda: self.folded(to))
 
     def folded(self, at: Destination) -> None:
         machine, route = at.partition.machine, at.route

@@ -137,7 +137,7 @@ class ReadBackPartition(Partition):
         self._append_position = position + 1
         return position
 
-    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+    def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
         return self._send(actor, message, lambda _position, _offset, _effects: folded())
 
     def _send(self, actor: Actor, event: Event, folded: Folded | None) -> int:

@@ -206,8 +206,8 @@ class Partition(ABC):
     def publish(self, actor: Actor, message: Published) -> int:
         """`append` for the hot path; the message is at hand until carry_out has delivered or kept it."""
 
-    def publish_told(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
-        """`publish`; `folded` is called at the moment when it was folded. With a sole writer that is now."""
+    def publish_then(self, actor: Actor, message: Published, folded: Callable[[], None]) -> int:
+        """`publish`, and call `folded` when the event is folded. With a sole writer that is at once."""
         position = self.publish(actor, message)
         folded()
         return position

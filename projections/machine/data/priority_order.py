@@ -150,9 +150,9 @@ class Prioritized(Order):
 def give_priorities(queue: "Queue") -> None:
     """Give a new or loading queue its priorities: it has them, or has none, for ever (S-106)."""
     profile = queue.profile
-    asked = queue.asks_for("x-max-priority")
-    if queue.type == "classic" and isinstance(asked, int) and not isinstance(asked, bool):
-        queue.prioritized = queue.arrived = Prioritized(max(1, min(asked, MAX_PRIORITY)), 0)
+    highest = queue.asks_for("x-max-priority")
+    if queue.type == "classic" and isinstance(highest, int) and not isinstance(highest, bool):
+        queue.prioritized = queue.arrived = Prioritized(max(1, min(highest, MAX_PRIORITY)), 0)
     elif queue.quorum and profile.quorum_levels:
         queue.prioritized = queue.arrived = Prioritized(profile.quorum_levels - 1, profile.default_level)
         queue.levels_expire = True
