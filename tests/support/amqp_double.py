@@ -79,8 +79,8 @@ class DoublePartition:
     def undelivered(self, consumer_id: int) -> None:
         self.broker.calls.append(("undelivered", consumer_id))
 
-    def opened(self, message: Published) -> Published:
-        return self.broker.subjects.opened(message)
+    def decrypted(self, message: Published) -> Published:
+        return self.broker.subjects.decrypt(message)
 
     def await_durable(self, offset: int, confirms: Any, sequence: int) -> None:
         refused = self.broker.refuse_next > 0
