@@ -466,7 +466,7 @@ class Channel:
         self.settlement.closed = True
         self.confirms.flush()
         self.confirms.closed = True
-        self.tally.add_to(self.broker.counters)
+        self.tally.merge_into(self.broker.counters)
         for consumer in self.consumers.values():
             consumer.detached = True
         self.closing = True

@@ -127,7 +127,7 @@ class Subjects:
         """The ciphertext that is logged instead of the body. NoKeyYet. ResourceError (506): keys can't be read."""
         self._drop_old_keys()
         found = self._current.get(subject)
-        if found is None or self.keys.is_marked(found[0]):
+        if found is None or self.keys.has_tombstone(found[0]):
             found = self._key_of(subject)
         key_id, cipher = found
         nonce = self._nonce()

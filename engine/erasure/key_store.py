@@ -31,7 +31,7 @@ KEY_BYTES = 32  # AES-256
 # The history may name ids of another form, which this broker has not made.
 KEY_ID = re.compile(r"([0-9a-f]{40})-([1-9][0-9]{0,8})(-[0-9a-f]{16})?")
 LAST_GENERATION = 999_999_999
-DESTROYED = ".destroyed"
+TOMBSTONE = ".destroyed"
 UNFINISHED = ".new-"
 NO_KEYS = Path(os.devnull)  # as the directory: there are no keys
 
@@ -134,7 +134,7 @@ class KeyStore:
 
     def is_destroyed(self, key_id: str) -> bool:
         """Whether the key was destroyed, according to the history or the directory."""
-        return self.is_erased(key_id) or self.is_marked(key_id)
+        return self.is_erased(key_id) or self.has_tombstone(key_id)
 
     def is_erased(self, key_id: str) -> bool:
         """Whether the history says that the key was erased."""
@@ -152,9 +152,9 @@ class KeyStore:
             self._ended = len(erased), ended
         return ended.get(name, 0)
 
-    def is_marked(self, key_id: str) -> bool:
+    def has_tombstone(self, key_id: str) -> bool:
         """Whether the directory has the key's tombstone."""
-        return KEY_ID.fullmatch(key_id) is not None and os.path.exists(f"{self.directory}/{key_id}{DESTROYED}")
+        return KEY_ID.fullmatch(key_id) is not None and os.path.exists(f"{self.directory}/{key_id}{TOMBSTONE}")
 
     def is_there(self, key_id: str) -> bool:
         """Whether the directory has the key, whatever else is known of it."""
@@ -167,7 +167,7 @@ class KeyStore:
         name = _name(subject)
         found = {each for each in tuple(self._erased) if _is_of(name, each)}
         for each in self._names():
-            key_id = each.removesuffix(DESTROYED)
+            key_id = each.removesuffix(TOMBSTONE)
             if _is_of(name, key_id) and (key_id != each or self.is_there(key_id)):
                 found.add(key_id)
         return sorted(found, key=by_generation)
@@ -185,8 +185,8 @@ class KeyStore:
     def destroy(self, key_id: str) -> None:
         """Destroy a key. It may have been destroyed before, or halfway. It is done when this returns."""
         assert KEY_ID.fullmatch(key_id), key_id
-        mark, path = self.directory / (key_id + DESTROYED), self.directory / key_id
-        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT, 0o600))
+        tombstone, path = self.directory / (key_id + TOMBSTONE), self.directory / key_id
+        os.close(os.open(tombstone, os.O_WRONLY | os.O_CREAT, 0o600))
         _sync(self.directory)
         if not self.is_there(key_id):
             return

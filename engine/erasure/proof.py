@@ -71,8 +71,8 @@ def prove(reader: HistoryReader, keys: KeyStore, subject: str) -> Proof:
 
 def _state(keys: KeyStore, report: KeyReport) -> str:
     if keys.is_there(report.key_id):
-        return IN_USE if report.erasure is None and not keys.is_marked(report.key_id) else STILL_THERE
-    if not keys.is_marked(report.key_id):
+        return IN_USE if report.erasure is None and not keys.has_tombstone(report.key_id) else STILL_THERE
+    if not keys.has_tombstone(report.key_id):
         return UNKNOWN
     return UNLOGGED if report.erasure is None else DESTROYED
 

@@ -41,7 +41,7 @@ Found = list[tuple[int, Published]]
 Scan = Generator[tuple[int, Published | None], None, None]
 
 
-class Source(ABC):
+class MessageSource(ABC):
     """The source of a past consumer's messages. `fetch` runs in a thread, one at a time."""
 
     def __init__(self, history: History, index: int) -> None:
@@ -74,7 +74,7 @@ class Source(ABC):
         """Close what is open. Called in a thread, since Kafka's client takes its time."""
 
 
-class LogSource(Source):
+class LogSource(MessageSource):
     """The log itself. `position`: everything of the queue below it has been fetched; None: the start is not found
     yet."""
 
@@ -189,7 +189,7 @@ class LogSource(Source):
                 yield block.first_offset, None
 
 
-class MomentSource(Source):
+class MomentSource(MessageSource):
     """The messages that were in the queue: their `ids` and `sizes`, in the order of delivery."""
 
     def __init__(self, history: History, partition: Partition, ids: "array[int]", sizes: "array[int]") -> None:
@@ -230,7 +230,7 @@ class PastReader(Reader):
         partition: Partition,
         queue: Queue,
         asked: Asked,
-        source: Source,
+        source: MessageSource,
         threads: ThreadPoolExecutor,
     ) -> None:
         super().__init__(turns, partition, queue, asked)

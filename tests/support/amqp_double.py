@@ -1,4 +1,4 @@
-"""A broker double for the sans-IO tests of engine/amqp: the contract of engine/broker/broker.py over plain lists.
+"""A broker double for tests of engine/amqp without sockets: the contract of engine/broker/broker.py over plain lists.
 
 Queues are FIFO, consumers take turns, nothing is limited or expires; everything is durable when `land` is called
 (or at once with `prompt`). What the AMQP side asked for is in `broker.events` and `broker.calls`.

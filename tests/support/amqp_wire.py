@@ -1,4 +1,4 @@
-"""A client for the sans-IO tests: frames in, what the connection answers out, read by pamqp (not by our own code)."""
+"""A client for tests without sockets: frames in, the connection's answers out, read by pamqp (not by our own code)."""
 
 from typing import Any
 

@@ -183,7 +183,7 @@ async def send(
     for destination in destinations:
         mark = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
         destination.partition.await_durable(mark, outcome, 1)
-    tally.add_to(broker.counters)
+    tally.merge_into(broker.counters)
     return outcome if destinations else None
 
 

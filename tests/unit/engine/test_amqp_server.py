@@ -1,4 +1,4 @@
-"""Sockets and clock: what the server does around the sans-IO connection, over real sockets and a broker double."""
+"""Sockets and clock: the server around a connection, over real sockets and a broker double."""
 
 import asyncio
 import contextlib

@@ -139,7 +139,7 @@ def test_a_key_that_was_lost_when_its_subject_was_erased_is_of_no_use_when_it_co
     assert published(restarted, "ada", b"she is back").encryption.key_id[:43] == lost[:41] + "2-"  # type: ignore[union-attr]
     assert keys.is_there(lost)
     restarted.destroy_what_came_back()
-    assert (keys.is_there(lost), keys.is_marked(lost)) == (False, True)
+    assert (keys.is_there(lost), keys.has_tombstone(lost)) == (False, True)
 
 
 def test_keys_of_older_versions_go_on_working(keys: KeyStore) -> None:
@@ -295,7 +295,7 @@ def test_the_event_takes_the_key_from_memory_and_destroys_what_is_still_there(tm
     here.erased([key_id])
     assert headers_of(here.decrypt(message))["x-erased"] is True
     assert not south.is_there(key_id)
-    assert south.is_marked(key_id)
+    assert south.has_tombstone(key_id)
     assert published(here, "ada", b"").encryption.key_id != key_id  # type: ignore[union-attr]
 
 
