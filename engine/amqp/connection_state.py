@@ -23,7 +23,7 @@ from enum import Enum
 
 
 class State(Enum):
-    """Where a connection stands. The values appear in error texts."""
+    """A state of a connection. The values appear in error texts."""
 
     HEADER = "header"
     STARTING = "starting"

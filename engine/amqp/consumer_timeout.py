@@ -102,20 +102,20 @@ async def time_out_deliveries(channel: "Channel", now: float) -> None:
 
 
 async def _give_back(channel: "Channel", holder: DeliveryHolder, tags: list[int]) -> bool:
-    """Give deliveries back, and say whether the client was told (basic.cancel). The consumer is cancelled first, or it
-    would get them again."""
+    """Give deliveries back, and return whether the client was notified (basic.cancel). The consumer is cancelled first,
+    or it would get them again."""
     partition, queue, settlement = holder.partition, holder.queue, channel.settlement
     assert partition is not None
     assert queue is not None
-    told = False
+    notified = False
     if isinstance(holder, AmqpConsumer) and not holder.detached:
         await channel.broker.cancel(channel.session, partition, queue, holder.consumer_id)
         holder.cancelled()
         channel.forget_gone()
-        told = holder.notify
+        notified = holder.notify
     ids = [held[1] for tag in tags if (held := settlement.unacked.pop(tag, None)) is not None]
     settlement.returned.update(tags)
     if ids and partition.machine.queue(queue.vhost, queue.name) is queue:
         event = Nacked(queue.vhost, queue.name, holder.consumer_id, ranges(ids), True, "timeout")
         partition.append(channel.actor, event)
-    return told
+    return notified

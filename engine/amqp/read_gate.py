@@ -17,7 +17,7 @@ system holds back what the client sends; frames that were read already are parse
 METHOD, TURN and FLOW exclude each other: a connection that waits for one of them parses nothing that could bring
 another.
 
-A client that has closed (connection_state.py `LEFT`) is read from whatever the gate says: its end of stream is awaited.
+A client that has closed (connection_state.py `LEFT`) is always read from: the server awaits its end of stream.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ NOTHING = Pause(0)
 WAITS = Pause.METHOD | Pause.TURN | Pause.FLOW
 STOPS_FRAMES = WAITS | Pause.BLOCKED
 STOPS_SOCKET = Pause.BLOCKED | Pause.UNDURABLE | Pause.UNREAD
-# A client need not send heartbeats meanwhile. One that does not read what it is sent must.
+# While one of these holds, a client need not send heartbeats. One that does not read (UNREAD) must.
 EXCUSES_SILENCE = STOPS_FRAMES | Pause.UNDURABLE
 
 

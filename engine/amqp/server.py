@@ -38,7 +38,7 @@ WRITE_HIGH = 1_048_576  # bytes in a socket's write buffer above which its consu
 WRITE_LOW = 262_144
 UNREAD_HIGH = 16_777_216  # bytes that a client has not read above which nothing more is read from it
 UNDURABLE_HIGH = 67_108_864  # bytes received from all clients and not durable yet above which reading pauses
-UNDURABLE_STEP = 4_194_304  # bytes received between two questions for durability
+UNDURABLE_STEP = 4_194_304  # bytes received before their durability is awaited
 LEAST_RELIEF = 1_048_576  # bytes: connections that hold less are not closed when memory is low
 HANDSHAKE_SECONDS = 10.0  # as RabbitMQ's handshake_timeout
 CLOSING_SECONDS = 10.0  # how long close-ok is waited for
@@ -63,6 +63,7 @@ class AmqpProtocol(asyncio.Protocol):
         self.unread = 0  # bytes in the write buffer, as the memory account knows them
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Asyncio: the socket is there."""
         transport = cast(asyncio.Transport, transport)  # uvloop's own class
         self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH, low=WRITE_LOW)
@@ -83,6 +84,7 @@ class AmqpProtocol(asyncio.Protocol):
         self.set_timer(HANDSHAKE_SECONDS, self.handshake_timed_out)
 
     def data_received(self, data: bytes) -> None:
+        """Asyncio: one read of the socket."""
         connection = self.connection
         assert connection is not None
         if connection.finished:
@@ -160,6 +162,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.broker.end_of_turn()
 
     def connection_lost(self, error: Exception | None) -> None:
+        """Asyncio: the socket is gone."""
         self.guest.leave()
         self.server.protocols.discard(self)
         self.count_unread(0)
@@ -247,8 +250,8 @@ class AmqpServer:
         self.listeners: list[tuple[str, int, ssl.SSLContext | None]] = []  # address and port, and TLS where it is used
         self.servers: list[Listener] = []  # none while the listeners are suspended
         self.undurable = 0  # bytes received from all clients that are not known to be durable
-        self.asked = 0  # as many of these the question under way covers
-        self.held: list[Connection] = []  # not read from until that is answered
+        self.awaited = 0  # bytes of these whose durability is awaited now
+        self.held: list[Connection] = []  # not read from until they are durable
         self.timer: asyncio.TimerHandle | None = None
         self.timeout_check_seconds = min(TIMEOUT_CHECK_SECONDS, broker.config.consumer_timeout_ms / 2_000)
 
@@ -355,9 +358,9 @@ class AmqpServer:
         self.undurable += size
         if self.undurable < UNDURABLE_STEP:
             return
-        if not self.asked:
-            self.asked = self.undurable
-            self.broker.memory.take(Kind.UNDURABLE, self.asked)
+        if not self.awaited:
+            self.awaited = self.undurable
+            self.broker.memory.take(Kind.UNDURABLE, self.awaited)
             self.broker.when_durable(self.became_durable)
         connection = protocol.connection
         if self.undurable <= UNDURABLE_HIGH or connection is None or Pause.UNDURABLE in connection.gate.reasons:
@@ -366,10 +369,10 @@ class AmqpServer:
         self.held.append(connection)
 
     def became_durable(self) -> None:
-        """All that was received when the question was asked is durable."""
-        self.undurable -= self.asked
-        self.broker.memory.give_back(Kind.UNDURABLE, self.asked)
-        self.asked = 0
+        """The awaited bytes are durable."""
+        self.undurable -= self.awaited
+        self.broker.memory.give_back(Kind.UNDURABLE, self.awaited)
+        self.awaited = 0
         held, self.held = self.held, []
         for connection in held:
             connection.gate.open(Pause.UNDURABLE)

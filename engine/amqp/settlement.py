@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class DeliveryHolder:
-    """What has unacked deliveries: a consumer, or a basic.get."""
+    """A holder of unacked deliveries: a consumer, or a basic.get."""
 
     def __init__(self) -> None:
         self.partition: Partition | None = None

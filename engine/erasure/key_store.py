@@ -9,7 +9,7 @@ An id is SHA-256 of the subject (40 hex digits), the generation, from 1, and 16 
 end with the generation, and the file of that name holds the key itself. They go on working.
 
 Rules of this file
-- No id is used twice, whatever became of the directory: a subject whose key was lost gets a new key under another id.
+- No id is used twice, even if the directory is lost: a subject whose key was lost gets a new key under another id.
   So an old directory may be put back into the new one, and messages under either key can be read.
 - A key is on the disk before anybody can find it: the file and its name are synced before it becomes the current key.
   If two nodes make a key at the same time, the second one finds the first one's and takes that.
@@ -37,8 +37,8 @@ NO_KEYS = Path(os.devnull)  # as the directory: there are no keys
 
 
 class KeyStore:
-    """The directory of keys. `erased`: ids of keys that are destroyed according to the history, whatever the directory
-    has. It only grows."""
+    """The directory of keys. `erased`: ids of keys that were erased according to the history. They count as destroyed
+    even if the directory has them. The collection only grows."""
 
     def __init__(self, directory: Path, erased: Collection[str] = ()) -> None:
         self.directory = directory
@@ -157,7 +157,7 @@ class KeyStore:
         return KEY_ID.fullmatch(key_id) is not None and os.path.exists(f"{self.directory}/{key_id}{TOMBSTONE}")
 
     def is_there(self, key_id: str) -> bool:
-        """Whether the directory has the key, whatever else is known of it."""
+        """Whether the directory has the key, even if it was erased."""
         match = KEY_ID.fullmatch(key_id)
         path = self.directory / key_id
         return match is not None and path.exists() and (bool(match[3]) or _named(key_id, path.read_bytes()) is None)

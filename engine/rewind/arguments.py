@@ -31,7 +31,7 @@ FILTER_VALUE = "x-stream-filter-value"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where a consumer begins. `value`: a message's number, or milliseconds since the epoch."""
+    """The start of a consumer. `value`: a message's number, or milliseconds since the epoch."""
 
     kind: str
     value: int = 0

@@ -120,7 +120,7 @@ class RestoreRequest:
 
     With a moment `at`: the messages that were in the queue then and have met one of `fates` since; only those among
     `ids`, if there are any. With `undo`: the same for the moment before the last purge or delete. With neither: the
-    messages that `ids` names, as they were published, whatever became of them."""
+    messages that `ids` names, as they were published, with any fate."""
 
     history: History
     vhost: str

@@ -307,8 +307,8 @@ def with_reply_to(parsed: Parsed, name: str) -> bytes:
     """The properties with another `reply_to` than they have."""
     assert parsed.reply_to is not None
     raw, at = parsed.raw, parsed.reply_to_at
-    told = name.encode()
-    return raw[: at - 1] + bytes((len(told),)) + told + raw[at + len(parsed.reply_to) :]
+    value = name.encode()
+    return raw[: at - 1] + bytes((len(value),)) + value + raw[at + len(parsed.reply_to) :]
 
 
 def with_long(raw: bytes, name: bytes, value: int) -> bytes:
