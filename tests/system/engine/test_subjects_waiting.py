@@ -147,7 +147,7 @@ def test_a_publish_like_the_one_before_it_waits_too_when_the_key_was_destroyed_b
         hers = publish(1, "", "q", b"hers", raw=HERS)
         wire.send(hers * 4)
         await until(lambda: len(logged(broker)) == 4)
-        assert wire.connection.repeat is not None
+        assert wire.connection.parser.repeat is not None
         (key_id,) = await broker.subjects.erase("ada")
         disk.goes.clear()
         wire.send(hers, publish(1, "", "q", b"plain"))

@@ -153,7 +153,7 @@ def test_a_process_that_is_killed_costs_its_question_only(tmp_path: Path) -> Non
         lost = asyncio.create_task(process.ask(Begun(begun), "u"))
         while not begun.exists():
             await asyncio.sleep(0.01)
-        (running,) = process._asked
+        (running,) = process._busy
         running.kill()
         with pytest.raises(ProcessEnded):
             await lost
