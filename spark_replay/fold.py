@@ -14,26 +14,25 @@ A `Product` makes the rows of a fold: it sees each event and its effects while t
 event. Every fold skips a record that cannot be decoded (docs/design.md#one-idea), and shows it to the product.
 """
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain, pairwise, repeat
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rewindmq.engine.log.contract import LogError
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
-from rewindmq.schemas.codec import Decoder, UndecodableRecord
-from rewindmq.schemas.events import Actor, CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.codec import Decoder
+from rewindmq.schemas.events import Actor, Checkpointed, Event
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import records_frame
-from rewindmq.spark_replay.location.log import Group, InKafka, Place, groups_in, open_log, partition_of
+from rewindmq.spark_replay.location.log import InKafka, Place, groups_in, open_log, partition_of
 from rewindmq.spark_replay.location.ranges import BadRequest, FromCheckpoint, Range, joined
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Product(Protocol):
     def begin(self, machine: Machine) -> None:
         """Called before the first event that the product sees; the machine already stands there."""
 
-    def before(self, offset: int, event: Checkpointed) -> None:
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
         """Called when the machine is about to apply a broker's claim about an earlier state."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
@@ -70,79 +69,33 @@ class Feed:
 
     stretch: Range
     machine: Machine
-    groups: Iterator[Group]
+    groups: Iterator[RecordGroup]
     decoder: Decoder
 
 
 def fold_feed(product: Product, feed: Feed) -> "Iterator[pa.RecordBatch]":
     """Show `product` every event of the stretch."""
-    groups = fold_quietly(feed.machine, feed.groups, feed.decoder, feed.stretch.start)
+    groups = drive(feed.machine, feed.groups, feed.decoder, feed.stretch.start)
     return fold_events(product, feed.machine, groups, feed.decoder)
 
 
 def fold_events(
-    product: Product, machine: Machine, groups: Iterable[Group], decoder: Decoder | None = None, stripped: bool = False
+    product: Product,
+    machine: Machine,
+    groups: Iterable[RecordGroup],
+    decoder: Decoder | None = None,
+    stripped: bool = False,
 ) -> "Iterator[pa.RecordBatch]":
-    """Show `product` every event with its effects.
+    """Show `product` every event with its effects, and yield its rows after each group.
 
     `stripped`: the records have no bodies (`strip_body`, `strip_framed_body`)."""
     product.begin(machine)
-    decode = (decoder or Decoder()).decode
-    apply = machine.apply
-    show = product.event
-    effects: list[Effect] = []
-    for offsets, records, times in groups:
-        for offset, record, logged_ms in zip(offsets, records, times or repeat(None)):  # noqa: B905  repeat has no end
-            try:
-                timestamp_ms, actor, event = decode(record, False, stripped)
-            except UndecodableRecord as error:
-                machine.skip(offset)
-                product.undecodable(offset, str(error))
-                continue
-            if logged_ms is not None:
-                timestamp_ms = logged_ms
-            if type(event) is Checkpointed:
-                product.before(offset, event)
-            apply(offset, timestamp_ms, actor, event, effects)
-            show(offset, timestamp_ms, actor, event, effects)
-            effects.clear()
+    decoder = decoder or Decoder()
+    before, after, undecodable = {Checkpointed: product.before}, product.event, product.undecodable
+    for group in groups:
+        drive(machine, (group,), decoder, before=before, after=after, undecodable=undecodable, stripped=stripped)
         yield from product.take(False)
     yield from product.take(True)
-
-
-def fold_quietly(
-    machine: Machine,
-    groups: Iterable[Group],
-    decoder: Decoder | None = None,
-    until: int | None = None,
-    watched: Callable[[int, Event], None] | None = None,
-) -> Iterator[Group]:
-    """Fold the groups for the state alone, up to offset `until` (None: the end). Returns the groups behind it.
-
-    `watched` sees each claim just before it is applied, and each request for a claim just after it is applied."""
-    decode = (decoder or Decoder()).decode
-    apply = machine.apply
-    effects: list[Effect] = []
-    remaining = iter(groups)
-    for offsets, records, times in remaining:
-        take = len(offsets) if until is None else bisect_left(offsets, until)
-        for index in range(take):
-            try:
-                timestamp_ms, actor, event = decode(records[index], False)
-            except UndecodableRecord:
-                machine.skip(offsets[index])
-                continue
-            if watched is not None and type(event) is Checkpointed:
-                watched(offsets[index], event)
-            apply(offsets[index], timestamp_ms if times is None else times[index], actor, event, effects)
-            if effects:
-                effects.clear()
-            if watched is not None and type(event) is CheckpointAsked:
-                watched(offsets[index], event)
-        if take < len(offsets):
-            rest: Group = (offsets[take:], records[take:], None if times is None else times[take:])
-            return chain((rest,), remaining)
-    return iter(())
 
 
 def fold_log(
@@ -205,7 +158,7 @@ def log_task(
     yield from fold(Feed(stretch, machine, groups, decoder_for(log)), **settings)
 
 
-def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[Group]:
+def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[RecordGroup]:
     """Yields the records of a stretch, in portions that fit into a task's memory.
 
     Raises CorruptLog, LogError."""
@@ -213,7 +166,7 @@ def groups_up_to(log: PartitionLog, start: int, end: int) -> Iterator[Group]:
         yield from groups_in(log, start, end, GROUP_ROWS, GROUP_BYTES)
 
 
-def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[Group]:
+def log_groups(data: str, partition: str, start: int, end: int) -> Iterator[RecordGroup]:
     """Yields the records of a stretch of a data directory's log.
 
     Raises CorruptLog."""
@@ -335,7 +288,7 @@ def _fold_rows(
         yield from fold_events(product(partition), Machine(partition), groups, decoder, stripped=True)
 
 
-def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[Group]]:
+def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator[RecordGroup]]:
     """The partition that a task was given, and its records; None when it has no records.
 
     The batches have the columns RECORDS, KAFKA_RECORDS or those of `kafka_frame.to_records`."""
@@ -348,7 +301,7 @@ def groups_of(batches: "Iterator[pa.RecordBatch]") -> tuple[str | None, Iterator
     return name, _frame_groups(partition, chain((first,), filled))
 
 
-def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[Group]:
+def _frame_groups(partition: str | int, batches: "Iterator[pa.RecordBatch]") -> Iterator[RecordGroup]:
     """Yields groups, verified to be of one partition and to ascend: mixed rows would make a fold wrong in silence."""
     expected = 0
     for batch in batches:

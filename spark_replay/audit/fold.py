@@ -165,7 +165,7 @@ class AuditProduct:
         if self.failures[check] <= LISTED:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
-    def before(self, offset: int, event: Checkpointed) -> None:
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
         self.offset = offset
         wrong = self.claims.compare(self.machine, event)
         if wrong is not None:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.replay import PartitionLog
+from rewindmq.projections.replay import PartitionLog, RecordGroup
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.single_object import FramedDecoder
 from rewindmq.spark_replay import columns
@@ -37,7 +37,7 @@ from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
-from rewindmq.spark_replay.location.log import Group, InKafka, open_log
+from rewindmq.spark_replay.location.log import InKafka, open_log
 from rewindmq.spark_replay.location.ranges import Range, joined
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
     yield batch_of(rows, columns.AUDIT)
 
 
-def _on_top(product: AuditProduct, groups: Iterator[Group]) -> Iterator[Group]:
+def _on_top(product: AuditProduct, groups: Iterator[RecordGroup]) -> Iterator[RecordGroup]:
     """Yields the same groups, verified to follow the records that were folded before.
 
     Raises LogError."""

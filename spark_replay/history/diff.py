@@ -14,8 +14,9 @@ is null).
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from rewindmq.projections.replay import drive
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, fold_events, fold_log, fold_quietly
+from rewindmq.spark_replay.fold import Feed, fold_events, fold_log
 from rewindmq.spark_replay.history.outcomes import PUBLISHED, HistoryProduct
 from rewindmq.spark_replay.history.state import StatePlan, plan_state
 from rewindmq.spark_replay.location.log import Place
@@ -93,7 +94,7 @@ def stretches_between(start: StatePlan, end: StatePlan) -> list[Range]:
 def fold_diff(feed: Feed, start_ms: int | None, end_ms: int | None, queue: str | None) -> "Iterator[pa.RecordBatch]":
     """The rows of one stretch, in a Spark task."""
     machine, stretch = feed.machine, feed.stretch
-    groups = fold_quietly(machine, feed.groups, feed.decoder, stretch.start)
+    groups = drive(machine, feed.groups, feed.decoder, stretch.start)
     if start_ms is not None:
         machine.advance(start_ms, [])
     product = HistoryProduct(stretch.partition, queue)

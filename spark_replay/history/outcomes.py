@@ -107,7 +107,7 @@ class HistoryProduct:
     def begin(self, machine: Machine) -> None:
         self.machine = machine
 
-    def before(self, offset: int, event: Checkpointed) -> None:
+    def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
         pass  # a claim is no outcome
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.queue import MessageView, Queue
 from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.replay import drive
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.schemas.events import Argument
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, beside, fold_log, fold_quietly
+from rewindmq.spark_replay.fold import Feed, beside, fold_log
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import is_queue
 from rewindmq.spark_replay.location.log import Place, first_event_ms, open_log, read_messages, selected
@@ -151,7 +152,7 @@ def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None
 def fold_state(feed: Feed, plan: StatePlan, queue: str | None, messages: bool) -> "Iterator[pa.RecordBatch]":
     """The rows of one partition, in a Spark task."""
     machine, end = feed.machine, feed.stretch
-    fold_quietly(machine, feed.groups, feed.decoder)
+    drive(machine, feed.groups, feed.decoder)
     if plan.clock_ms is not None:
         machine.advance(plan.clock_ms, [])
     for found in list(machine.queues()):

@@ -16,15 +16,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.engine.log.location import HistoryPartition
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, RecordGroup, decoder_for
 from rewindmq.schemas.events import Actor, Published
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 if TYPE_CHECKING:
     from rewindmq.schemas.codec import Decoder
-
-# Offsets and records, in order; and their times, where the log gives them
-Group = tuple[Sequence[int], Sequence[bytes], Sequence[int] | None]
 
 # A gap of more records than this is skipped, a smaller one is read through
 _JUMP = 1_000
@@ -134,7 +131,7 @@ def partition_of(place: Place, name: str) -> HistoryPartition:
     return selected(open_log(place), "all", name)[0]
 
 
-def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[Group]:
+def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[RecordGroup]:
     """Yields the records of a stretch in order, about `rows` records or `size` bytes at a time.
 
     Raises CorruptLog, LogError."""

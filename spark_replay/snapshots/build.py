@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.projections.replay import decoder_for
+from rewindmq.projections.replay import decoder_for, drive
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import begun_at, fold_quietly, for_each, from_snapshot, groups_up_to
+from rewindmq.spark_replay.fold import begun_at, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.log import Place, open_log, partition_of
@@ -92,7 +92,7 @@ def cut_partition(stretch: Range, place: Place, own: Snapshots, every: int) -> "
     decoder = decoder_for(log)
     for due in range((machine.next_offset // every + 1) * every, stretch.end + 1, every):
         before = machine.next_offset
-        fold_quietly(machine, groups_up_to(log, before, due), decoder)
+        drive(machine, groups_up_to(log, before, due), decoder)
         if machine.next_offset > before:
             own.take(machine)
             yield batch_of([(stretch.partition, machine.next_offset, None)], columns.RECORDS)

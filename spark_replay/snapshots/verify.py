@@ -23,19 +23,20 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.machine.serialization import queue_digest
-from rewindmq.projections.replay import PartitionLog, decoder_for
+from rewindmq.projections.replay import PartitionLog, decoder_for, drive
 from rewindmq.projections.store.snapshots import SnapshotError, Snapshots, load
 from rewindmq.projections.store.store import StateStore, StoreError
 from rewindmq.projections.verify import NOT_CHECKED, stored_offset, verify_state
-from rewindmq.schemas.events import CheckpointAsked, Checkpointed, Event
+from rewindmq.schemas.events import Actor, CheckpointAsked, Checkpointed, Event
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.checkpoint_claims import in_words as claims_in_words
 from rewindmq.spark_replay.audit.findings import Finding, of_row
 from rewindmq.spark_replay.audit.fold import CLAIMS
-from rewindmq.spark_replay.fold import beside, fold_quietly, for_each, from_snapshot, groups_up_to
+from rewindmq.spark_replay.fold import beside, for_each, from_snapshot, groups_up_to
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
@@ -217,14 +218,17 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     claims.begin(machine)
     wrong: list[tuple[int, str]] = []
 
-    def watched(offset: int, event: Event) -> None:
-        if isinstance(event, CheckpointAsked):
-            claims.was_asked(offset, machine)
-        elif isinstance(event, Checkpointed) and (said := claims.compare(machine, event)) is not None:
+    def before_claim(offset: int, _timestamp_ms: int, event: Checkpointed) -> None:
+        if (said := claims.compare(machine, event)) is not None:
             wrong.append((offset, said))
 
+    def after(offset: int, _timestamp_ms: int, _actor: Actor, event: Event, _effects: list[Effect]) -> None:
+        if type(event) is CheckpointAsked:
+            claims.was_asked(offset, machine)
+
     for end in chunk.meets or (chunk.end,):
-        fold_quietly(machine, groups_up_to(log, machine.next_offset, end), decoder, watched=watched)
+        groups = groups_up_to(log, machine.next_offset, end)
+        drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after)
         told = Told.of(machine)
         if end == chunk.end:
             machine = Machine(log.name)  # only one state at a time is in memory

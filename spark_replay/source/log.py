@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rewindmq.engine.log.location import HistoryPartition
-    from rewindmq.projections.replay import PartitionLog
-    from rewindmq.spark_replay.location.log import Group, HistoryLog
+    from rewindmq.projections.replay import PartitionLog, RecordGroup
+    from rewindmq.spark_replay.location.log import HistoryLog
 
 # Rows and bytes after which a batch is passed on: at the limit that is reached first
 BATCH_ROWS = 10_000
@@ -93,7 +93,7 @@ def _require_there(log: "PartitionLog", stretch: Range) -> None:
         raise OutsideHistory(f"failOnDataLoss: {log.name} has offsets {first} to {last} by now, and {asked}")
 
 
-def _records(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+def _records(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     import pyarrow as pa
 
     strip = _strip_of(log)
@@ -104,7 +104,7 @@ def _records(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema"
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _events(log: "PartitionLog", groups: "Iterator[Group]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
+def _events(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
     from itertools import repeat
 
     from rewindmq.projections.replay import decoder_for

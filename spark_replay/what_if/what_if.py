@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rewindmq.projections.machine.data.effects import Effect
-from rewindmq.schemas.codec import UndecodableRecord
+from rewindmq.projections.replay import drive
+from rewindmq.schemas.events import EVENT_TYPES, Actor, Event
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.fold import Feed, fold_log, fold_quietly
+from rewindmq.spark_replay.fold import Feed, fold_log
 from rewindmq.spark_replay.location.log import Place
 from rewindmq.spark_replay.location.marks import plan_stretches
 from rewindmq.spark_replay.what_if.alternative import Candidate, Depths, Fates, World, settled_by, standing
@@ -96,34 +97,33 @@ def fold_worlds(
     feed: Feed, candidates: list[Candidate], every_ms: int, queue: str | None = None
 ) -> "Iterator[pa.RecordBatch]":
     """The rows of one stretch, in a Spark task."""
-    machine, decode = feed.machine, feed.decoder.decode
-    groups = fold_quietly(machine, feed.groups, feed.decoder, feed.stretch.start)
+    machine = feed.machine
+    groups = drive(machine, feed.groups, feed.decoder, feed.stretch.start)
     worlds = [World(candidate, machine) for candidate in candidates]
     fates = [Fates(world, machine) for world in worlds]
     depths = Depths(worlds, machine, every_ms)
     rows: list[dict[str, Any]] = []
-    effects: list[Effect] = []
-    for offsets, records, times in groups:
-        for index, offset in enumerate(offsets):
-            try:
-                timestamp_ms, actor, event = decode(records[index], False)
-            except UndecodableRecord:
-                for each in (machine, *(world.machine for world in worlds)):
-                    each.skip(offset)
-                continue
-            if times is not None:
-                timestamp_ms = times[index]
-            rows += depths.before(timestamp_ms)
-            machine.apply(offset, timestamp_ms, actor, event, effects)
-            settled = settled_by(event, effects[machine.time_passed_at(offset) :])
-            for world, fate in zip(worlds, fates, strict=True):
-                world.apply(offset, timestamp_ms, actor, event, settled)
-                world.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
-                rows += fate.told(timestamp_ms, world.take())
-            effects.clear()
+
+    def before(_offset: int, timestamp_ms: int, _event: Event) -> None:
+        rows.extend(depths.before(timestamp_ms))
+
+    def after(offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        settled = settled_by(event, effects[machine.time_passed_at(offset) :])
+        for world, fate in zip(worlds, fates, strict=True):
+            world.apply(offset, timestamp_ms, actor, event, settled)
+            world.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
+            rows.extend(fate.told(timestamp_ms, world.take()))
+
+    def undecodable(offset: int, _reason: str) -> None:
+        for world in worlds:
+            world.machine.skip(offset)
+
+    of_all = dict.fromkeys(EVENT_TYPES, before)
+    for group in groups:
+        drive(machine, (group,), feed.decoder, before=of_all, after=after, undecodable=undecodable)
         if len(rows) >= _BATCH_ROWS:
             yield _batch(feed.stretch.partition, rows)
-            rows = []
+            rows.clear()
     rows += depths.at_end()
     for world, fate in zip(worlds, fates, strict=True):
         rows += fate.at_end()

@@ -91,7 +91,7 @@ def audited(partitions: list[tuple[str, Records]]) -> Counter[str]:
                 machine.skip(offset)
                 continue
             if isinstance(event, Checkpointed):
-                product.before(offset, event)
+                product.before(offset, timestamp_ms, event)
             effects: list[Effect] = []
             machine.apply(offset, timestamp_ms, actor, event, effects)
             product.event(offset, timestamp_ms, actor, event, effects)
