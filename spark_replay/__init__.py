@@ -3,7 +3,7 @@
 commands/, __main__.py   the command line      session.py    a local Spark session
 source/                  format("rewindmq")    columns.py    the columns of every table
 fold.py                  the broker's fold, in Spark's tasks
-location/                where the history is, and which stretch of it
+location/                where the history is, and which range of it
 history/                 what came of every event; states, differences, waiting times
 audit/                   does the history hold, and does the broker agree with it
 snapshots/               snapshots of an auditor's own, and the fold checked between them

@@ -25,7 +25,7 @@ from rewindmq.schemas.events import Bound, DeadLettersForwarded, Event, Publishe
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.log import Place, read_messages
+from rewindmq.spark_replay.location.log import Location, read_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ SORTED_BY = ("vhost", "queue", "queue_id", "sequence", "kind", "partition", "off
 _DIED_BEFORE = b"x-death"
 
 
-class Post:
+class LetterRows:
     """The letters that one partition sends and gets. Arrivals and forwards behind offset `reach` do not count."""
 
     def __init__(self, partition: str, reach: int) -> None:
@@ -145,9 +145,14 @@ class Destinations:
     binding. `late_ms`: they count so much later (nodes that share a log learn of them one by one)."""
 
     def __init__(
-        self, place: Place, topology: Topology, bound_ms: Mapping[Bound, int], queues: Mapping[str, int], late_ms: int
+        self,
+        location: Location,
+        topology: Topology,
+        bound_ms: Mapping[Bound, int],
+        queues: Mapping[str, int],
+        late_ms: int,
     ) -> None:
-        self._place = place
+        self._location = location
         self._topology = topology
         self._bound_ms = bound_ms
         self._queues = queues
@@ -176,7 +181,7 @@ class Destinations:
         return [f"{vhost}/{name}" for name in missing if name != sent.queue]
 
     def _message(self, sent: Any) -> Published:
-        return read_messages(self._place, sent.partition, [sent.message_id])[sent.message_id][2]
+        return read_messages(self._location, sent.partition, [sent.message_id])[sent.message_id][2]
 
     def _was_there(self, vhost: str, name: str, sent: Any) -> bool:
         return self._before(self._queues.get(f"{vhost}/{name}"), sent)

@@ -57,7 +57,7 @@ from rewindmq.schemas.events import (
 from rewindmq.spark_replay import columns
 from rewindmq.spark_replay.audit.checkpoint_claims import Claims
 from rewindmq.spark_replay.audit.consumers import Attached
-from rewindmq.spark_replay.audit.dead_letter_join import Post
+from rewindmq.spark_replay.audit.dead_letter_join import LetterRows
 from rewindmq.spark_replay.audit.ledger import (
     CONSERVATION,
     DEAD_LETTERS,
@@ -100,9 +100,9 @@ class AuditProduct:
 
     `post`: collects dead letters, for the join with other partitions."""
 
-    def __init__(self, partition: str, post: Post | None = None) -> None:
+    def __init__(self, partition: str, letter_rows: LetterRows | None = None) -> None:
         self.partition = partition
-        self.post = post
+        self.letter_rows = letter_rows
         self.rows: list[_Row] = []
         self.failures = dict.fromkeys(CHECKS, 0)
         self.accounts: dict[tuple[str, str], Account] = {}
@@ -132,7 +132,7 @@ class AuditProduct:
     @property
     def beliefs(self) -> dict[str, Any]:
         """All fields but the machine, as values that can be stored."""
-        apart = ("partition", "machine", "rows", "owed", "accounts", "post")
+        apart = ("partition", "machine", "rows", "owed", "accounts", "letter_rows")
         found = {name: value for name, value in self.__dict__.items() if name not in apart}
         return found | {"accounts": [account.beliefs for account in self.accounts.values()]}
 
@@ -216,8 +216,8 @@ class AuditProduct:
             self._purged(event, effects[before:])
         elif isinstance(event, SessionClosed | BrokerStarted | NodeLost | CheckpointAsked | ClockSet):
             self._about_brokers(actor, event)
-        elif isinstance(event, DeadLettersForwarded) and self.post is not None:
-            self.post.forwarded(offset, self.log_ms, event)
+        elif isinstance(event, DeadLettersForwarded) and self.letter_rows is not None:
+            self.letter_rows.forwarded(offset, self.log_ms, event)
         if self.owed:
             for (_, message_id), account in self.owed.items():
                 account.fail(DEAD_LETTERS, message_id, "died, and was not dead-lettered")
@@ -241,7 +241,7 @@ class AuditProduct:
         elif isinstance(event, ClockSet):
             self.ahead_ms = event.ahead_ms if self.machine.machine_version >= CLOCK_SET_VERSION else 0
         elif isinstance(event, CheckpointAsked):
-            self.claims.was_asked(self.offset, self.machine)
+            self.claims.claim_requested(self.offset, self.machine)
         elif isinstance(event, BrokerStarted):
             self.prefetches = Prefetches()
             if event.after_crash:
@@ -256,8 +256,8 @@ class AuditProduct:
             account = self.accounts.get(key)
             if account is not None:
                 touched[id(account)] = account
-                if self.post is not None:
-                    self.post.arrived(self.offset, self.log_ms, event, "/".join(key))
+                if self.letter_rows is not None:
+                    self.letter_rows.arrived(self.offset, self.log_ms, event, "/".join(key))
                 if account.queue.queue_id not in kept_out:
                     account.enters(self.offset, event, self.now_ms)
         return touched
@@ -334,8 +334,8 @@ class AuditProduct:
                 self.first_quarantined = self.first_quarantined if self.quarantined else self.offset
                 self.quarantined += 1
                 continue
-            if isinstance(effect, Release) and self.post is not None:
-                self.post.released(self.offset, self.log_ms, event, effect)
+            if isinstance(effect, Release) and self.letter_rows is not None:
+                self.letter_rows.released(self.offset, self.log_ms, event, effect)
             key = (effect.queue.vhost, effect.queue.name)
             account = self.accounts.get(key)
             if account is None or account.queue is not effect.queue:
@@ -412,8 +412,8 @@ class AuditProduct:
 
     def _dead_letter(self, account: Account, letter: DeadLetter) -> None:
         queue = account.queue
-        if self.post is not None:
-            self.post.sent(self.offset, self.log_ms, letter)
+        if self.letter_rows is not None:
+            self.letter_rows.sent(self.offset, self.log_ms, letter)
         self.owed.pop((queue.queue_id, letter.message_id), None)
         wanted = account.limits.dead_letter_exchange
         if letter.reason == DELAYED:
@@ -428,7 +428,7 @@ class AuditProduct:
 
     def _settled(self, event: Acked | Nacked, effects: list[Effect]) -> None:
         """Check that an ack or nack settled as many messages as it names."""
-        asked = sum(last - first + 1 for first, last in event.messages)
+        requested = sum(last - first + 1 for first, last in event.messages)
         settled = 0
         for effect in effects:
             if isinstance(effect, Quarantine):
@@ -437,9 +437,9 @@ class AuditProduct:
                 settled += len(effect.message_ids)
             elif isinstance(effect, Delay) and effect.consumer == event.consumer:
                 settled += 1
-        if settled != asked:
+        if settled != requested:
             name = f"{event.vhost}/{event.queue}"
-            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {asked} messages settled {settled}")
+            self.fail(SETTLEMENT, name, None, f"{type(event).__name__} of {requested} messages settled {settled}")
 
     def _purged(self, event: Purged, effects: list[Effect]) -> None:
         account = self.accounts.get((event.vhost, event.queue))
@@ -454,8 +454,8 @@ class AuditProduct:
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.AUDIT)
-        if self.post is not None:
-            yield from self.post.take()
+        if self.letter_rows is not None:
+            yield from self.letter_rows.take()
 
     def _end(self) -> None:
         """Compare everything at the end of the log as it is now.

@@ -16,7 +16,7 @@ KEPT = "kept"
 _KEEPS_ALL = {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 
 
-def what_is_kept(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
+def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> list[Finding]:
     """A finding for each partition, and one for each setting of a topic that loses history."""
     findings = []
     for partition in partitions:

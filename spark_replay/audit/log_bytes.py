@@ -29,7 +29,7 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.fold import for_each
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import batch_of
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from rewindmq.spark_replay.snapshots.external import PROVEN, write_whole
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks"
 
 
 @dataclass(frozen=True, slots=True)
-class Part(Range):
+class SegmentFile(OffsetRange):
     """A segment's file, which begins at offset `start`; `end` is not used. `last`: no segment follows."""
 
     file: str = ""
@@ -50,10 +50,10 @@ class Part(Range):
 
 
 @dataclass(frozen=True, slots=True)
-class Share(Range):
+class SegmentGroup(OffsetRange):
     """The segments of a partition that one task proves: the first begins at `start`, the last at `end`."""
 
-    parts: tuple[Part, ...] = ()
+    parts: tuple[SegmentFile, ...] = ()
 
 
 class Proven:
@@ -74,7 +74,7 @@ class Proven:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise BadRequest(f"{self.path}: not as an audit writes it: remove it, and audit the whole log") from None
 
-    def unchanged(self, part: Part) -> VerifiedSegment | None:
+    def unchanged(self, part: SegmentFile) -> VerifiedSegment | None:
         """The segment, if it was proven and still has the same size; else None."""
         told = self._segments.get(part.partition, {}).get(Path(part.file).name)
         if told is None or part.last or told["size"] != Path(part.file).stat().st_size:
@@ -114,17 +114,19 @@ def prove(
     """A finding for each partition.
 
     Raises LogError when one has no segment."""
-    parts = {name: parts_of(data, name) for name in partitions}
-    known: dict[Part, VerifiedSegment] = {}
+    parts = {name: segment_files_of(data, name) for name in partitions}
+    known: dict[SegmentFile, VerifiedSegment] = {}
     if proven is not None and since_last:
         held = ((part, proven.unchanged(part)) for each in parts.values() for part in each)
         known = {part: segment for part, segment in held if segment is not None}
-    shares = [share for each in parts.values() for share in shares_of(part for part in each if part not in known)]
-    rows = for_each(spark, shares, share_rows, columns.AUDIT).collect()
+    shares = [
+        share for each in parts.values() for share in groups_of_segments(part for part in each if part not in known)
+    ]
+    rows = for_each(spark, shares, group_rows, columns.AUDIT).collect()
     return [joined(name, each, rows, known, proven) for name, each in parts.items()]
 
 
-def parts_of(data: str, partition: str) -> list[Part]:
+def segment_files_of(data: str, partition: str) -> list[SegmentFile]:
     """The segments as they are now, in the order of their offsets.
 
     Raises LogError when there is none."""
@@ -133,29 +135,29 @@ def parts_of(data: str, partition: str) -> list[Part]:
     if not files:
         raise LogError(f"{directory}: no segment of a log is here")
     bases = [base_offset_of(path) for path in files]
-    return [Part(partition, at, at, str(path), path == files[-1]) for at, path in zip(bases, files, strict=True)]
+    return [SegmentFile(partition, at, at, str(path), path == files[-1]) for at, path in zip(bases, files, strict=True)]
 
 
-def shares_of(parts: Iterable[Part]) -> Iterator[Share]:
-    some: list[Part] = []
+def groups_of_segments(parts: Iterable[SegmentFile]) -> Iterator[SegmentGroup]:
+    some: list[SegmentFile] = []
     size = 0
     for part in parts:
         some.append(part)
         size += Path(part.file).stat().st_size
         if size >= TASK_BYTES:
-            yield Share(part.partition, some[0].start, part.start, tuple(some))
+            yield SegmentGroup(part.partition, some[0].start, part.start, tuple(some))
             some, size = [], 0
     if some:
-        yield Share(some[0].partition, some[0].start, some[-1].start, tuple(some))
+        yield SegmentGroup(some[0].partition, some[0].start, some[-1].start, tuple(some))
 
 
-def share_rows(share: Share) -> "Iterator[pa.RecordBatch]":
+def group_rows(share: SegmentGroup) -> "Iterator[pa.RecordBatch]":
     """The rows of some segments, in a Spark task."""
     for part in share.parts:
         yield from segment_rows(part)
 
 
-def segment_rows(part: Part) -> "Iterator[pa.RecordBatch]":
+def segment_rows(part: SegmentFile) -> "Iterator[pa.RecordBatch]":
     """One segment, read and proven, as a row of AUDIT for the driver."""
     try:
         segment = verify_segment(Path(part.file), part.last)
@@ -168,9 +170,9 @@ def segment_rows(part: Part) -> "Iterator[pa.RecordBatch]":
 
 def joined(
     partition: str,
-    parts: Sequence[Part],
+    parts: Sequence[SegmentFile],
     rows: Iterable[Any],
-    known: Mapping[Part, VerifiedSegment],
+    known: Mapping[SegmentFile, VerifiedSegment],
     proven: Proven | None,
 ) -> Finding:
     """The finding for one partition: the tasks' rows about its segments, and whether these follow on each other."""
@@ -190,7 +192,9 @@ def joined(
 
 
 def _in_order(
-    parts: Iterable[Part], told: Mapping[str, tuple[Any, dict[str, Any]]], known: Mapping[Part, VerifiedSegment]
+    parts: Iterable[SegmentFile],
+    told: Mapping[str, tuple[Any, dict[str, Any]]],
+    known: Mapping[SegmentFile, VerifiedSegment],
 ) -> Iterator[VerifiedSegment]:
     for part in parts:
         if part in known:

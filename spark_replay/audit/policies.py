@@ -30,8 +30,8 @@ from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.audit.fold import AuditProduct
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Place, groups_in, open_log
-from rewindmq.spark_replay.location.ranges import Range
+from rewindmq.spark_replay.location.log import InKafka, Location, groups_in, open_log
+from rewindmq.spark_replay.location.ranges import OffsetRange
 
 POLICIES = "policies"
 APPLIED_WITHIN_MS = 60_000
@@ -63,11 +63,11 @@ def rows_for_driver(product: AuditProduct) -> list[tuple[Any, ...]]:
 class PolicyBook:
     """The metadata log so far: the policies that were set, their offsets, and the topology that they make."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.log = open_log(place).metadata
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        self.log = open_log(location).metadata
         self.partition = self.log.name
-        self.late_ms = APPLIED_WITHIN_MS if isinstance(place, InKafka) else 0
+        self.late_ms = APPLIED_WITHIN_MS if isinstance(location, InKafka) else 0
         self.topology = Topology()
         self.set_at: dict[int, tuple[str, str, str]] = {}
         self.bound_ms: dict[Bound, int] = {}  # the time of each binding
@@ -75,8 +75,8 @@ class PolicyBook:
         self.read_to = 0
 
     @property
-    def reach(self) -> Range:
-        return Range(self.partition, 0, self.read_to)
+    def reach(self) -> OffsetRange:
+        return OffsetRange(self.partition, 0, self.read_to)
 
     def read_on(self) -> None:
         """Read up to the end of the log now: policies in force in a queue were set before."""
@@ -124,11 +124,11 @@ class PolicyBook:
         return [Finding(POLICIES, False, row.partition, row.offset, None, None, detail)]
 
     def _is_applied(self, row: Any, told: dict[str, Any]) -> list[Finding]:
-        asked = (told["vhost"], told["queue"], told["type"])
+        requested = (told["vhost"], told["queue"], told["type"])
         hidden = is_hidden(told["queue"])
         wanted = {
-            "policy": None if hidden else _shown(self.topology.effective_policy(*asked)),
-            "operator_policy": None if hidden else _shown(self.topology.effective_operator_policy(*asked)),
+            "policy": None if hidden else _shown(self.topology.effective_policy(*requested)),
+            "operator_policy": None if hidden else _shown(self.topology.effective_operator_policy(*requested)),
         }
         name = f"{told['vhost']}/{told['queue']}"
         wrong = [f"{kind} is {told[kind]}, should be {right}" for kind, right in wanted.items() if told[kind] != right]

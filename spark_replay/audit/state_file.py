@@ -68,13 +68,13 @@ class AuditStates:
         packed = pickle.dumps(content, protocol=5)
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self._path(batch)
-        beside = path.with_suffix(f".{os.getpid()}.part")
-        with beside.open("wb") as file:
+        part_file = path.with_suffix(f".{os.getpid()}.part")
+        with part_file.open("wb") as file:
             file.write(hashlib.sha256(packed).digest())
             file.write(packed)
             file.flush()
             os.fsync(file.fileno())
-        beside.replace(path)
+        part_file.replace(path)
         for number in [number for number in self._batches() if number < batch][:-1]:
             self._path(number).unlink(missing_ok=True)
 

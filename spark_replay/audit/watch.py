@@ -38,7 +38,7 @@ from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_frame import kafka_options, load, to_records
 from rewindmq.spark_replay.location.log import InKafka, open_log
-from rewindmq.spark_replay.location.ranges import Range, joined
+from rewindmq.spark_replay.location.ranges import OffsetRange, joined
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,16 +87,18 @@ class BatchReport:
 class Watch:
     """A running watch. `stop()` may be called from anywhere: the batch that is being folded is finished first."""
 
-    def __init__(self, place: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]) -> None:
+    def __init__(
+        self, location: InKafka, directory: Path, fail_fast: bool, report: Callable[[BatchReport], None]
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = str(directory.resolve())
-        self.partitions: list[PartitionLog] = list(open_log(place).queues)
-        self.book = PolicyBook(place)
+        self.partitions: list[PartitionLog] = list(open_log(location).queues)
+        self.book = PolicyBook(location)
         self.reports = Reports(directory / "reports.jsonl")
         self.fail_fast = fail_fast
         self.report = report
         self.violations = 0
-        self.stretches: dict[str, Range] = {}  # the stretches that this watch audited
+        self.ranges: dict[str, OffsetRange] = {}  # the ranges that this watch audited
         self.told: set[Finding] = set()  # findings about policies, which are looked at anew after each batch
         self.stopping = threading.Event()
         self.folding = threading.Lock()
@@ -128,8 +130,8 @@ class Watch:
                 self.told.add(at_no_offset)
                 violations.append(finding)
         told = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
-        audited = [Range(name, at.pop("begun"), at["offset"]) for name, at in told.items()]
-        self.stretches = joined([*self.stretches.values(), *audited])
+        audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in told.items()]
+        self.ranges = joined([*self.ranges.values(), *audited])
         partitions = {
             partition.name: PartitionReport(**told[partition.name], **_lag(partition, told[partition.name]["offset"]))
             for partition in self.partitions
@@ -140,7 +142,7 @@ class Watch:
 
     def tell(self) -> None:
         """Report the run to its lineage."""
-        lineage.read([*self.stretches.values(), self.book.reach])
+        lineage.read([*self.ranges.values(), self.book.reach])
         what = f"{self.violations} violations, listed in {self.reports.path.name}"
         lineage.found([Finding("watch", not self.violations, "all", None, None, None, what)])
 
@@ -167,7 +169,7 @@ class Stopped(Exception):
 
 def watch(
     spark: "SparkSession",
-    place: InKafka,
+    location: InKafka,
     directory: Path,
     interval_s: float = 10.0,
     batch_events: int = 1_000_000,
@@ -181,9 +183,9 @@ def watch(
     It looks again every `interval_s` until it is stopped; `once`: it ends when all events that are there now are
     audited. Batches have about `batch_events`. `started` is called with the watch before it begins. Raises LogError
     when Kafka or a topic is not there."""
-    watching = Watch(place, directory, fail_fast, report)
+    watching = Watch(location, directory, fail_fast, report)
     started(watching)
-    reader = kafka_options(spark.readStream.format("kafka"), place, range(len(watching.partitions)))
+    reader = kafka_options(spark.readStream.format("kafka"), location, range(len(watching.partitions)))
     stream = load(reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", str(batch_events)))
     writer = stream.writeStream.foreachBatch(watching.fold).option("checkpointLocation", str(directory / "spark"))
     trigger = writer.trigger(availableNow=True) if once else writer.trigger(processingTime=f"{interval_s} seconds")

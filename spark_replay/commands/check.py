@@ -9,13 +9,13 @@ from typing import Any
 import click
 
 from rewindmq.spark_replay.commands.exit_status import EX_DATAERR
-from rewindmq.spark_replay.commands.location_options import with_place, with_topics
+from rewindmq.spark_replay.commands.location_options import with_location, with_topics
 from rewindmq.spark_replay.commands.options import require_makeable, require_writable, snapshots_option, start_spark
-from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.log import InKafka, Location
 
 
 @click.command()
-@with_place
+@with_location
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 @click.option("--html", "page", type=click.Path(dir_okay=False, path_type=Path), help="Write a page to hand on, too.")
 @click.option(
@@ -39,7 +39,7 @@ from rewindmq.spark_replay.location.log import InKafka, Place
     help="Say on stderr how far it is; at a terminal, if neither is given.",
 )
 def audit(
-    place: Place,
+    location: Location,
     form: str,
     page: Path | None,
     public_keys: tuple[Path, ...],
@@ -52,8 +52,8 @@ def audit(
     from rewindmq.engine.log.seals.seal import public_keys as read_keys
     from rewindmq.engine.log.seals.seal import read_copies
     from rewindmq.spark_replay.audit.audit import audit as audit_of
-    from rewindmq.spark_replay.audit.audit import ledgers_beside
-    from rewindmq.spark_replay.audit.ledger_files import count_kept
+    from rewindmq.spark_replay.audit.audit import ledger_snapshots
+    from rewindmq.spark_replay.audit.ledger_files import count_ledgers
     from rewindmq.spark_replay.audit.seals import check_seals
     from rewindmq.spark_replay.commands.progress import progress
     from rewindmq.spark_replay.commands.report import print_report
@@ -62,39 +62,39 @@ def audit(
     if page is not None:
         require_writable("--html", page)
     keys, kept = read_keys(public_keys), [] if copies is None else read_copies(copies)
-    own = ledgers_beside(place, snapshots, since_last)
-    spark = start_spark(place)
-    with progress(spark, "audit", shown, lambda: "" if own is None else f"{count_kept(own)} ledgers kept"):
-        findings = check_seals(spark, place, keys or None, kept) + audit_of(spark, place, snapshots, since_last)
+    external = ledger_snapshots(location, snapshots, since_last)
+    spark = start_spark(location)
+    with progress(spark, "audit", shown, lambda: "" if external is None else f"{count_ledgers(external)} ledgers kept"):
+        findings = check_seals(spark, location, keys or None, kept) + audit_of(spark, location, snapshots, since_last)
     print_report(findings, form)
     if page is not None:
-        page.write_text(report_html(findings, str(place)), encoding="utf-8")
+        page.write_text(report_html(findings, str(location)), encoding="utf-8")
     if any(finding.corrupt for finding in findings):
         return EX_DATAERR
     return 0 if all(finding.ok for finding in findings) else 1
 
 
 @click.command()
-@with_place
+@with_location
 @snapshots_option
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
-def verify(place: Place, snapshots: Path | None, form: str) -> int:
+def verify(location: Location, snapshots: Path | None, form: str) -> int:
     """Fold the chunks between snapshots all at once: does each give the next snapshot, and the last one RocksDB?"""
     from rewindmq.spark_replay.commands.report import print_report
-    from rewindmq.spark_replay.snapshots.external import own_snapshots
+    from rewindmq.spark_replay.snapshots.external import external_snapshots
     from rewindmq.spark_replay.snapshots.verify import verify as verify_chunks
 
-    own_snapshots(place, snapshots)
-    findings = verify_chunks(start_spark(place), place, snapshots)
+    external_snapshots(location, snapshots)
+    findings = verify_chunks(start_spark(location), location, snapshots)
     print_report(findings, form, "verify")
     return 0 if all(finding.ok for finding in findings) else 1
 
 
 @click.command()
-@with_place
+@with_location
 @click.option("--every", default=1_000_000, type=click.IntRange(1), show_default=True, help="Events.")
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
-def cut(place: Place, every: int, out: Path) -> None:
+def cut(location: Location, every: int, out: Path) -> None:
     """Make snapshots of a history that has few or none, or of what came since the last time."""
     from dataclasses import asdict
 
@@ -102,8 +102,8 @@ def cut(place: Place, every: int, out: Path) -> None:
     from rewindmq.spark_replay.snapshots.build import prepare
 
     require_makeable("--out", out)
-    prepare(place, every, out)
-    click.echo(dumps(asdict(cut_log(start_spark(place), place, every, out))))
+    prepare(location, every, out)
+    click.echo(dumps(asdict(cut_log(start_spark(location), location, every, out))))
 
 
 @click.command("watch")
@@ -120,7 +120,7 @@ def cut(place: Place, every: int, out: Path) -> None:
 @click.option("--once", is_flag=True, help="End when all there is now is audited; status 1 if something was found.")
 @click.option("--format", "form", default="table", type=click.Choice(["table", "json"]), show_default=True)
 def watch_command(
-    place: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
+    location: InKafka, checkpoint: Path, interval: float, batch_events: int, fail_fast: bool, once: bool, form: str
 ) -> int:
     """Audit a history in Kafka as it goes on, until SIGTERM or SIGINT; a line for each batch with events."""
     from rewindmq.spark_replay.audit.watch import Watch, watch
@@ -135,8 +135,8 @@ def watch_command(
 
     try:
         done = watch(
-            start_spark(place),
-            place,
+            start_spark(location),
+            location,
             checkpoint,
             interval,
             batch_events,

@@ -32,7 +32,7 @@ def status_of(error: Exception) -> int:
 def _spark_failure(error: Exception) -> int:
     """An error in a worker arrives as text: find ours in it."""
     name, line = cause_of(error)
-    if name in ("NoSpark", "Refused", NoAnswer.__name__, KafkaNotInstalled.__name__):
+    if name in ("NoSpark", "RestoreRefused", NoAnswer.__name__, KafkaNotInstalled.__name__):
         return _complain(EX_UNAVAILABLE, line)
     data_errors = (CorruptLog.__name__, LogError.__name__, OutsideHistory.__name__, NewerHistory.__name__)
     if name in (BadRequest.__name__, UnreadableTime.__name__):

@@ -9,10 +9,10 @@ from typing import Any
 import click
 
 from rewindmq.engine.log.location import FIRST_ANSWER_SECONDS
-from rewindmq.spark_replay.commands.output import nobody_reads
+from rewindmq.spark_replay.commands.output import discard_output
 from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.location.kafka_settings import read_settings
-from rewindmq.spark_replay.location.log import InKafka, Place, open_log
+from rewindmq.spark_replay.location.log import InKafka, Location, open_log
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 _DATA = click.option("--data", type=click.Path(path_type=Path), help="The broker's data directory.")
@@ -45,7 +45,7 @@ _KAFKA_ONLY = click.option(
 )
 
 
-def with_place(command: Callable[..., Any]) -> Callable[..., Any]:
+def with_location(command: Callable[..., Any]) -> Callable[..., Any]:
     """A data directory or topics of a Kafka; the command gets it as `place`."""
 
     @functools.wraps(command)
@@ -72,17 +72,17 @@ def with_topics(command: Callable[..., Any]) -> Callable[..., Any]:
     return _wrapped(found, (_KAFKA_ONLY, *_TOPICS))
 
 
-def _as_run(command: Callable[..., Any], place: Place, others: dict[str, Any]) -> Any:
+def _as_run(command: Callable[..., Any], location: Location, others: dict[str, Any]) -> Any:
     """The command, with its lineage: where there is any, it begins when Spark is there."""
     name = click.get_current_context().info_name or ""
     files = [others.get("out"), others.get("page"), others.get("checkpoint")]
-    with lineage.run(name, place, queue=others.get("queue"), files=files):
+    with lineage.run(name, location, queue=others.get("queue"), files=files):
         status = 0
         try:
-            status = command(place=place, **others)
+            status = command(location=location, **others)
             sys.stdout.flush()
         except BrokenPipeError:  # which click would make status 1, as if an audit had found something
-            nobody_reads()
+            discard_output()
         return status
 
 
@@ -92,7 +92,7 @@ def _wrapped(command: Callable[..., Any], options: tuple[Callable[[Any], Any], .
 
 def _existing(
     data: Path | None, kafka: str | None, prefix: str, settings: tuple[str, ...], settings_file: Path | None
-) -> Place:
+) -> Location:
     """A directory as an absolute path, which workers may be given, or topics. BadRequest; LogError when there is no
     log, NoAnswer when nobody says so, KafkaNotInstalled."""
     if (data is None) == (kafka is None):
@@ -101,13 +101,13 @@ def _existing(
         raise BadRequest(f"{data}: no such directory")
     if data is not None and (settings or settings_file is not None):
         raise BadRequest("--kafka-setting and --kafka-config are about a --kafka")
-    place: Place
+    location: Location
     if data is not None:
-        place = str(data.resolve())
+        location = str(data.resolve())
     else:
         from rewindmq.engine.log.kafka.clients import KafkaClients
 
-        place = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
-        KafkaClients(place.bootstrap, dict(place.settings)).require_answer(FIRST_ANSWER_SECONDS)
-    open_log(place)
-    return place
+        location = InKafka(kafka or "", prefix, read_settings(settings, settings_file))
+        KafkaClients(location.bootstrap, dict(location.settings)).require_answer(FIRST_ANSWER_SECONDS)
+    open_log(location)
+    return location

@@ -10,7 +10,7 @@ import click
 
 from rewindmq.projections.rewind import absolute
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.log import InKafka, Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 queue_option = click.option("--queue", help="Only this queue: vhost/name, or a name in the vhost /.")
@@ -74,7 +74,7 @@ def require_writable(option: str, file: Path) -> None:
         raise BadRequest(f"{option}: {file} cannot be written")
 
 
-def start_spark(place: Place) -> Any:
+def start_spark(location: Location) -> Any:
     """The session of a command. At a terminal a line on stderr says that Spark starts, which takes seconds; in a file
     stderr stays empty as long as nothing is wrong."""
     from pyspark.logger import PySparkLogger
@@ -85,6 +85,6 @@ def start_spark(place: Place) -> Any:
         PySparkLogger.getLogger(name).disabled = True  # what they say of an error is said here, in one line
     if sys.stderr.isatty():
         click.echo("spark_replay: starting Spark, which takes some seconds ...", err=True)
-    spark = session(records_in_java=isinstance(place, InKafka))
+    spark = session(records_in_java=isinstance(location, InKafka))
     lineage.begin(spark)
     return spark

@@ -34,7 +34,7 @@ _NO_DELTA = ("DATA_SOURCE_NOT_FOUND", "ClassNotFoundException", "CONFIGURE_SPARK
 _JSON_COLUMNS = ("arguments", "effective_policy_definition")
 
 
-def nobody_reads() -> None:
+def discard_output() -> None:
     """Who read our stdout closed it (`| head`): what is still written goes nowhere."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

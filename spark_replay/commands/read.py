@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from rewindmq.spark_replay.commands.location_options import with_place
+from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
     format_option,
     moment_option,
@@ -17,12 +17,12 @@ from rewindmq.spark_replay.commands.options import (
     snapshots_option,
     start_spark,
 )
-from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 @click.command("state-at")
-@with_place
+@with_location
 @moment_option(
     "--time",
     "times",
@@ -37,7 +37,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
 @click.option("--format", "form", type=click.Choice(["json", "table"]), help="Default: table at a terminal, else json.")
 def state_at(
-    place: Place,
+    location: Location,
     times: tuple[str, ...],
     offsets: str | None,
     mark: str | None,
@@ -52,17 +52,17 @@ def state_at(
 
     if mark is not None and (times or offsets is not None):
         raise BadRequest("give one of --time, --offsets and --mark")
-    asked: list[str | None] = [f"mark:{mark}"] if mark is not None else list(dict.fromkeys(times)) or [None]
-    plans = [plan_state(place, time, offsets, snapshots) for time in asked]
-    spark = start_spark(place)
+    requested: list[str | None] = [f"mark:{mark}"] if mark is not None else list(dict.fromkeys(times)) or [None]
+    plans = [plan_state(location, time, offsets, snapshots) for time in requested]
+    spark = start_spark(location)
     states = [state_frame(spark, plan, queue, messages) for plan in plans]
-    named = asked if len(asked) > 1 else [None]
+    named = requested if len(requested) > 1 else [None]
     form = form or ("table" if sys.stdout.isatty() else "json")
     print_states(list(zip(named, states, strict=True)), messages, form)
 
 
 @click.command()
-@with_place
+@with_location
 @moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
 @moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @queue_option
@@ -70,7 +70,7 @@ def state_at(
 @format_option
 @out_option
 def history(
-    place: Place,
+    location: Location,
     start: str | None,
     end: str | None,
     queue: str | None,
@@ -84,16 +84,16 @@ def history(
 
     require_out(form, out)
     options = {"startingTimestamp": start, "endingTimestamp": end}
-    stretches = plan_history(place, {name: value for name, value in options.items() if value is not None}, snapshots)
-    write_frame(history_frame(start_spark(place), place, stretches, queue, snapshots), form, out)
+    ranges = plan_history(location, {name: value for name, value in options.items() if value is not None}, snapshots)
+    write_frame(history_frame(start_spark(location), location, ranges, queue, snapshots), form, out)
 
 
 @click.command("keep-history")
-@with_place
+@with_location
 @queue_option
 @click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
 @click.option("--format", "form", default="parquet", type=click.Choice(["parquet", "delta"]), show_default=True)
-def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
+def keep_history(location: Location, queue: str | None, out: Path, form: str) -> None:
     """Add what is new since the last run to a history that is kept in files, or as a Delta table."""
     from dataclasses import asdict
 
@@ -102,28 +102,30 @@ def keep_history(place: Place, queue: str | None, out: Path, form: str) -> None:
 
     require_makeable("--out", out)
     read_progress(out, queue, form)
-    click.echo(dumps(asdict(keep(start_spark(place), place, out, queue, form))))
+    added = keep(start_spark(location), location, out, queue, form)
+    ranges = [asdict(each) for each in added.ranges]
+    click.echo(dumps({"run": added.run, "stretches": ranges, "rows": added.rows}))
 
 
 @click.command()
-@with_place
+@with_location
 @click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
 @queue_option
 @format_option
 @out_option
-def biography(place: Place, message: str, queue: str | None, form: str, out: Path | None) -> None:
+def biography(location: Location, message: str, queue: str | None, form: str, out: Path | None) -> None:
     """What happened to one message, and to the dead letters that came of it."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.history import biography as biography_of
     from rewindmq.spark_replay.history.history import require_message
 
     require_out(form, out)
-    require_message(place, message)
-    write_frame(biography_of(start_spark(place), place, message, queue), form, out)
+    require_message(location, message)
+    write_frame(biography_of(start_spark(location), location, message, queue), form, out)
 
 
 @click.command()
-@with_place
+@with_location
 @moment_option(
     "--from",
     "start",
@@ -136,15 +138,15 @@ def biography(place: Place, message: str, queue: str | None, form: str, out: Pat
 @format_option
 @out_option
 def diff(
-    place: Place, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
+    location: Location, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
 ) -> None:
     """What came into the queues and what left them between two moments, and why."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
 
     require_out(form, out)
-    moments = plan_moments(place, start, end)
-    frame = diff_frame(start_spark(place), *moments, queue)
+    plans = plan_moments(location, start, end)
+    frame = diff_frame(start_spark(location), *plans, queue)
     if summary:
         from pyspark.sql import functions as f
 
@@ -154,16 +156,16 @@ def diff(
 
 
 @click.command()
-@with_place
+@with_location
 @moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
 @moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
-@click.option("--every", help="A row for each stretch of this length: 5 minutes, 1 hour.")
+@click.option("--every", help="A row for each span of this length: 5 minutes, 1 hour.")
 @queue_option
 @format_option
 @out_option
 def slo(
-    place: Place,
+    location: Location,
     start: str | None,
     end: str | None,
     by: str,
@@ -179,5 +181,5 @@ def slo(
 
     require_out(form, out)
     check(by, every)
-    plan_slo(place, start, end)
-    write_frame(slo_of(start_spark(place), place, start, end, queue, by, every), form, out)
+    plan_slo(location, start, end)
+    write_frame(slo_of(start_spark(location), location, start, end, queue, by, every), form, out)

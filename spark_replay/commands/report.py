@@ -18,7 +18,7 @@ from rewindmq.spark_replay.audit.log_bytes import CHAIN
 from rewindmq.spark_replay.audit.policies import POLICIES
 from rewindmq.spark_replay.audit.seals import SEALS
 from rewindmq.spark_replay.audit.watch import BatchReport
-from rewindmq.spark_replay.commands.output import nobody_reads, print_json, printable
+from rewindmq.spark_replay.commands.output import discard_output, print_json, printable
 from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, STATE
 
 MEANING = CHECKS | {
@@ -47,7 +47,7 @@ def print_report(findings: Sequence[Finding], form: str, what: str = "audit") ->
             sys.stdout.write(_report(findings, what))
         sys.stdout.flush()
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
 
 
 def _report(findings: Sequence[Finding], what: str) -> str:
@@ -82,7 +82,7 @@ def print_batch(report: BatchReport, form: str) -> None:
     try:
         print(json.dumps(asdict(report), ensure_ascii=False) if form == "json" else "\n".join(lines), flush=True)
     except BrokenPipeError:
-        nobody_reads()
+        discard_output()
 
 
 def advice(bad: Sequence[Finding]) -> dict[tuple[str, str], str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from rewindmq.spark_replay.commands.location_options import with_place
+from rewindmq.spark_replay.commands.location_options import with_location
 from rewindmq.spark_replay.commands.options import (
     format_option,
     moment_option,
@@ -15,12 +15,12 @@ from rewindmq.spark_replay.commands.options import (
     start_spark,
     without_option,
 )
-from rewindmq.spark_replay.location.log import Place
+from rewindmq.spark_replay.location.log import Location
 from rewindmq.spark_replay.location.ranges import BadRequest
 
 
 @click.command("what-if")
-@with_place
+@with_location
 @click.option(
     "--candidate",
     "texts",
@@ -37,7 +37,7 @@ from rewindmq.spark_replay.location.ranges import BadRequest
 @format_option
 @out_option
 def what_if(
-    place: Place,
+    location: Location,
     texts: tuple[str, ...],
     left_out: tuple[str, ...],
     start: str | None,
@@ -49,7 +49,7 @@ def what_if(
 ) -> None:
     """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
     from rewindmq.spark_replay.commands.output import write_frame
-    from rewindmq.spark_replay.location.marks import plan_stretches
+    from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.what_if.candidates import candidate_without, check, parse_candidate
     from rewindmq.spark_replay.what_if.exclusion import resolved
     from rewindmq.spark_replay.what_if.what_if import what_if as what_if_of
@@ -58,14 +58,14 @@ def what_if(
     candidates = [parse_candidate(text) for text in texts] + ([candidate_without(left_out)] if left_out else [])
     every_ms = max(1, round(every * 1000))
     check(candidates, start, every_ms)
-    resolved(place, [rule for each in candidates if each.without for rule in each.without.rules])
-    plan_stretches(place, start, end)
-    tried = what_if_of(start_spark(place), place, candidates, start, end, every_ms)
+    resolved(location, [rule for each in candidates if each.without for rule in each.without.rules])
+    plan_ranges(location, start, end)
+    tried = what_if_of(start_spark(location), location, candidates, start, end, every_ms)
     write_frame(getattr(tried, show), form, out)
 
 
 @click.command()
-@with_place
+@with_location
 @queue_option
 @without_option
 @moment_option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
@@ -77,7 +77,7 @@ def what_if(
 @click.option("--name", help="Each message comes back once under a name.")
 @click.option("--dry-run", is_flag=True, help="Only say what would come back.")
 def restore(
-    place: Place,
+    location: Location,
     queue: str | None,
     left_out: tuple[str, ...],
     time: str | None,
@@ -91,8 +91,8 @@ def restore(
 ) -> None:
     """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
     --without something into another one."""
-    from rewindmq.spark_replay.commands.output import nobody_reads, print_json
-    from rewindmq.spark_replay.location.marks import plan_stretches
+    from rewindmq.spark_replay.commands.output import discard_output, print_json
+    from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.restore import Broker, bring_back, check_broker, find, without
     from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved
 
@@ -101,19 +101,19 @@ def restore(
     rules = [parse_rule(text) for text in left_out]
     if rules and (queue is None or to is None or to == queue):
         raise BadRequest("--without: say of which --queue, and into which other queue with --to")
-    resolved(place, rules)
-    plan_stretches(place, None, time)
+    resolved(location, rules)
+    plan_ranges(location, None, time)
     broker = Broker(url, user, password)
     check_broker(broker)
     if condition is not None:
-        found = find(start_spark(place), place, condition, queue)
+        found = find(start_spark(location), location, condition, queue)
     else:
         assert queue is not None
-        found = without(start_spark(place), place, left_out, queue, time)
+        found = without(start_spark(location), location, left_out, queue, time)
         name = name or f"{queue} without {', '.join(left_out)}"
     done = bring_back(found, broker, to, name, dry_run)
     try:
         print_json(done, sys.stdout)
     except BrokenPipeError:  # what was asked for is done all the same
-        nobody_reads()
+        discard_output()
         list(done)

@@ -93,7 +93,7 @@ _KEPT_OUT = (Refuse, Duplicate, Quarantine)
 
 
 class HistoryProduct:
-    """A `fold.Product`: the rows of a stretch of one partition; with `queue`, only those of that queue."""
+    """A `fold.Product`: the rows of a range of one partition; with `queue`, only those of that queue."""
 
     def __init__(self, partition: str, queue: str | None = None) -> None:
         self.partition = partition
@@ -395,14 +395,14 @@ def _packed(partition: str, rows: _Rows, said: Iterable[_Said]) -> "pa.RecordBat
 
     things = []
     for event, user, session, queue, *more in said:
-        place = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
-        things.append((event, user, session, *place, *more))
-    numbers, *own = rows
+        location = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
+        things.append((event, user, session, *location, *more))
+    numbers, *external = rows
     repeated = batch_of(things, _SAID).take(pa.array(numbers, pa.int32()))
     found = {
         "partition": pa.repeat(partition, len(numbers)),
         **dict(zip(_SAID.names, repeated.columns, strict=True)),
-        **dict(zip(_OWN.names, _arrays(own, _OWN), strict=True)),
+        **dict(zip(_OWN.names, _arrays(external, _OWN), strict=True)),
     }
     return pa.RecordBatch.from_arrays([found[name] for name in columns.HISTORY.names], schema=columns.HISTORY)
 

@@ -31,7 +31,7 @@ from openlineage.client.facet_v2 import (
 
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.lineage.settings import Settings
-from rewindmq.spark_replay.location.log import InKafka, Place
+from rewindmq.spark_replay.location.log import InKafka, Location
 
 PRODUCER = "urn:rewindmq:spark_replay"
 SCHEMA = "urn:rewindmq:lineage:1"
@@ -44,7 +44,7 @@ Name = tuple[str, str]  # namespace, name
 
 @attr.define
 class OffsetsFacet(InputDatasetFacet):
-    """The stretch that was read of each partition: `start` (inclusive), `end` (exclusive).
+    """The range that was read of each partition: `start` (inclusive), `end` (exclusive).
 
     Where the log has a hash chain, `chain` is the one behind offset `chain_offset`: the last end of a block not beyond
     `end`. `queue`: only this queue was asked for."""
@@ -63,7 +63,7 @@ class Told:
 
     run_id: str
     command: str
-    place: Place
+    location: Location
     queue: str | None
     spark: str
     partitions: Mapping[str, Mapping[str, Any]]
@@ -84,17 +84,17 @@ def run_event(settings: Settings, state: RunState, told: Told) -> RunEvent:
     )
 
 
-def dataset_of(place: Place, partition: str) -> Name:
+def dataset_of(location: Location, partition: str) -> Name:
     """The dataset of a partition.
 
     `partition`: its name or its topic, as some findings have it. Of several Kafka brokers the first stands for all, as
     in OpenLineage's own integrations."""
-    if not isinstance(place, InKafka):
-        return "file", place
-    host = place.bootstrap.split(",")[0].strip()
+    if not isinstance(location, InKafka):
+        return "file", location
+    host = location.bootstrap.split(",")[0].strip()
     if not host.rpartition(":")[2].isdecimal():
         host = f"{host}:{_KAFKA_PORT}"
-    return f"kafka://{host}", place.metadata if partition in ("metadata-0", place.metadata) else place.queues
+    return f"kafka://{host}", location.metadata if partition in ("metadata-0", location.metadata) else location.queues
 
 
 def queue_at(url: str, vhost: str, queue: str) -> Name:
@@ -131,16 +131,16 @@ def _job_facets(settings: Settings, told: Told) -> dict[str, JobFacet]:
 
 
 def _inputs(told: Told) -> list[InputDataset]:
-    """The input datasets. The log is named from the start; its stretches are known at the end."""
-    parts: dict[Name, list[dict[str, Any]]] = {dataset_of(told.place, "queues"): []}
-    for partition, stretch in sorted(told.partitions.items()):
-        parts.setdefault(dataset_of(told.place, partition), []).append({"partition": partition, **stretch})
+    """The input datasets. The log is named from the start; its ranges are known at the end."""
+    parts: dict[Name, list[dict[str, Any]]] = {dataset_of(told.location, "queues"): []}
+    for partition, offset_range in sorted(told.partitions.items()):
+        parts.setdefault(dataset_of(told.location, partition), []).append({"partition": partition, **offset_range})
     inputs = []
     for name, partitions in parts.items():
         facets: dict[str, InputDatasetFacet] = {}
         if partitions:
             facets["rewindmq_offsets"] = OffsetsFacet(partitions, told.queue, producer=PRODUCER)
-        if about := [each for each in told.findings if dataset_of(told.place, each.partition) == name]:
+        if about := [each for each in told.findings if dataset_of(told.location, each.partition) == name]:
             facets["dataQualityAssertions"] = _assertions(about)
         inputs.append(InputDataset(*name, facets))
     return inputs

@@ -65,9 +65,9 @@ def for_librdkafka(options: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
     from rewindmq.engine.log.kafka.clients import CONSUMERS_OWN
 
     settings = {option.removeprefix("kafka."): value for option, value in options.items()}
-    own = sorted(settings.keys() & CONSUMERS_OWN)
-    if own:
-        raise BadRequest(f"kafka.{own[0]}: no setting, as a history is read in one way only")
+    external = sorted(settings.keys() & CONSUMERS_OWN)
+    if external:
+        raise BadRequest(f"kafka.{external[0]}: no setting, as a history is read in one way only")
     return tuple(sorted(settings.items()))
 
 

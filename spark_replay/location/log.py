@@ -51,7 +51,7 @@ class InKafka:
 
 
 # A data directory by its path, or topics of a Kafka
-Place = str | InKafka
+Location = str | InKafka
 
 
 class HistoryLog(Protocol):
@@ -66,17 +66,17 @@ class HistoryLog(Protocol):
     def queues(self) -> Sequence[HistoryPartition]: ...
 
 
-def open_log(place: Place) -> HistoryLog:
+def open_log(location: Location) -> HistoryLog:
     """The log at a place, opened for reading.
 
     Raises LogError when there is no log, KafkaNotInstalled when no Kafka client is installed."""
-    if isinstance(place, InKafka):
+    if isinstance(location, InKafka):
         from rewindmq.engine.log.kafka.reader import KafkaLogReader
 
-        log = KafkaLogReader(place.bootstrap, place.prefix, dict(place.settings))
+        log = KafkaLogReader(location.bootstrap, location.prefix, dict(location.settings))
         log.queues  # noqa: B018  asks Kafka for the topics
         return log
-    return EmbeddedLogReader(Path(place))
+    return EmbeddedLogReader(Path(location))
 
 
 def selected(log: HistoryLog, which: str, names: str | None) -> list[HistoryPartition]:
@@ -113,7 +113,7 @@ def begin_ms(partition: PartitionLog) -> int | None:
 
 
 def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
-    """The time of the newest record of a stretch; None when the stretch has no record.
+    """The time of the newest record of a range; None when the range has no record.
 
     In Kafka the last offsets may be gaps, so it looks further and further back."""
     reach = 1
@@ -127,12 +127,12 @@ def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
     return None
 
 
-def partition_of(place: Place, name: str) -> HistoryPartition:
-    return selected(open_log(place), "all", name)[0]
+def partition_of(location: Location, name: str) -> HistoryPartition:
+    return selected(open_log(location), "all", name)[0]
 
 
 def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: int) -> Iterator[RecordGroup]:
-    """Yields the records of a stretch in order, about `rows` records or `size` bytes at a time.
+    """Yields the records of a range in order, about `rows` records or `size` bytes at a time.
 
     Raises CorruptLog, LogError."""
     offsets: list[int] = []
@@ -156,11 +156,11 @@ def groups_in(partition: PartitionLog, start: int, end: int, rows: int, size: in
         yield offsets, records, times
 
 
-def read_messages(place: Place, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
+def read_messages(location: Location, partition: str, ids: Sequence[int]) -> dict[int, tuple[int, Actor, Published]]:
     """The publishes at these offsets, with bodies: (timestamp_ms, actor, event) by id.
 
     Each block is read once when the ids ascend, as a queue's mostly do."""
-    log = partition_of(place, partition)
+    log = partition_of(location, partition)
     decoder = decoder_for(log)
     found: dict[int, tuple[int, Actor, Published]] = {}
     wanted = sorted(ids)

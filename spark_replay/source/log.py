@@ -7,8 +7,8 @@
 
 The column `record` has the record as its log has it: bare in a data directory, an Avro single object in Kafka.
 
-A row stands for itself here, so a stretch can be cut anywhere: with `minPartitions` a partition of the log becomes
-several of Spark's, each with a stretch of about the same length, in order.
+A row stands for itself here, so a range can be cut anywhere: with `minPartitions` a partition of the log becomes
+several of Spark's, each with a range of about the same length, in order.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,8 +18,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rewindmq.projections.rewind import OutsideHistory
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.location.ranges import Range, divide, resolve
-from rewindmq.spark_replay.source.options import Asked
+from rewindmq.spark_replay.location.ranges import OffsetRange, divide, resolve
+from rewindmq.spark_replay.source.options import TableOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,64 +33,64 @@ BATCH_ROWS = 10_000
 BATCH_BYTES = 8 * 1024 * 1024
 
 
-class LogStretch(InputPartition):
+class LogInputPartition(InputPartition):
     """One Spark partition: a range of one log partition."""
 
-    def __init__(self, stretch: Range) -> None:
-        super().__init__(stretch)
+    def __init__(self, offset_range: OffsetRange) -> None:
+        super().__init__(offset_range)
 
 
 class LogReader(DataSourceReader):
     """Reads the views events and records."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, requested: TableOptions) -> None:
+        self.requested = requested
 
     def partitions(self) -> list[InputPartition]:
         from rewindmq.spark_replay.location.log import first_event_ms, open_log
         from rewindmq.spark_replay.location.marks import by_offsets
 
-        log = open_log(self.asked.place)
-        stretches = resolve(wanted(log, self.asked), by_offsets(log, self.asked.options), first_event_ms(log))
-        return [LogStretch(stretch) for stretch in divide(stretches, self.asked.least)]
+        log = open_log(self.requested.location)
+        ranges = resolve(wanted(log, self.requested), by_offsets(log, self.requested.options), first_event_ms(log))
+        return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.requested.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
-        return read_stretch(partition.value, self.asked)
+        return read_range(partition.value, self.requested)
 
 
-def wanted(log: "HistoryLog", asked: Asked) -> "list[HistoryPartition]":
+def wanted(log: "HistoryLog", requested: TableOptions) -> "list[HistoryPartition]":
     """The partitions that the options `log` and `partitions` name.
 
     Raises BadRequest, LogError."""
     from rewindmq.spark_replay.location.log import selected
 
-    return selected(log, asked.options.get("log", "queues"), asked.options.get("partitions"))
+    return selected(log, requested.options.get("log", "queues"), requested.options.get("partitions"))
 
 
-def read_stretch(stretch: Range, asked: Asked) -> "Iterator[pa.RecordBatch]":
-    """Yields the rows of a stretch, as events or as records, in a Spark task.
+def read_range(offset_range: OffsetRange, requested: TableOptions) -> "Iterator[pa.RecordBatch]":
+    """Yields the rows of a range, as events or as records, in a Spark task.
 
-    Raises OutsideHistory when some records were lost since the stretch was planned, and failOnDataLoss holds;
+    Raises OutsideHistory when some records were lost since the range was planned, and failOnDataLoss holds;
     CorruptLog, LogError."""
     from rewindmq.spark_replay.location.log import groups_in, partition_of
 
-    if stretch.start == stretch.end:
+    if offset_range.start == offset_range.end:
         return
-    log = partition_of(asked.place, stretch.partition)
-    if asked.strict:
-        _require_there(log, stretch)
-    groups = groups_in(log, stretch.start, stretch.end, BATCH_ROWS, BATCH_BYTES)
-    rows = _records if asked.view == "records" else _events
-    yield from rows(log, groups, asked.columns)
+    log = partition_of(requested.location, offset_range.partition)
+    if requested.strict:
+        _require_there(log, offset_range)
+    groups = groups_in(log, offset_range.start, offset_range.end, BATCH_ROWS, BATCH_BYTES)
+    rows = _records if requested.view == "records" else _events
+    yield from rows(log, groups, requested.columns)
 
 
-def _require_there(log: "PartitionLog", stretch: Range) -> None:
+def _require_there(log: "PartitionLog", offset_range: OffsetRange) -> None:
     first, last = log.start_offset, log.next_offset
-    if stretch.start < first or last < stretch.end:
-        asked = f"offsets {stretch.start} to {stretch.end} are to be read"
-        raise OutsideHistory(f"failOnDataLoss: {log.name} has offsets {first} to {last} by now, and {asked}")
+    if offset_range.start < first or last < offset_range.end:
+        requested = f"offsets {offset_range.start} to {offset_range.end} are to be read"
+        raise OutsideHistory(f"failOnDataLoss: {log.name} has offsets {first} to {last} by now, and {requested}")
 
 
 def _records(log: "PartitionLog", groups: "Iterator[RecordGroup]", schema: "pa.Schema") -> "Iterator[pa.RecordBatch]":
@@ -135,17 +135,17 @@ def _strip_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
 class PartitionsReader(DataSourceReader):
     """Reads the view partitions: one row for each partition, as it is when the query begins."""
 
-    def __init__(self, asked: Asked) -> None:
-        self.asked = asked
+    def __init__(self, requested: TableOptions) -> None:
+        self.requested = requested
 
     def partitions(self) -> list[InputPartition]:
         from rewindmq.spark_replay.location.log import open_log
-        from rewindmq.spark_replay.snapshots.external import own_snapshots
+        from rewindmq.spark_replay.snapshots.external import external_snapshots
 
-        place = self.asked.place
-        own_snapshots(place, self.asked.snapshots)
-        found = wanted(open_log(place), self.asked)
-        return [LogStretch(Range(each.name, each.start_offset, each.next_offset)) for each in found]
+        location = self.requested.location
+        external_snapshots(location, self.requested.snapshots)
+        found = wanted(open_log(location), self.requested)
+        return [LogInputPartition(OffsetRange(each.name, each.start_offset, each.next_offset)) for each in found]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         from rewindmq.spark_replay.history.outcomes import batch_of
@@ -153,10 +153,10 @@ class PartitionsReader(DataSourceReader):
 
         if partition is None:  # Spark says so when there are no partitions
             return
-        stretch: Range = partition.value
-        log, used = partition_of(self.asked.place, stretch.partition), self.asked.snapshots_used()
-        newest = newest_ms(log, stretch.start, stretch.end)
+        offset_range: OffsetRange = partition.value
+        log, used = partition_of(self.requested.location, offset_range.partition), self.requested.snapshots_used()
+        newest = newest_ms(log, offset_range.start, offset_range.end)
         times = [None if ms is None else ms * 1000 for ms in (None if newest is None else begin_ms(log), newest)]
-        there = [] if used is None else [at for at in used.offsets(stretch.partition) if at <= stretch.end]
-        row = (stretch.partition, stretch.start, stretch.end, *times, there)
+        there = [] if used is None else [at for at in used.offsets(offset_range.partition) if at <= offset_range.end]
+        row = (offset_range.partition, offset_range.start, offset_range.end, *times, there)
         yield batch_of([row], columns.PARTITIONS)

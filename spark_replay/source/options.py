@@ -11,25 +11,25 @@ from typing import TYPE_CHECKING
 
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.spark_replay import columns
-from rewindmq.spark_replay.location.ranges import STRETCH, BadRequest, parse_count, true_or_false
+from rewindmq.spark_replay.location.ranges import RANGE_OPTIONS, BadRequest, parse_count, true_or_false
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rewindmq.spark_replay.location.log import Place
+    from rewindmq.spark_replay.location.log import Location
 
 _BOOTSTRAP = "kafka.bootstrap.servers"
-_PLACES = ("path", "data", _BOOTSTRAP)
-_PLACE = ("path", "data", "kafkaPrefix", "view")
+_LOCATIONS = ("path", "data", _BOOTSTRAP)
+_LOCATION = ("path", "data", "kafkaPrefix", "view")
 _CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOffsets"}
 _FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
 _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
 
 # view -> its options, besides those that give the place of the log
 VIEWS: dict[str, tuple[str, ...]] = {
-    "events": ("log", "partitions", *STRETCH, "minPartitions", "includeBodies", "includeHeaders"),
-    "records": ("log", "partitions", *STRETCH, "minPartitions"),
-    "history": ("partitions", *STRETCH, *_CHANGES, *_FOLD),
+    "events": ("log", "partitions", *RANGE_OPTIONS, "minPartitions", "includeBodies", "includeHeaders"),
+    "records": ("log", "partitions", *RANGE_OPTIONS, "minPartitions"),
+    "history": ("partitions", *RANGE_OPTIONS, *_CHANGES, *_FOLD),
     "queues": _MOMENT,
     "messages": _MOMENT,
     "partitions": ("log", "partitions", "snapshots"),
@@ -41,10 +41,10 @@ _TABLES = {
     "messages": columns.MESSAGES,
     "partitions": columns.PARTITIONS,
 }
-_SPELLED = {name.lower(): name for names in (_PLACE, ("readChangeFeed",), *VIEWS.values()) for name in names}
+_SPELLED = {name.lower(): name for names in (_LOCATION, ("readChangeFeed",), *VIEWS.values()) for name in names}
 
 
-class Asked:
+class TableOptions:
     """The options of one table, checked.
 
     Raises BadRequest."""
@@ -58,7 +58,7 @@ class Asked:
         options = {_SPELLED[name]: value for name, value in texts.items() if name not in of_kafka}
         self.view = _view(options)
         _check(self.view, options)
-        self.place = _place(options, of_kafka)
+        self.location = _location(options, of_kafka)
         self.bodies = true_or_false(options, "includeBodies", True)
         self.headers = true_or_false(options, "includeHeaders", False)
         self.strict = true_or_false(options, "failOnDataLoss", True)
@@ -72,18 +72,18 @@ class Asked:
 
     def snapshots_used(self) -> Snapshots | None:
         """The snapshots that the option names, or those beside the log; a Kafka has none beside it."""
-        from rewindmq.spark_replay.fold import beside
+        from rewindmq.spark_replay.fold import broker_snapshots
 
-        return beside(self.place) if self.snapshots is None else Snapshots(self.snapshots)
+        return broker_snapshots(self.location) if self.snapshots is None else Snapshots(self.snapshots)
 
     @property
     def columns(self) -> "pa.Schema":
-        if self.view == "records" and not isinstance(self.place, str):
+        if self.view == "records" and not isinstance(self.location, str):
             return columns.KAFKA_RECORDS
         return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]
 
 
-def _place(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Place":
+def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Location":
     """The place of the history.
 
     `of_kafka`: the options that begin with `kafka.`. Raises BadRequest when the options do not name exactly one
@@ -91,7 +91,7 @@ def _place(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Place":
     from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
     from rewindmq.spark_replay.location.log import InKafka
 
-    found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _PLACES and value.strip()]
+    found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _LOCATIONS and value.strip()]
     about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
     if about_kafka and _BOOTSTRAP not in dict(found):
         raise BadRequest(f"{about_kafka[0]} is about a history in Kafka: where is it, {_BOOTSTRAP}?")
@@ -121,12 +121,12 @@ def _view(options: Mapping[str, str]) -> str:
 
 def _check(view: str, options: Mapping[str, str]) -> None:
     for name in options:
-        if name in VIEWS[view] or name in _PLACE or name == "readChangeFeed":
+        if name in VIEWS[view] or name in _LOCATION or name == "readChangeFeed":
             continue
         if view == "history" and name in VIEWS["queues"]:
             raise BadRequest(f"{name} is about a moment: view queues or messages")
         if view in ("queues", "messages") and name in VIEWS["history"]:
-            raise BadRequest(f"{name} is about a stretch, the view {view} about a moment: asOfTimestamp")
+            raise BadRequest(f"{name} is about a range of offsets, the view {view} about a moment: asOfTimestamp")
         raise BadRequest(f"{name} is no option of the view {view}")
     for name, other in _CHANGES.items():
         if name in options and other in options:

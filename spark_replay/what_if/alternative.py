@@ -53,7 +53,7 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.spark_replay.history.events import canonical_json
 from rewindmq.spark_replay.history.outcomes import REFUSED, is_queue
-from rewindmq.spark_replay.what_if.exclusion import Without
+from rewindmq.spark_replay.what_if.exclusion import Exclusion
 
 SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
 UNACKED, READY = "unacked", "ready"  # fates of messages that are there at the end
@@ -75,7 +75,7 @@ class Candidate:
     definition: dict[str, object] | None = None
     arguments: dict[str, ArgumentValue] = field(default_factory=dict)
     semantics: str | None = None
-    without: Without | None = None
+    without: Exclusion | None = None
 
     def concerns(self, queue: str) -> bool:
         return in_history(self.pattern).found_in(queue)
@@ -102,7 +102,7 @@ def argument(name: str, value: ArgumentValue) -> Argument:
     return Argument(name, kind, value if kind != "longstr" else str(value))
 
 
-class World:
+class Alternative:
     """A copy of `machine` at its offset, with the candidate in force from here on."""
 
     def __init__(self, candidate: Candidate, machine: Machine) -> None:
@@ -252,8 +252,8 @@ class Fates:
 
     It remembers only messages that ended in one of the two, or that ended differently."""
 
-    def __init__(self, world: World, machine: Machine) -> None:
-        self.world = world
+    def __init__(self, alternative: Alternative, machine: Machine) -> None:
+        self.alternative = alternative
         self.machine = machine
         self._before: dict[_Key, _Fate] = {}
         self._after: dict[_Key, _Fate] = {}
@@ -279,11 +279,11 @@ class Fates:
 
     def at_end(self) -> Iterator[dict[str, Any]]:
         """Yields rows of messages that ended in one world only."""
-        self.world.left_over()
-        left_out = self.world.left_out
+        self.alternative.left_over()
+        left_out = self.alternative.left_out
         never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
         for key, before in self._before.items():
-            yield self._row(key, before, never if key[2] in left_out else _standing(self.world.machine, key))
+            yield self._row(key, before, never if key[2] in left_out else _standing(self.alternative.machine, key))
         for queue in list(self.machine.queues()) if left_out else ():
             for view in queue.messages():
                 if view.message_id in left_out:
@@ -295,7 +295,7 @@ class Fates:
     def _row(self, key: _Key, before: _Fate, after: _Fate) -> dict[str, Any]:
         return {
             "fate": {
-                "candidate": self.world.candidate.name,
+                "candidate": self.alternative.candidate.name,
                 "vhost": key[0],
                 "queue": key[1],
                 "message_id": key[2],
@@ -328,14 +328,14 @@ def _standing(machine: Machine, key: _Key) -> _Fate:
     return UNACKED if unacked else READY, machine.log_ms, ""
 
 
-def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
+def standing(alternative: Alternative, wanted: str) -> Iterator[dict[str, Any]]:
     """Yields the messages that are in the queue at the end, in order."""
-    for queue in list(world.machine.queues()):
+    for queue in list(alternative.machine.queues()):
         if is_queue(wanted, queue.vhost, queue.name):
             for view in queue.messages():
                 yield {
                     "standing": {
-                        "candidate": world.candidate.name,
+                        "candidate": alternative.candidate.name,
                         "vhost": queue.vhost,
                         "queue": queue.name,
                         "message_id": view.message_id,
@@ -347,8 +347,8 @@ def standing(world: World, wanted: str) -> Iterator[dict[str, Any]]:
 class Depths:
     """The lengths of the queues that a candidate concerns, in the recorded world and in its own."""
 
-    def __init__(self, worlds: list[World], machine: Machine, every_ms: int) -> None:
-        self._worlds = worlds
+    def __init__(self, alternatives: list[Alternative], machine: Machine, every_ms: int) -> None:
+        self._alternatives = alternatives
         self._machine = machine
         self._every_ms = every_ms
         self._next_ms: int | None = None
@@ -365,14 +365,14 @@ class Depths:
             yield from self._rows(self._next_ms)
 
     def _rows(self, at_ms: int) -> Iterator[dict[str, Any]]:
-        for world in self._worlds:
-            names = {(q.vhost, q.name): None for m in (self._machine, world.machine) for q in m.queues()}
+        for alternative in self._alternatives:
+            names = {(q.vhost, q.name): None for m in (self._machine, alternative.machine) for q in m.queues()}
             for vhost, name in names:
-                if world.candidate.concerns(name):
-                    before, after = (_length(machine, vhost, name) for machine in (self._machine, world.machine))
+                if alternative.candidate.concerns(name):
+                    before, after = (_length(machine, vhost, name) for machine in (self._machine, alternative.machine))
                     yield {
                         "depth": {
-                            "candidate": world.candidate.name,
+                            "candidate": alternative.candidate.name,
                             "vhost": vhost,
                             "queue": name,
                             "at": at_ms * 1000,

@@ -17,7 +17,7 @@ from rewindmq.projections.rules.policy_rules import definition_problem
 from rewindmq.projections.rules.queue_arguments import ALL_ARGUMENTS, INTEGER_TYPES, OF_RABBITMQ_4_3, value_problem
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.what_if.alternative import Candidate, argument
-from rewindmq.spark_replay.what_if.exclusion import Without, parse_rule
+from rewindmq.spark_replay.what_if.exclusion import Exclusion, parse_rule
 
 _ARGUMENT_ONLY = ("x-queue-type", "x-single-active-consumer")
 
@@ -26,7 +26,7 @@ def candidate_without(texts: Sequence[str]) -> Candidate:
     """The candidate that leaves out everything that the `--without` texts name.
 
     Raises BadRequest."""
-    return Candidate(f"without {', '.join(texts)}", ".", without=Without(tuple(parse_rule(text) for text in texts)))
+    return Candidate(f"without {', '.join(texts)}", ".", without=Exclusion(tuple(parse_rule(text) for text in texts)))
 
 
 def parse_candidate(text: str) -> Candidate:

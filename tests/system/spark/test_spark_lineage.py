@@ -24,7 +24,7 @@ from rewindmq.spark_replay.lineage import lineage
 from rewindmq.spark_replay.lineage.events import MOST_ASSERTIONS, OffsetsFacet, Told, dataset_of, queue_at, run_event
 from rewindmq.spark_replay.lineage.settings import Parent, read_settings
 from rewindmq.spark_replay.location.log import InKafka
-from rewindmq.spark_replay.location.ranges import BadRequest, Range
+from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
 from tests.support.spark.histories import Recorder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -485,5 +485,5 @@ def test_the_schema_is_one_and_refuses_what_is_none() -> None:
 def test_what_was_read_is_kept_by_no_run(told: Path) -> None:
     lineage.read(pytest.fail("looked at") for _ in [0])
     with lineage.run("audit", str(told)) as run:
-        lineage.read([Range("queues-0", 0, 1)])
-    assert (run.id, run.stretches) == (None, {})
+        lineage.read([OffsetRange("queues-0", 0, 1)])
+    assert (run.id, run.ranges) == (None, {})

@@ -13,7 +13,7 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.location.ranges import BadRequest
 from rewindmq.spark_replay.restore import pages
 from rewindmq.spark_replay.what_if.candidates import candidate_without
-from rewindmq.spark_replay.what_if.exclusion import Rule, closure, parse_rule
+from rewindmq.spark_replay.what_if.exclusion import Rule, descendants_of, parse_rule
 from rewindmq.spark_replay.what_if.what_if import what_if
 from tests.support.running import RunningBroker
 from tests.support.spark.forging import DEAD, WORK, tell
@@ -143,8 +143,8 @@ def test_the_closure_goes_on_from_letter_to_letter() -> None:
         ("a", 31, "b", 4, False),  # of another
         ("a", 32, "a", 31, False),
     ]
-    assert closure(letters) == {"a": frozenset({10, 30}), "b": frozenset({20, 21})}
-    assert closure([]) == {}
+    assert descendants_of(letters) == {"a": frozenset({10, 30}), "b": frozenset({20, 21})}
+    assert descendants_of([]) == {}
 
 
 def test_rules_say_what_is_left_out() -> None:
