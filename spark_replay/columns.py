@@ -29,14 +29,17 @@ TIME = pa.timestamp("us", "UTC")
 
 
 def table(**columns: pa.DataType) -> pa.Schema:
+    """An Arrow schema of these columns."""
     return pa.schema(list(columns.items()))
 
 
 def struct(**fields: pa.DataType) -> pa.DataType:
+    """An Arrow struct of these fields."""
     return pa.struct(list(fields.items()))
 
 
 def some_of(columns: pa.Schema, *names: str) -> pa.Schema:
+    """An Arrow schema of the named columns only."""
     return pa.schema([columns.field(name) for name in names])
 
 

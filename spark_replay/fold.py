@@ -55,7 +55,8 @@ class Product(Protocol):
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
         """Called when the machine has just applied the event."""
 
-    def undecodable(self, offset: int, why: str) -> None: ...
+    def undecodable(self, offset: int, why: str) -> None:
+        """Called when the machine has just skipped a record that cannot be decoded."""
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
         """Yields the rows that are ready. Called after each group of records, and with `last` at the end."""
@@ -121,22 +122,22 @@ def fold_log(
 
 def for_each(
     spark: "SparkSession",
-    ranges: Sequence[OffsetRange],
+    items: Sequence[Any],
     task: "Callable[..., Iterator[pa.RecordBatch]]",
     schema: "pa.Schema",
     **settings: Any,
 ) -> "DataFrame":
-    """The rows that `task(item, **settings)` makes of each item, in their order; one Spark task a range."""
-    if not ranges:
+    """The rows that `task(item, **settings)` makes of each item, in the items' order; one Spark task an item."""
+    if not items:
         return spark.createDataFrame([], columns.spark_schema(schema))
-    plan = spark.range(0, len(ranges), 1, len(ranges))
-    return plan.mapInArrow(partial(_tasks, list(ranges), task, settings), columns.spark_schema(schema))
+    plan = spark.range(0, len(items), 1, len(items))
+    return plan.mapInArrow(partial(_tasks, list(items), task, settings), columns.spark_schema(schema))
 
 
-def _tasks(ranges: list[OffsetRange], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]") -> Any:
+def _tasks(items: list[Any], task: Any, settings: dict[str, Any], batches: "Iterator[pa.RecordBatch]") -> Any:
     for batch in batches:
         for number in batch.column("id").to_pylist():
-            yield from task(ranges[number], **settings)
+            yield from task(items[number], **settings)
 
 
 # -- over a log ----------------------------------------------------------------------------------------------------

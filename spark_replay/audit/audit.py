@@ -180,9 +180,11 @@ class AuditTasks:
         self._letters.append(frame.where("letter is not null").select("letter.*"))
 
     def letters(self) -> Iterator[Any]:
+        """Rows of LETTERS of all partitions, in the order SORTED_BY."""
         return reduce(lambda one, other: one.unionAll(other), self._letters).orderBy(*SORTED_BY).toLocalIterator()
 
     def close(self) -> None:
+        """Release the results that Spark has kept."""
         for frame in self._frames:
             frame.unpersist()
 

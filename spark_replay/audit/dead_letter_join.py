@@ -48,6 +48,7 @@ class LetterRows:
         self.under_way: dict[tuple[int, int], int] = {}  # (queue_id, message) -> number, until the outbox releases it
 
     def sent(self, offset: int, now_ms: int, letter: DeadLetter) -> None:
+        """Note a letter that a queue of this partition sends."""
         queue = letter.queue
         self.under_way[queue.queue_id, letter.message_id] = letter.sequence
         self._row(
@@ -63,6 +64,7 @@ class LetterRows:
         )
 
     def released(self, offset: int, now_ms: int, event: Event, effect: Release) -> None:
+        """Note letters that leave an outbox: without a forward they are given up."""
         queue = effect.queue
         forwarded = isinstance(event, DeadLettersForwarded) and event.queue_id == queue.queue_id
         for message_id in effect.message_ids:
@@ -72,11 +74,13 @@ class LetterRows:
                 self._row(number, GIVEN_UP, offset, now_ms, message_id)
 
     def forwarded(self, offset: int, now_ms: int, event: DeadLettersForwarded) -> None:
+        """Note how far a queue's letters are forwarded."""
         if offset < self.reach:
             number = (event.vhost, event.queue, event.queue_id, 0)
             self._row(number, FORWARDED, offset, now_ms, event.sequence)
 
     def arrived(self, offset: int, now_ms: int, event: Published, target: str) -> None:
+        """Note a letter that a queue of this partition took in. `target`: that queue."""
         origin = event.origin
         if origin is not None and not origin.restore and offset < self.reach:
             number = (origin.vhost, origin.queue, origin.queue_id, origin.sequence)
@@ -100,6 +104,7 @@ class LetterRows:
         )
 
     def take(self) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of LETTERS since the last call."""
         if self.rows:
             rows, self.rows = self.rows, []
             yield batch_of(rows, columns.LETTERS)
@@ -159,6 +164,9 @@ class Destinations:
         self._late_ms = late_ms
 
     def owed(self, sent: Any, arrived: set[str]) -> list[str]:
+        """The queues, as `vhost/name`, in which a letter should have arrived and did not.
+
+        `arrived`: the queues in which it arrived."""
         vhost, key = sent.vhost, sent.routing_key
         exchange = self._topology.exchanges.get((vhost, sent.exchange))
         if exchange is None or exchange.type not in ("direct", "fanout") or (key is None and arrived):

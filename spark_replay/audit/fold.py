@@ -126,6 +126,7 @@ class AuditProduct:
         self.unlisted = dict.fromkeys(CHECKS, 0)
 
     def begin(self, machine: Machine) -> None:
+        """Start at the beginning of a partition, or where an earlier audit stopped (`fold.Product`)."""
         assert machine.next_offset == 0 or self.events, "an audit begins at the beginning, or where it was put down"
         self.machine = machine
 
@@ -157,6 +158,7 @@ class AuditProduct:
     # -- findings ---------------------------------------------------------------------------------------------------
 
     def fail(self, check: str, queue: str | None, message_id: int | None, detail: str) -> None:
+        """Add a finding; after LISTED findings of one check only count it."""
         if self.at_end:
             if (check, queue, message_id) in self.told:
                 return
@@ -166,12 +168,14 @@ class AuditProduct:
             self.rows.append((check, False, self.partition, self.offset, queue, message_id, detail))
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
+        """Compare a broker's claim with the state (`fold.Product`)."""
         self.offset = offset
         wrong = self.claims.compare(self.machine, event)
         if wrong is not None:
             self.fail(CLAIMS, None, None, wrong)
 
     def undecodable(self, offset: int, why: str) -> None:
+        """Report a record that is no known event (`fold.Product`)."""
         self.offset = offset
         self.events += 1
         self.fail(RECORDS, None, None, why)
@@ -190,6 +194,7 @@ class AuditProduct:
     # -- one event --------------------------------------------------------------------------------------------------
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Book an event and its effects, and compare the books with the machine (`fold.Product`)."""
         self.offset = offset
         self.least_ms = self.now_ms  # effects of passing time happened at some moment after this
         self.now_ms = max(self.now_ms, timestamp_ms + self.ahead_ms)
@@ -449,6 +454,7 @@ class AuditProduct:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        """Yields rows of AUDIT and of LETTERS (`fold.Product`)."""
         if last:
             self._end()
         if self.rows:

@@ -48,6 +48,7 @@ class Ledgers:
         return sorted(int(path.stem) for path in self.folder.glob(f"{'[0-9]' * 20}{LEDGER}"))
 
     def has(self, offset: int) -> bool:
+        """Whether there is a ledger at this offset."""
         return self._path(offset, LEDGER).exists()
 
     def take(self, product: AuditProduct, letters: "Sequence[pa.RecordBatch]") -> None:

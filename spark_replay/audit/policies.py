@@ -76,6 +76,7 @@ class PolicyBook:
 
     @property
     def reach(self) -> OffsetRange:
+        """The offsets of the metadata log that were read."""
         return OffsetRange(self.partition, 0, self.read_to)
 
     def read_on(self) -> None:

@@ -56,6 +56,7 @@ class AuditStates:
         return _load(self._path(earlier[-1]))
 
     def save(self, batch: int, product: AuditProduct) -> None:
+        """Write the audit after a batch, and remove the files that are no longer needed."""
         machine = product.machine
         content = {
             "format": FORMAT,

@@ -68,6 +68,8 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class BatchReport:
+    """The result of one micro-batch. `time`: when it was done, ISO 8601."""
+
     batch: int
     time: str
     events: int
@@ -104,6 +106,7 @@ class Watch:
         self.folding = threading.Lock()
 
     def stop(self) -> None:
+        """Ask the watch to stop. It finishes the batch that it folds."""
         self.stopping.set()
 
     def fold(self, frame: "DataFrame", batch: int) -> None:

@@ -51,6 +51,7 @@ def moment_option(*names: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def require_out(form: str, out: Path | None) -> None:
+    """Raise BadRequest unless the result can be written to `out` in this format."""
     if form in ("parquet", "delta") and out is None:
         raise BadRequest(f"--format {form}: say where with --out")
     if out is not None and out.exists():

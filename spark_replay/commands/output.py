@@ -75,6 +75,7 @@ def queue_object(row: dict[str, Any], messages: bool) -> dict[str, Any]:
 
 
 def message_object(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of MESSAGES as JSON, with its properties decoded."""
     found = {name: plain(value) for name, value in row.items() if name not in ("properties", "body")}
     found["properties"] = properties_object(bytes(row["properties"] or b""))
     try:

@@ -102,6 +102,7 @@ def not_checked(findings: Sequence[Finding]) -> list[str]:
 
 
 def in_order(findings: Sequence[Finding]) -> list[str]:
+    """The checks of the findings, each once, in the order of their first finding."""
     return list(dict.fromkeys(finding.check for finding in findings))
 
 

@@ -60,6 +60,7 @@ def plan_moment(location: Location, moment: str | None, future: bool = True) -> 
 
 
 def diff_frame(spark: "SparkSession", start: StatePlan, end: StatePlan, queue: str | None) -> "DataFrame":
+    """The table DIFF between two planned moments."""
     from pyspark.sql import functions as f
 
     frame = fold_log(

@@ -68,6 +68,7 @@ def history_frame(
     queue: str | None = None,
     snapshots: Path | None = None,
 ) -> "DataFrame":
+    """The table HISTORY of planned ranges."""
     external = external_snapshots(location, snapshots)
     return fold_log(spark, location, ranges, fold_history, columns.HISTORY, snapshots=external, queue=queue)
 
@@ -140,6 +141,9 @@ def require_message(location: Location, message: str) -> None:
 
 
 def parse_message(text: str) -> tuple[str | None, int]:
+    """The partition (None: not named) and the message id in a text such as `queues-0:123`.
+
+    Raises BadRequest."""
     partition, _, offset = text.rpartition(":")
     try:
         return partition or None, int(offset)

@@ -105,12 +105,14 @@ class HistoryProduct:
         self.cause: _Cause = (0, 0, "", "", 0)
 
     def begin(self, machine: Machine) -> None:
+        """Remember the machine (`fold.Product`)."""
         self.machine = machine
 
     def before(self, offset: int, timestamp_ms: int, event: Checkpointed) -> None:
-        pass  # a claim is no outcome
+        """Do nothing: a claim is no outcome (`fold.Product`)."""
 
     def event(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        """Add the rows of an event's outcomes (`fold.Product`)."""
         kind = type(event)
         if kind is not Published and not effects:
             return
@@ -125,6 +127,7 @@ class HistoryProduct:
         self._follows(effects)
 
     def undecodable(self, offset: int, why: str) -> None:
+        """Add the row of a quarantined record (`fold.Product`)."""
         self.ordinal = 0
         self.cause = (offset, None, UNDECODABLE, None, None)
         self.add(None, QUARANTINED, (None,), reason=why)
@@ -138,6 +141,7 @@ class HistoryProduct:
         self._follows(effects)
 
     def take(self, last: bool) -> "Iterator[pa.RecordBatch]":
+        """Yields rows of HISTORY (`fold.Product`)."""
         if last and self.rows[0]:
             self._flush()
         batches, self.batches = self.batches, []

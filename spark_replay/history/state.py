@@ -57,10 +57,12 @@ class State:
 
     @property
     def queues(self) -> "DataFrame":
+        """The table QUEUES."""
         return self.rows.where("queue is not null").select("queue.*")
 
     @property
     def messages(self) -> "DataFrame":
+        """The table MESSAGES."""
         return self.rows.where("message is not null").select("message.*")
 
 
@@ -134,6 +136,7 @@ def plan_state(
 
 
 def state_frame(spark: "SparkSession", plan: StatePlan, queue: str | None = None, messages: bool = True) -> State:
+    """The state of a plan, of all queues or of one."""
     return State(
         fold_log(
             spark,

@@ -73,6 +73,7 @@ class Told:
 
 
 def run_event(settings: Settings, state: RunState, told: Told) -> RunEvent:
+    """The OpenLineage event of a run that is now in this state."""
     return RunEvent(
         eventType=state,
         eventTime=datetime.now(UTC).isoformat(),

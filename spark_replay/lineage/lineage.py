@@ -79,6 +79,7 @@ def read(ranges: Iterable[OffsetRange]) -> None:
 
 
 def found(findings: Sequence[Finding]) -> None:
+    """Report findings to the caller's run, if there is one."""
     if (this := _begun()) is not None:
         this.findings += findings
 
@@ -144,6 +145,7 @@ class LineageRun:
         self.ranges = joined([*self.ranges.values(), *ranges])
 
     def end(self, error: BaseException | None) -> None:
+        """Send COMPLETE, FAIL or ABORT. `error`: the error that ended the run, or None."""
         if self.id is None:
             self._close()
             return

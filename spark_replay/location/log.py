@@ -43,10 +43,12 @@ class InKafka:
 
     @property
     def metadata(self) -> str:
+        """The topic of the metadata log."""
         return f"{self.prefix}.metadata"
 
     @property
     def queues(self) -> str:
+        """The topic of the queue partitions."""
         return f"{self.prefix}.queues"
 
 
@@ -60,10 +62,12 @@ class HistoryLog(Protocol):
     Raises LogError where it cannot be read."""
 
     @property
-    def metadata(self) -> HistoryPartition: ...
+    def metadata(self) -> HistoryPartition:
+        """The partition of the metadata log."""
 
     @property
-    def queues(self) -> Sequence[HistoryPartition]: ...
+    def queues(self) -> Sequence[HistoryPartition]:
+        """The queue partitions, in the order of their numbers."""
 
 
 def open_log(location: Location) -> HistoryLog:
@@ -128,6 +132,9 @@ def newest_ms(partition: HistoryPartition, start: int, end: int) -> int | None:
 
 
 def partition_of(location: Location, name: str) -> HistoryPartition:
+    """The named partition of the log at a location.
+
+    Raises BadRequest, LogError."""
     return selected(open_log(location), "all", name)[0]
 
 

@@ -52,15 +52,19 @@ class ReadablePartition(Protocol):
     """The part of a log partition that this file needs."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Such as `queues-0`."""
 
     @property
-    def start_offset(self) -> int: ...
+    def start_offset(self) -> int:
+        """The offset of the oldest record."""
 
     @property
-    def next_offset(self) -> int: ...
+    def next_offset(self) -> int:
+        """The end of the log (exclusive)."""
 
-    def offset_at(self, timestamp_ms: int) -> int: ...
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The offset of the first record after this time."""
 
 
 @dataclass(frozen=True, slots=True)

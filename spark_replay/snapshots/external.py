@@ -74,6 +74,7 @@ def read_about(directory: Path) -> dict[str, Any] | None:
 
 
 def require_same_log(location: Location, directory: Path, about: dict[str, Any]) -> None:
+    """Raise BadRequest when the directory's snapshots are of another log than the one at `location`."""
     for name, begins in begins_of(location).items():
         if about["begins"].get(name, begins) != begins:
             raise BadRequest(f"{directory} has snapshots of another log: its {name} does not begin as the one there")
@@ -96,6 +97,7 @@ def _first_record(partition: PartitionLog) -> bytes | None:
 
 
 def write_about(directory: Path, about: dict[str, Any]) -> None:
+    """Write `cut.json`."""
     write_whole(directory / CUT, json.dumps(about, sort_keys=True) + "\n")
 
 

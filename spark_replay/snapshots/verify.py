@@ -256,6 +256,7 @@ class Told:
 
     @classmethod
     def of(cls, machine: Machine) -> "Told":
+        """The summary of a machine's state."""
         queues = {
             queue_id: (f"{queue.vhost}/{queue.name}", queue_digest(queue), queue.epoch)
             for queue_id, queue in machine.by_id.items()

@@ -32,10 +32,13 @@ class FoldInputPartition(InputPartition):
 
 
 class FoldReader(DataSourceReader):
+    """Reads the views history, queues and messages."""
+
     def __init__(self, requested: TableOptions) -> None:
         self.requested = requested
 
     def partitions(self) -> list[InputPartition]:
+        """The ranges to fold, planned in the driver."""
         from rewindmq.spark_replay.history.history import plan_history
         from rewindmq.spark_replay.history.state import plan_state
 
@@ -49,6 +52,7 @@ class FoldReader(DataSourceReader):
         return [FoldInputPartition(offset_range, plan.clock_ms) for offset_range in plan.ranges()]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of one range, in a Spark task."""
         from rewindmq.spark_replay.fold import log_task
         from rewindmq.spark_replay.history.history import fold_history
         from rewindmq.spark_replay.history.state import StatePlan, fold_state

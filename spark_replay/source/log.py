@@ -47,6 +47,7 @@ class LogReader(DataSourceReader):
         self.requested = requested
 
     def partitions(self) -> list[InputPartition]:
+        """The ranges to read, planned in the driver."""
         from rewindmq.spark_replay.location.log import first_event_ms, open_log
         from rewindmq.spark_replay.location.marks import by_offsets
 
@@ -55,6 +56,7 @@ class LogReader(DataSourceReader):
         return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.requested.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of one range, in a Spark task."""
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
         return read_range(partition.value, self.requested)
@@ -139,6 +141,7 @@ class PartitionsReader(DataSourceReader):
         self.requested = requested
 
     def partitions(self) -> list[InputPartition]:
+        """One Spark partition for each partition of the log."""
         from rewindmq.spark_replay.location.log import open_log
         from rewindmq.spark_replay.snapshots.external import external_snapshots
 
@@ -148,6 +151,7 @@ class PartitionsReader(DataSourceReader):
         return [LogInputPartition(OffsetRange(each.name, each.start_offset, each.next_offset)) for each in found]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
+        """Yields the row of one partition, in a Spark task."""
         from rewindmq.spark_replay.history.outcomes import batch_of
         from rewindmq.spark_replay.location.log import begin_ms, newest_ms, partition_of
 

@@ -67,6 +67,7 @@ class TableOptions:
 
     @property
     def snapshots(self) -> Path | None:
+        """The directory that the option `snapshots` names, or None."""
         directory = self.options.get("snapshots")
         return None if directory is None else Path(directory).resolve()
 
@@ -78,6 +79,7 @@ class TableOptions:
 
     @property
     def columns(self) -> "pa.Schema":
+        """The Arrow schema of the view."""
         if self.view == "records" and not isinstance(self.location, str):
             return columns.KAFKA_RECORDS
         return columns.events(self.bodies, self.headers) if self.view == "events" else _TABLES[self.view]

@@ -43,18 +43,22 @@ class RewindSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """The name for `format(...)`."""
         return "rewindmq"
 
     def schema(self) -> "StructType":
+        """The columns of the view."""
         return spark_schema(TableOptions(self.options).columns)
 
     def reader(self, schema: "StructType") -> DataSourceReader:
+        """The reader of the view."""
         requested = TableOptions(self.options)
         if requested.view == "partitions":
             return PartitionsReader(requested)
         return LogReader(requested) if requested.view in ("events", "records") else FoldReader(requested)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
+        """The stream of the view."""
         return LogStream(TableOptions(self.options))
 
 

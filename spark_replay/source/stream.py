@@ -46,9 +46,11 @@ class DurablePartition:
 
     @classmethod
     def of(cls, log: "HistoryPartition") -> "DurablePartition":
+        """The durable part of the partition as it is now."""
         return cls(log, log.name, log.start_offset, log.durable_offset)
 
     def offset_at(self, timestamp_ms: int) -> int:
+        """The offset of the first durable record after this time."""
         return min(self.log.offset_at(timestamp_ms), self.next_offset)
 
 
@@ -71,10 +73,14 @@ class LogStream(DataSourceStreamReader):
         return {offset_range.partition: offset_range.start for offset_range in ranges}
 
     def latestOffset(self) -> dict[str, int]:
+        """The end of the durable log now, by partition."""
         durable = self._durable(self._opened())
         return {name: partition.next_offset for name, partition in durable.items()}
 
     def partitions(self, start: Mapping[str, int], end: Mapping[str, int]) -> list[InputPartition]:
+        """The ranges of a batch, planned in the driver.
+
+        Raises BadRequest when the checkpoint is of other partitions; OutsideHistory."""
         there = self._durable(self._opened())
         for each in (start, end):
             if each.keys() != there.keys():
@@ -84,6 +90,7 @@ class LogStream(DataSourceStreamReader):
         return [LogInputPartition(each) for each in divide(ranges, self.requested.least) if each.start < each.end]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """Yields the rows of one range, in a Spark task."""
         return read_range(partition.value, self.requested)
 
     def _opened(self) -> "HistoryLog":

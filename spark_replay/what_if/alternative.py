@@ -78,6 +78,7 @@ class Candidate:
     without: Exclusion | None = None
 
     def concerns(self, queue: str) -> bool:
+        """Whether the candidate changes this queue."""
         return in_history(self.pattern).found_in(queue)
 
     @property
@@ -86,6 +87,7 @@ class Candidate:
         return None if self.definition is None else Policy(self.name, canonical_json(self.definition), -1)
 
     def changed(self, event: QueueDeclared | PolicyApplied) -> QueueDeclared | PolicyApplied:
+        """The event as it would be under the candidate."""
         if not self.concerns(event.queue):
             return event
         if self.policy is not None:
@@ -98,6 +100,7 @@ class Candidate:
 
 
 def argument(name: str, value: ArgumentValue) -> Argument:
+    """A queue argument with AMQP's type for this value."""
     kind = {bool: "bool", int: "long", float: "double"}.get(type(value), "longstr")
     return Argument(name, kind, value if kind != "longstr" else str(value))
 
@@ -361,6 +364,7 @@ class Depths:
             self._next_ms = timestamp_ms - timestamp_ms % self._every_ms + self._every_ms
 
     def at_end(self) -> Iterator[dict[str, Any]]:
+        """Yields the lengths at the last mark."""
         if self._next_ms is not None:
             yield from self._rows(self._next_ms)
 

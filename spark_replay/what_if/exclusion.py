@@ -55,6 +55,7 @@ class Rule:
     end: Bound | None = None
 
     def fits(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        """Whether everything that the rule gives applies to this event."""
         if self.message is not None:
             return self.message == (partition, offset)
         return (
@@ -81,6 +82,7 @@ class Exclusion:
     also: dict[str, frozenset[int]] = field(default_factory=dict)
 
     def leaves_out(self, partition: str, offset: int, timestamp_ms: int, actor: Actor) -> bool:
+        """Whether this event is left out."""
         if offset in self.also.get(partition, ()):
             return True
         return any(rule.fits(partition, offset, timestamp_ms, actor) for rule in self.rules)

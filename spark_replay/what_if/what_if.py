@@ -39,6 +39,7 @@ class WhatIf:
 
     @property
     def fates(self) -> "DataFrame":
+        """The table FATES: messages that would have ended differently."""
         return self.rows.where("fate is not null").select("fate.*")
 
     @property
@@ -49,6 +50,7 @@ class WhatIf:
 
     @property
     def depth(self) -> "DataFrame":
+        """The table DEPTHS: lengths of queues over time, as recorded and under each candidate."""
         return self.rows.where("depth is not null").select("depth.*")
 
     @property
