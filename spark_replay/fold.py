@@ -109,7 +109,7 @@ def fold_log(
     snapshots: Snapshots | None = None,
     **settings: Any,
 ) -> "DataFrame":
-    """Yields, as a DataFrame, the rows that `task(fold_input, **settings)` makes of each range, in the ranges' order.
+    """Yields, as a DataFrame, the rows that `task(fold_input, **settings)` makes of each range, in their order.
 
     `fresh`: fold each range from the beginning of its partition, and trust no snapshot. `snapshots`: use these, and
     not those beside the log. Raises LogError when the beginning is gone."""

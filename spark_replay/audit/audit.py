@@ -103,7 +103,7 @@ def audit(
 def _bytes(
     spark: "SparkSession", location: Location, log: HistoryLog, proven: Proven | None, since_last: bool
 ) -> list[Finding]:
-    """Check that all bytes are there, as they were written. A finding for each partition."""
+    """Check that all bytes are there, as they were written. Returns a finding for each partition."""
     partitions = [log.metadata, *log.queues]
     if isinstance(location, InKafka):
         return retention_findings(location, partitions)
@@ -281,7 +281,7 @@ def _audited(batch: "pa.RecordBatch") -> "pa.RecordBatch":
 
 
 def _store(data: str, offset_range: OffsetRange, external: Snapshots | None = None) -> list[Finding]:
-    """Compare RocksDB, read-only, with a fold of its own: a fresh one, or one that begins at the nearest of `own`."""
+    """Compare RocksDB, read-only, with a fold: a fresh one, or one that begins at a snapshot of `external`."""
     path = Path(data) / "state"
 
     def finding(

@@ -29,7 +29,7 @@ from rewindmq.spark_replay.fold import at_snapshot, fold_events, groups_up_to
 from rewindmq.spark_replay.history.outcomes import batch_of
 from rewindmq.spark_replay.location.log import Location, partition_of
 from rewindmq.spark_replay.location.ranges import OffsetRange
-from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, Told, compare
+from rewindmq.spark_replay.snapshots.verify import SNAPSHOTS, StateSummary, compare
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +133,7 @@ def _met(
 
     A missing ledger is written."""
     offset = product.machine.next_offset
-    wrong = list(compare(Told.of(product.machine), external.path(chunk.partition, offset), chunk.start))
+    wrong = list(compare(StateSummary.of(product.machine), external.path(chunk.partition, offset), chunk.start))
     if wrong:
         yield batch_of(wrong, columns.AUDIT)
     elif not ledgers.has(offset):

@@ -1,6 +1,6 @@
 """Joins dead letters across partitions: the letters that sources sent with the letters that targets took in.
 
-    in a task, beside the audit of a partition   Post: a row of LETTERS (columns.py) for each letter that is sent,
+    in a task, with the audit of a partition     LetterRows: a row of LETTERS (columns.py) for each letter that is sent,
                                                  arrives or is given up, and how far a source's are forwarded
     at the driver, sorted by source and number   check_arrivals: each arrival was sent; what was forwarded has arrived
 
@@ -8,8 +8,9 @@ A letter's way ends in another partition, which may be read at another moment. S
 twice: arrivals and forwards count up to the first, sent letters up to the second. So no effect that is written later
 than its cause is ever seen without it.
 
-The place where a letter should have arrived follows from bindings (`Destinations`), where only the routing key decides:
-the default exchange, direct and fanout exchanges; for queues and bindings that existed before the death, and still do.
+The queues in which a letter should have arrived follow from bindings (`Destinations`). They are known where only the
+routing key decides: in the default exchange, in direct and fanout exchanges. Queues and bindings count if they existed
+before the death, and still do.
 Letters of messages that had died before are exempt: in a cycle a queue may drop them. The target's own partition checks
 that a letter is taken in only once (ledger.py).
 """

@@ -38,7 +38,7 @@ class Finding:
         """Whether anything was compared."""
         return not self.detail.startswith(NOT_CHECKED)
 
-    def told(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, Any]:
         """The finding in a form that JSON has."""
         return {**asdict(self), "checked": self.checked, "severity": self.severity, "hint": self.hint}
 

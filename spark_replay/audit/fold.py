@@ -98,7 +98,7 @@ _Row = tuple[str, bool, str, int | None, str | None, int | None, str]
 class AuditProduct:
     """A `fold.Product` that must see a partition from its beginning.
 
-    `post`: collects dead letters, for the join with other partitions."""
+    `letter_rows`: collects dead letters, for the join with other partitions."""
 
     def __init__(self, partition: str, letter_rows: LetterRows | None = None) -> None:
         self.partition = partition

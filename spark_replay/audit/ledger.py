@@ -153,7 +153,7 @@ class Account:
         origin = event.origin
         if origin is not None:
             if self._is_known(origin):
-                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_told(origin)}")
+                self.fail(DEAD_LETTERS, message_id, f"taken in once more: {_in_words(origin)}")
             if origin.restore:
                 self.restored.setdefault(_restoration(origin), set()).add(origin.message_id)
             else:
@@ -189,7 +189,7 @@ class Account:
         """Check a message that was dropped as one that had come before."""
         origin = event.origin
         if origin is None or not self._is_known(origin):
-            what = "a publish" if origin is None else _told(origin)
+            what = "a publish" if origin is None else _in_words(origin)
             self.fail(DEAD_LETTERS, message_id, f"dropped as seen before, but is new: {what}")
 
     def _is_known(self, origin: Origin) -> bool:
@@ -451,6 +451,6 @@ def _restoration(origin: Origin) -> tuple[str, str, str, int]:
     return origin.restore, origin.vhost, origin.queue, origin.queue_id
 
 
-def _told(origin: Origin) -> str:
+def _in_words(origin: Origin) -> str:
     number = f"restored as {origin.restore!r}" if origin.restore else f"number {origin.sequence}"
     return f"message {origin.message_id} of {origin.vhost}/{origin.queue}, {number}"

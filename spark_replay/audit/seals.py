@@ -1,6 +1,6 @@
 """Checks the seals of a history in Spark: each range of the log against its signed statement.
 
-    findings = check_seals(spark, place, keys, copies)
+    findings = check_seals(spark, location, keys, copies)
 
 Every seal states the hash chain at the end of its range, so ranges are examined at the same time, each by itself.
 The driver checks the seals among themselves. `rewindmq.engine.log.seals.sealer` does all of it; no broker is needed.

@@ -101,7 +101,7 @@ class Watch:
         self.report = report
         self.violations = 0
         self.ranges: dict[str, OffsetRange] = {}  # the ranges that this watch audited
-        self.told: set[Finding] = set()  # findings about policies, which are looked at anew after each batch
+        self.reported: set[Finding] = set()  # findings about policies, which are looked at anew after each batch
         self.stopping = threading.Event()
         self.folding = threading.Lock()
 
@@ -129,21 +129,21 @@ class Watch:
         violations = [of_row(row) for row in rows if row.check not in (WAS_IN_FORCE, IS_IN_FORCE, PROGRESS)]
         for finding in self.book.check([row for row in rows if row.check in (WAS_IN_FORCE, IS_IN_FORCE)]):
             at_no_offset = Finding(finding.check, False, finding.partition, None, finding.queue, None, finding.detail)
-            if at_no_offset not in self.told:
-                self.told.add(at_no_offset)
+            if at_no_offset not in self.reported:
+                self.reported.add(at_no_offset)
                 violations.append(finding)
-        told = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
-        audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in told.items()]
+        progress = {row.partition: json.loads(row.detail) for row in rows if row.check == PROGRESS}
+        audited = [OffsetRange(name, at.pop("begun"), at["offset"]) for name, at in progress.items()]
         self.ranges = joined([*self.ranges.values(), *audited])
         partitions = {
-            partition.name: PartitionReport(**told[partition.name], **_lag(partition, told[partition.name]["offset"]))
-            for partition in self.partitions
-            if partition.name in told
+            each.name: PartitionReport(**progress[each.name], **_lag(each, progress[each.name]["offset"]))
+            for each in self.partitions
+            if each.name in progress
         }
         events = sum(at.events for at in partitions.values())
         return BatchReport(batch, format_time(int(time.time() * 1000)), events, partitions, violations)
 
-    def tell(self) -> None:
+    def report_lineage(self) -> None:
         """Report the run to its lineage."""
         lineage.read([*self.ranges.values(), self.book.reach])
         what = f"{self.violations} violations, listed in {self.reports.path.name}"
@@ -199,7 +199,7 @@ def watch(
             raise
         watching.run(trigger.start())
     finally:
-        watching.tell()
+        watching.report_lineage()
     return watching
 
 
@@ -216,14 +216,14 @@ def fold_batch(directory: str, batch: int, batches: "Iterator[pa.RecordBatch]") 
         if bad.num_rows:
             yield bad
     states.save(batch, product)
-    told = {
+    progress = {
         "begun": begun,
         "offset": product.machine.next_offset,
         "events": product.events - events,
         "quarantined": product.quarantined,
     }
     rows = [row for row in rows_for_driver(product) if row[0] == IS_IN_FORCE or row[3] >= begun]
-    rows.append((PROGRESS, True, name, None, None, None, canonical_json(told)))
+    rows.append((PROGRESS, True, name, None, None, None, canonical_json(progress)))
     yield batch_of(rows, columns.AUDIT)
 
 

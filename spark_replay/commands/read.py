@@ -1,4 +1,4 @@
-"""Commands that show the history and the queues as they were: state-at, history, keep-history, biography, diff, slo."""
+"""The commands that show the history and past queues: state-at, history, keep-history, biography, diff, slo."""
 
 import sys
 from json import dumps
@@ -27,11 +27,11 @@ from rewindmq.spark_replay.location.ranges import BadRequest
     "--time",
     "times",
     multiple=True,
-    help="ISO 8601, epoch milliseconds, or how long ago: -10m, -2h, -3d; everything logged up to it has happened. May"
-    " be given again.",
+    help="The moment: ISO 8601, epoch milliseconds, or how long ago (-10m, -2h, -3d). Everything logged up to it has"
+    " happened. May be given again.",
 )
-@click.option("--offsets", help='Instead of a time: {"queues-0": 12}, the events below have happened.')
-@click.option("--mark", help="Instead of a time: a moment that was given this name (rewindmq set_mark).")
+@click.option("--offsets", help='Instead of a time: offsets such as {"queues-0": 12}. Events below them have happened.')
+@click.option("--mark", help="Instead of a time: the name of a moment (rewindmq set_mark).")
 @queue_option
 @snapshots_option
 @click.option("--messages", is_flag=True, help="Add the messages of each queue, in order.")
@@ -46,7 +46,7 @@ def state_at(
     messages: bool,
     form: str | None,
 ) -> None:
-    """The queues as they stood at a time, at offsets or at a mark (none of them: now)."""
+    """Show the queues as they were at a time, at offsets or at a mark (default: now)."""
     from rewindmq.spark_replay.commands.output import print_states
     from rewindmq.spark_replay.history.state import plan_state, state_frame
 
@@ -63,8 +63,8 @@ def state_at(
 
 @click.command()
 @with_location
-@moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
-@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="Begin at this time (ISO 8601, or -10m: ten minutes ago) or at mark:NAME.")
+@moment_option("--to", "end", help="End at this time, inclusive, or at mark:NAME.")
 @queue_option
 @snapshots_option
 @format_option
@@ -78,7 +78,7 @@ def history(
     form: str,
     out: Path | None,
 ) -> None:
-    """What came of every event: one row an outcome."""
+    """Show the outcomes of every event, one row an outcome."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.history import history_frame, plan_history
 
@@ -91,10 +91,15 @@ def history(
 @click.command("keep-history")
 @with_location
 @queue_option
-@click.option("--out", required=True, type=click.Path(file_okay=False, path_type=Path), help="A directory of its own.")
+@click.option(
+    "--out",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The directory of the kept history: a new one, or that of an earlier run.",
+)
 @click.option("--format", "form", default="parquet", type=click.Choice(["parquet", "delta"]), show_default=True)
 def keep_history(location: Location, queue: str | None, out: Path, form: str) -> None:
-    """Add what is new since the last run to a history that is kept in files, or as a Delta table."""
+    """Add the outcomes since the last run to a history in Parquet files or in a Delta table."""
     from dataclasses import asdict
 
     from rewindmq.spark_replay.history.incremental import keep_history as keep
@@ -109,12 +114,12 @@ def keep_history(location: Location, queue: str | None, out: Path, form: str) ->
 
 @click.command()
 @with_location
-@click.option("--message", required=True, help="partition:offset of its publish, such as queues-0:123.")
+@click.option("--message", required=True, help="The message: partition:offset of its publish, such as queues-0:123.")
 @queue_option
 @format_option
 @out_option
 def biography(location: Location, message: str, queue: str | None, form: str, out: Path | None) -> None:
-    """What happened to one message, and to the dead letters that came of it."""
+    """Show everything that happened to one message, and to the dead letters that came of it."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.history import biography as biography_of
     from rewindmq.spark_replay.history.history import require_message
@@ -132,15 +137,15 @@ def biography(location: Location, message: str, queue: str | None, form: str, ou
     required=True,
     help='The first moment: a time (ISO 8601, or -10m), mark:NAME, or offsets such as {"queues-0": 12}.',
 )
-@moment_option("--to", "end", help="The second one; now, if it is not given.")
-@click.option("--summary", is_flag=True, help="Only the sums, by queue and outcome.")
+@moment_option("--to", "end", help="The second moment (default: now).")
+@click.option("--summary", is_flag=True, help="Show only the sums, by queue and outcome.")
 @queue_option
 @format_option
 @out_option
 def diff(
     location: Location, start: str, end: str | None, summary: bool, queue: str | None, form: str, out: Path | None
 ) -> None:
-    """What came into the queues and what left them between two moments, and why."""
+    """Show which messages came into the queues and left them between two moments, and why."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.diff import diff_frame, plan_moments
 
@@ -157,10 +162,10 @@ def diff(
 
 @click.command()
 @with_location
-@moment_option("--from", "start", help="From this time (ISO 8601, or -10m: ten minutes ago), or mark:NAME, on.")
-@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option("--from", "start", help="Begin at this time (ISO 8601, or -10m: ten minutes ago) or at mark:NAME.")
+@moment_option("--to", "end", help="End at this time, inclusive, or at mark:NAME.")
 @click.option("--by", default="queue", type=click.Choice(["queue", "consumer"]), show_default=True)
-@click.option("--every", help="A row for each span of this length: 5 minutes, 1 hour.")
+@click.option("--every", help="Make a row for each span of this length: 5 minutes, 1 hour.")
 @queue_option
 @format_option
 @out_option
@@ -174,7 +179,7 @@ def slo(
     form: str,
     out: Path | None,
 ) -> None:
-    """How long messages waited for their first delivery and stayed in their queue, and how many came back."""
+    """Show how long messages waited for their first delivery and stayed in their queue, and how many came back."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.history.slo import check, plan_slo
     from rewindmq.spark_replay.history.slo import slo as slo_of

@@ -1,4 +1,4 @@
-"""An audit's findings as one HTML file without anything outside of it, to be handed to somebody."""
+"""An audit's findings as one HTML file that needs no other file."""
 
 import html
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.commands.report import MEANING, advice, in_order, not_checked, result_of
 
-ROWS = 1_000  # of findings; a history that is all wrong must not make a page that no browser opens
+ROWS = 1_000  # findings; if everything is wrong, the page must not grow until no browser opens it
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>{title}</title>
@@ -30,7 +30,9 @@ is in RewindMQ's documentation for auditors.</p>
 
 
 def report_html(findings: Sequence[Finding], location: str, when: datetime | None = None) -> str:
-    """`place`: where the history is, for people."""
+    """A page of HTML with all findings.
+
+    `location`: of the history, for people."""
     bad = [finding for finding in findings if not finding.ok]
     checks = "".join(_row(check, [each for each in findings if each.check == check]) for check in in_order(findings))
     rows = "".join(

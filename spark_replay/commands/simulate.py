@@ -1,4 +1,4 @@
-"""Commands about what would have been, and what comes back: what-if, restore."""
+"""The commands that try changes on a history and bring messages back: what-if, restore."""
 
 import sys
 from pathlib import Path
@@ -25,11 +25,14 @@ from rewindmq.spark_replay.location.ranges import BadRequest
     "--candidate",
     "texts",
     multiple=True,
-    help='{"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}; may be given again.',
+    help='A change to try: {"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}. May be'
+    " given again.",
 )
 @without_option
-@moment_option("--from", "start", help="The candidates' definitions hold from this time on; else from the beginning.")
-@moment_option("--to", "end", help="Up to and including this time, or up to mark:NAME.")
+@moment_option(
+    "--from", "start", help="The candidates' definitions hold from this time on (default: from the beginning)."
+)
+@moment_option("--to", "end", help="End at this time, inclusive, or at mark:NAME.")
 @click.option(
     "--show", default="summary", type=click.Choice(["summary", "fates", "depth", "assumptions"]), show_default=True
 )
@@ -47,7 +50,7 @@ def what_if(
     form: str,
     out: Path | None,
 ) -> None:
-    """Which messages would have ended otherwise under another policy, argument or profile, or without something."""
+    """Show which messages would have ended differently under another policy, argument or profile, or without events."""
     from rewindmq.spark_replay.commands.output import write_frame
     from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.what_if.candidates import candidate_without, check, parse_candidate
@@ -68,14 +71,25 @@ def what_if(
 @with_location
 @queue_option
 @without_option
-@moment_option("--time", help="With --without: as it would have been then (or mark:NAME); now, if it is not given.")
-@click.option("--where", "condition", help="Which rows of the history, in SQL: \"outcome = 'expired'\".")
-@click.option("--url", default="http://127.0.0.1:15672", show_default=True, help="Of a broker's management API.")
+@moment_option("--time", help="With --without: the moment (or mark:NAME) of the queue to put back (default: now).")
+@click.option(
+    "--where", "condition", help="A condition in SQL that chooses rows of the history: \"outcome = 'expired'\"."
+)
+@click.option(
+    "--url", default="http://127.0.0.1:15672", show_default=True, help="The URL of the broker's management API."
+)
 @click.option("--user", default="guest", show_default=True)
-@click.option("--password", default="guest", envvar="REWINDMQ_PASSWORD", help="Or in REWINDMQ_PASSWORD.")
-@click.option("--to", help="Into this queue of the same vhost, instead of back into their own.")
-@click.option("--name", help="Each message comes back once under a name.")
-@click.option("--dry-run", is_flag=True, help="Only say what would come back.")
+@click.option(
+    "--password",
+    default="guest",
+    envvar="REWINDMQ_PASSWORD",
+    help="The password. It is also read from REWINDMQ_PASSWORD.",
+)
+@click.option(
+    "--to", help="Put the messages into this queue of the same vhost (default: into the queue that they were in)."
+)
+@click.option("--name", help="The name of the restoration. Under one name each message comes back once.")
+@click.option("--dry-run", is_flag=True, help="Only count the messages that would come back.")
 def restore(
     location: Location,
     queue: str | None,
@@ -89,18 +103,19 @@ def restore(
     name: str | None,
     dry_run: bool,
 ) -> None:
-    """Let a running broker bring back the messages that rows of the history are about; or put a queue as it would be
-    --without something into another one."""
+    """Let a running broker bring back the messages that --where finds in the history.
+
+    With --without the broker puts into another queue what would be in this one if some events had not happened."""
     from rewindmq.spark_replay.commands.output import discard_output, print_json
     from rewindmq.spark_replay.location.marks import plan_ranges
     from rewindmq.spark_replay.restore import Broker, bring_back, check_broker, find, without
     from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved
 
     if (condition is None) == (not left_out) or (time is not None and not left_out):
-        raise BadRequest("give --where, or --without (and --time, if you like)")
+        raise BadRequest("give --where, or --without (with --time, if it is not for now)")
     rules = [parse_rule(text) for text in left_out]
     if rules and (queue is None or to is None or to == queue):
-        raise BadRequest("--without: say of which --queue, and into which other queue with --to")
+        raise BadRequest("--without: name the queue with --queue, and another queue to put the messages into with --to")
     resolved(location, rules)
     plan_ranges(location, None, time)
     broker = Broker(url, user, password)
@@ -114,6 +129,6 @@ def restore(
     done = bring_back(found, broker, to, name, dry_run)
     try:
         print_json(done, sys.stdout)
-    except BrokenPipeError:  # what was asked for is done all the same
+    except BrokenPipeError:  # the broker brings the messages back all the same
         discard_output()
         list(done)

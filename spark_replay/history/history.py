@@ -30,9 +30,9 @@ def history(
     queue: str | None = None,
     snapshots: Path | None = None,
 ) -> "DataFrame":
-    """The table HISTORY (columns.py) of the queue log at a place.
+    """The table HISTORY (columns.py) of the queue log at a location.
 
-    `options` choose the range (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
+    `options` choose the offsets (location/ranges.py). `queue` ("vhost/name", or a name in "/"): only that queue.
     `snapshots`: an auditor's own directory of snapshots (snapshots/build.py). Raises BadRequest, OutsideHistory,
     CorruptLog."""
     return history_frame(spark, location, plan_history(location, options or {}, snapshots), queue, snapshots)

@@ -76,10 +76,10 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     from pyspark.sql import functions as f
 
     of_message = Window.partitionBy("partition", "queue_id", "message_id")
-    told = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
+    rows_of_messages = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
     delivered = f.col("outcome") == DELIVERED
     location = f.struct("offset", "ordinal")
-    told = told.select(
+    rows_of_messages = rows_of_messages.select(
         "vhost",
         "queue",
         "consumer",
@@ -90,7 +90,7 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
         (delivered & (location == f.min(f.when(delivered, location)).over(of_message))).alias("first"),
     )
     if start_ms is not None:
-        told = told.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
+        rows_of_messages = rows_of_messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
     since_ms = f.unix_millis("timestamp") - f.unix_millis("began")
     keys: list[Column] = [f.col("vhost"), f.col("queue")]
     keys.append(f.col("consumer") if by == "consumer" else f.lit(None).cast("long").alias("consumer"))
@@ -100,8 +100,8 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
         else f.window("timestamp", every).start.alias("since")
     )
     if by == "consumer":
-        told = told.where(f.col("consumer").isNotNull())
-    rows = told.groupBy(*keys).agg(
+        rows_of_messages = rows_of_messages.where(f.col("consumer").isNotNull())
+    rows = rows_of_messages.groupBy(*keys).agg(
         f.count_if(f.col("outcome") == PUBLISHED).alias("published"),
         f.count_if(delivered).alias("delivered"),
         f.count_if(delivered & ~f.col("first")).alias("redelivered"),

@@ -171,13 +171,13 @@ class LineageRun:
                 self._warn(str(unsent))
 
     def _emit(self, state: "RunState", error: str | None) -> None:
-        from rewindmq.spark_replay.lineage.events import Told, run_event
+        from rewindmq.spark_replay.lineage.events import RunFacts, run_event
 
         assert self.settings is not None
         assert self.id is not None
         with heard(self._warn, self._say):
             try:
-                told = Told(
+                facts = RunFacts(
                     self.id,
                     self.command,
                     self.location,
@@ -188,7 +188,7 @@ class LineageRun:
                     list(dict.fromkeys(self.outputs)),
                     error,
                 )
-                self.settings.client.emit(run_event(self.settings, state, told))
+                self.settings.client.emit(run_event(self.settings, state, facts))
             except Exception as unsent:
                 self._warn(str(unsent))
 

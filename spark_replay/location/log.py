@@ -1,6 +1,6 @@
 """Opens a history's log for Spark jobs: its partitions, its beginning, records in groups.
 
-A history is named by its place: the path of a broker's data directory, or topics of a Kafka.
+A `Location` names a history: the path of a broker's data directory, or topics of a Kafka.
 
     history(spark, "DATA")                    history(spark, InKafka("localhost:9092"))
 
@@ -71,7 +71,7 @@ class HistoryLog(Protocol):
 
 
 def open_log(location: Location) -> HistoryLog:
-    """The log at a place, opened for reading.
+    """The log at a location, opened for reading.
 
     Raises LogError when there is no log, KafkaNotInstalled when no Kafka client is installed."""
     if isinstance(location, InKafka):

@@ -185,13 +185,13 @@ def _sums(chunks: Sequence[Chunk], rows: Sequence[Any], found: Sequence[Finding]
     """A finding for each partition and check without findings, with how much was looked at."""
     sums = []
     for name in dict.fromkeys(chunk.partition for chunk in chunks):
-        told = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
+        chunk_counts = [json.loads(row.detail) for row in rows if row.check == CHUNK and row.partition == name]
         met = sum(len(chunk.meets) for chunk in chunks if chunk.partition == name)
-        events, claims = (sum(each[what] for each in told) for what in ("events", "claims"))
-        passed_by = sum(each["passed_by"] for each in told)
+        events, claims = (sum(each[what] for each in chunk_counts) for what in ("events", "claims"))
+        passed_by = sum(each["passed_by"] for each in chunk_counts)
         details = {
             SNAPSHOTS: ("" if met else f"{NOT_CHECKED}there is no snapshot; ")
-            + f"{met} snapshots, {events} events in {len(told)} chunks",
+            + f"{met} snapshots, {events} events in {len(chunk_counts)} chunks",
             CLAIMS: claims_in_words(claims, passed_by),
         }
         for check, detail in details.items():
@@ -233,12 +233,12 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
     for end in chunk.meets or (chunk.end,):
         groups = groups_up_to(log, machine.next_offset, end)
         drive(machine, groups, decoder, before={Checkpointed: before_claim}, after=after)
-        told = Told.of(machine)
+        summary = StateSummary.of(machine)
         if end == chunk.end:
             machine = Machine(log.name)  # only one state at a time is in memory
         if chunk.meets:
             assert snapshots is not None, "an offset to meet is that of a snapshot"
-            yield from compare(told, snapshots.path(log.name, end), begun)
+            yield from compare(summary, snapshots.path(log.name, end), begun)
     for offset, said in wrong:
         yield (CLAIMS, False, log.name, offset, None, None, said)
     seen = {"events": chunk.end - chunk.start, "claims": claims.count, "passed_by": claims.passed_by}
@@ -246,7 +246,7 @@ def _compare_snapshots(log: PartitionLog, chunk: Chunk, snapshots: Snapshots | N
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class StateSummary:
     """The compared part of a state: the head, and of each queue (by its id) name, digest and epoch.
 
     `head`: the state that belongs to no queue."""
@@ -255,7 +255,7 @@ class Told:
     queues: dict[int, tuple[str, str, int]]
 
     @classmethod
-    def of(cls, machine: Machine) -> "Told":
+    def of(cls, machine: Machine) -> "StateSummary":
         """The summary of a machine's state."""
         queues = {
             queue_id: (f"{queue.vhost}/{queue.name}", queue_digest(queue), queue.epoch)
@@ -264,18 +264,18 @@ class Told:
         return cls(machine.head(), queues)
 
 
-def compare(told: Told, path: Path, begun: int) -> Iterator[_Row]:
+def compare(summary: StateSummary, path: Path, begun: int) -> Iterator[_Row]:
     """Yields how the snapshot at `path` differs from the state that the fold from offset `begun` has there."""
     partition, offset = path.parent.name, int(path.stem)
     try:
-        said = Told.of(load(path))
+        said = StateSummary.of(load(path))
     except SnapshotError as error:
         yield (SNAPSHOTS, False, partition, offset, None, None, f"cannot be used: {error}")
         return
-    if said == told:
+    if said == summary:
         return
     differ = sorted(
-        {*told.queues.items()} ^ {*said.queues.items()}, key=lambda item: item[1][0]
+        {*summary.queues.items()} ^ {*said.queues.items()}, key=lambda item: item[1][0]
     )  # by name; a queue that differs in both is there twice
     names = list(dict.fromkeys(name for _, (name, _, _) in differ))
     what = ", ".join(names[:5]) + (f" and {len(names) - 5} more queues" if len(names) > 5 else "")

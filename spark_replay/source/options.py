@@ -25,7 +25,7 @@ _CHANGES = {"changeStartOffset": "startingOffsets", "changeEndOffset": "endingOf
 _FOLD = ("queue", "fromCheckpoint", "snapshots", "minPartitions")
 _MOMENT = ("asOfOffset", "asOfTimestamp", *_FOLD)
 
-# view -> its options, besides those that give the place of the log
+# view -> its options, besides those that give the location of the log
 VIEWS: dict[str, tuple[str, ...]] = {
     "events": ("log", "partitions", *RANGE_OPTIONS, "minPartitions", "includeBodies", "includeHeaders"),
     "records": ("log", "partitions", *RANGE_OPTIONS, "minPartitions"),
@@ -86,10 +86,10 @@ class TableOptions:
 
 
 def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Location":
-    """The place of the history.
+    """The location of the history.
 
     `of_kafka`: the options that begin with `kafka.`. Raises BadRequest when the options do not name exactly one
-    place."""
+    location."""
     from rewindmq.spark_replay.location.kafka_settings import for_librdkafka
     from rewindmq.spark_replay.location.log import InKafka
 

@@ -1,19 +1,21 @@
-"""Worlds in which another policy holds: the queue machine gets the recorded events, some of them changed.
+"""Folds a history under another policy: the queue machine gets the recorded events, some of them changed.
+
+An `Alternative` is such a machine, beside the machine of the recorded fold.
 
     declarations and policies     of queues whose names the candidate's pattern finds: the candidate replaces them
     acks, nacks, rejects          settle the message that they settled, with the consumer that holds it here. If it is
                                   not delivered here yet, they settle it as soon as it is (a late reaction). One that
                                   settled nothing (late, from a lost node) settles nothing here
-    a message that is delivered   here, and that no consumer ever met in the recorded world (dropped, refused, expired
-                                  before its delivery), is acked as soon as the recorded world has ended it: a guess,
+    a message that is delivered   here, and that no consumer ever met in the recorded fold (dropped, refused, expired
+                                  before its delivery), is acked as soon as the recorded fold has ended it: a guess,
                                   counted as such
     left-out events               (exclusion.py) do not happen, nor do acks of messages that are left out. If a
                                   left-out event settled a message, the message is acked as soon as another consumer
                                   gets it: a guess, too
     all other events              happen as recorded: publishes, dead letters that came, consumers that came and went
 
-So a world shows what the limits would have done to the same traffic. What consumers would have done with other
-deliveries is unknown.
+So an alternative shows what the limits would have done to the same traffic. It does not show what consumers would have
+done with other deliveries: nobody knows that.
 """
 
 from collections import deque
@@ -59,7 +61,7 @@ SETTLED = (ACKED, REJECTED, DELIVERED, DELIVERY_LIMIT)  # by a consumer
 UNACKED, READY = "unacked", "ready"  # fates of messages that are there at the end
 LEFT_OUT = "left_out"  # the message never existed
 
-_Key = tuple[str, str, int]  # vhost, queue, message id: the same in every world
+_Key = tuple[str, str, int]  # vhost, queue, message id: the same in every alternative
 _Fate = tuple[str, int, str]  # the message's fate, its time, and the rule that decided
 
 
@@ -126,7 +128,7 @@ class Alternative:
                 self.machine.apply(at, self.machine.log_ms, BROKER, candidate.changed(event), self._effects)
 
     def apply(self, offset: int, timestamp_ms: int, actor: Actor, event: Event, settled: Sequence[int] = ()) -> None:
-        """Apply an event. `settled`: the messages that it settled in the recorded world."""
+        """Apply an event. `settled`: the messages that it settled in the recorded fold."""
         without = self.candidate.without
         if without is not None and without.leaves_out(self.machine.partition, offset, timestamp_ms, actor):
             self._leave_out(offset, timestamp_ms, event, settled)
@@ -153,7 +155,7 @@ class Alternative:
             self.never_met(offset, timestamp_ms, [(event.vhost, event.queue, each) for each in settled])
 
     def never_met(self, offset: int, timestamp_ms: int, keys: list[_Key]) -> None:
-        """Note messages that the recorded world has ended, and that no consumer settled."""
+        """Note messages that the recorded fold has ended, and that no consumer settled."""
         for key in keys:
             vhost, name, message_id = key
             queue = self.machine.queue(vhost, name)
@@ -251,7 +253,7 @@ def _holder(queue: Queue, message_id: int, first: int = 0) -> int | None:
 
 
 class Fates:
-    """Compares the fates of each message in a world and in the recorded one.
+    """Compares the fates of each message in an alternative and in the recorded fold.
 
     It remembers only messages that ended in one of the two, or that ended differently."""
 
@@ -262,7 +264,7 @@ class Fates:
         self._after: dict[_Key, _Fate] = {}
 
     def recorded(self, timestamp_ms: int, effects: list[Effect]) -> list[_Key]:
-        """Take in recorded effects. Returns messages that ended unsettled, and that have not ended in the world."""
+        """Take in recorded effects. Returns messages that ended unsettled, and not yet in the alternative."""
         unmet = []
         for key, fate in _endings(timestamp_ms, effects):
             self._before[key] = fate
@@ -270,8 +272,8 @@ class Fates:
                 unmet.append(key)
         return unmet
 
-    def told(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
-        """Take in the world's effects. Yields rows of messages that have ended in both, and differently."""
+    def tried(self, timestamp_ms: int, effects: list[Effect]) -> Iterator[dict[str, Any]]:
+        """Take in the alternative's effects. Yields rows of messages that have ended in both, and differently."""
         for key, fate in _endings(timestamp_ms, effects):
             self._after[key] = fate
         both = [key for key in self._after if key in self._before]
@@ -281,7 +283,7 @@ class Fates:
                 yield self._row(key, before, after)
 
     def at_end(self) -> Iterator[dict[str, Any]]:
-        """Yields rows of messages that ended in one world only."""
+        """Yields rows of messages that ended in only one of the two folds."""
         self.alternative.left_over()
         left_out = self.alternative.left_out
         never: _Fate = (LEFT_OUT, self.machine.log_ms, "")
@@ -348,7 +350,7 @@ def standing(alternative: Alternative, wanted: str) -> Iterator[dict[str, Any]]:
 
 
 class Depths:
-    """The lengths of the queues that a candidate concerns, in the recorded world and in its own."""
+    """The lengths of the queues that a candidate concerns, in the recorded fold and in its alternative."""
 
     def __init__(self, alternatives: list[Alternative], machine: Machine, every_ms: int) -> None:
         self._alternatives = alternatives

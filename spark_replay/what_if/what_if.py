@@ -3,8 +3,8 @@
     tried = what_if(spark, "DATA", [Candidate("longer", "^orders$", {"max-length": 10000})])
     tried.fates.groupBy("candidate", "queue", "before", "after").count().show();  tried.depth.show()
 
-Each partition is read once. Beside the recorded queues each candidate has a world of its own, which folds the same
-events with the candidate in the place of the queues' own settings (`alternative.py`). A row of `fates` is a message
+Each partition is read once. Each candidate has its own copy of the machine, which folds the same events with the
+candidate in place of the queues' settings (`alternative.py`). A row of `fates` is a message
 that ended differently there. The actions of consumers stay as recorded, and `assumptions` counts where that was not
 possible.
 """
@@ -63,9 +63,9 @@ class WhatIf:
         """The assumptions, summed over partitions."""
         from pyspark.sql import functions as f
 
-        told = self.rows.where("assumed is not null").select("assumed.*")
+        assumed = self.rows.where("assumed is not null").select("assumed.*")
         counts = [f.sum(name).alias(name) for name in columns.ASSUMPTIONS.names if name != "candidate"]
-        return told.groupBy("candidate").agg(*counts).orderBy("candidate")
+        return assumed.groupBy("candidate").agg(*counts).orderBy("candidate")
 
 
 def what_if(
@@ -121,7 +121,7 @@ def fold_alternatives(
         for alternative, fate in zip(alternatives, fates, strict=True):
             alternative.apply(offset, timestamp_ms, actor, event, settled)
             alternative.never_met(offset, timestamp_ms, fate.recorded(timestamp_ms, effects))
-            rows.extend(fate.told(timestamp_ms, alternative.take()))
+            rows.extend(fate.tried(timestamp_ms, alternative.take()))
 
     def undecodable(offset: int, _reason: str) -> None:
         for alternative in alternatives:

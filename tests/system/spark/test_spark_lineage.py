@@ -21,7 +21,14 @@ from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay import session
 from rewindmq.spark_replay.audit.findings import Finding
 from rewindmq.spark_replay.lineage import lineage
-from rewindmq.spark_replay.lineage.events import MOST_ASSERTIONS, OffsetsFacet, Told, dataset_of, queue_at, run_event
+from rewindmq.spark_replay.lineage.events import (
+    MOST_ASSERTIONS,
+    OffsetsFacet,
+    RunFacts,
+    dataset_of,
+    queue_at,
+    run_event,
+)
 from rewindmq.spark_replay.lineage.settings import Parent, read_settings
 from rewindmq.spark_replay.location.log import InKafka
 from rewindmq.spark_replay.location.ranges import BadRequest, OffsetRange
@@ -449,7 +456,7 @@ def test_of_many_findings_those_that_failed_come_first(events: Path) -> None:
     settings = read_settings({})
     assert settings is not None
     findings = [Finding("order", n >= 3, "queues-0", n, "orders", n, "late") for n in range(MOST_ASSERTIONS + 5)][::-1]
-    about = Told("0198c1f2-0000-7000-8000-000000000002", "audit", InKafka("k:1"), None, "4", {}, findings, [])
+    about = RunFacts("0198c1f2-0000-7000-8000-000000000002", "audit", InKafka("k:1"), None, "4", {}, findings, [])
     from openlineage.client.event_v2 import RunState
 
     [dataset] = run_event(settings, RunState.COMPLETE, about).inputs or []
