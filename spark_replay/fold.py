@@ -210,7 +210,7 @@ def at_snapshot(snapshots: Snapshots, log: PartitionLog, offset: int) -> Machine
 
 def _require_what_follows(machine: Machine, log: PartitionLog, offset: int) -> None:
     if machine.next_offset < min(log.start_offset, offset):
-        raise LogError(f"{log.name} begins at offset {log.start_offset}: what lies before it is gone")
+        raise LogError(f"{log.name} begins at offset {log.start_offset}: the events before it are gone")
 
 
 def ranges_read(snapshots: Snapshots | None, ranges: Iterable[OffsetRange]) -> Iterator[OffsetRange]:
@@ -247,7 +247,7 @@ def _fold_topics(
     named = [offset_range.partition for offset_range in ranges]
     for partition in open_log(topics).queues:
         if partition.name in named and partition.start_offset:
-            raise LogError(f"{partition.name} begins at offset {partition.start_offset}: what lies before it is gone")
+            raise LogError(f"{partition.name} begins at offset {partition.start_offset}: the events before it are gone")
     reading = [OffsetRange(offset_range.partition, 0, offset_range.end) for offset_range in ranges if offset_range.end]
     if not reading:
         return spark.createDataFrame([], columns.spark_schema(schema))

@@ -118,7 +118,9 @@ def ledger_snapshots(location: Location, snapshots: Path | None, since_last: boo
     if snapshots is not None and read_about(snapshots) is not None:
         return external
     if since_last:
-        raise BadRequest("--since-last: say with --snapshots in which directory of `cut` earlier audits kept ledgers")
+        raise BadRequest(
+            "--since-last: name the directory of `cut` with the ledgers of earlier audits, with --snapshots"
+        )
     return None
 
 

@@ -85,7 +85,7 @@ CHECKS = {
     DELIVERIES: "redelivered flags and delivery counts as often as messages came back, delivery limits kept",
     ORDER: "first deliveries in the order of publishing, the highest priority first",
     SETTLEMENT: "each ack and reject settles exactly what its consumer held, a purge all that is ready",
-    CONSUMERS: "delivered only to who consumes from the queue, of a single active consumer's to the active one",
+    CONSUMERS: "messages go only to consumers of their queue, and where one of them is active only to that one",
     PREFETCH: "no consumer holds more than its prefetch, no channel more than its consumers share",
     DEAD_LETTERS: "dead letters exactly where an exchange is set, numbered without a gap, taken in once by a target",
     CLAIMS: "digests that brokers claimed equal the fold's",

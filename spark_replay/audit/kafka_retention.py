@@ -22,7 +22,7 @@ def retention_findings(topics: InKafka, partitions: Sequence[PartitionLog]) -> l
     for partition in partitions:
         start, end = partition.start_offset, partition.next_offset
         whole = start == 0
-        detail = f"offsets 0 to {end}" if whole else f"begins at offset {start}: what lies before it is gone"
+        detail = f"offsets 0 to {end}" if whole else f"begins at offset {start}: the events before it are gone"
         findings.append(Finding(KEPT, whole, partition.name, None if whole else start, None, None, detail))
     return findings + _settings(topics)
 

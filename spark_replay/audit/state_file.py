@@ -111,5 +111,5 @@ def _load(path: Path) -> AuditProduct:
     found = unpacked(path)
     machine = Machine.load(found["partition"], found["head"], found["pieces"])
     if machine.digest() != found["digest"]:
-        raise LogError(f"{path}: its state has the digest {machine.digest()}, and says it were {found['digest']}")
+        raise LogError(f"{path}: its state has the digest {machine.digest()}, but the file says {found['digest']}")
     return AuditProduct.believing(machine, found["beliefs"])

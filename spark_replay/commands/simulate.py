@@ -25,8 +25,8 @@ from rewindmq.spark_replay.location.ranges import BadRequest
     "--candidate",
     "texts",
     multiple=True,
-    help='A change to try: {"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}. May be'
-    " given again.",
+    help='A change to try: {"name": .., "pattern": "^q$", "definition": {..}, "arguments": {..}, "semantics": ..}.'
+    " May be given again.",
 )
 @without_option
 @moment_option(
@@ -112,7 +112,7 @@ def restore(
     from rewindmq.spark_replay.what_if.exclusion import parse_rule, resolved
 
     if (condition is None) == (not left_out) or (time is not None and not left_out):
-        raise BadRequest("give --where, or --without (with --time, if it is not for now)")
+        raise BadRequest("give --where, or --without; --time needs --without")
     rules = [parse_rule(text) for text in left_out]
     if rules and (queue is None or to is None or to == queue):
         raise BadRequest("--without: name the queue with --queue, and another queue to put the messages into with --to")

@@ -399,14 +399,14 @@ def _packed(partition: str, rows: _Rows, said: Iterable[_Said]) -> "pa.RecordBat
 
     things = []
     for event, user, session, queue, *more in said:
-        location = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
-        things.append((event, user, session, *location, *more))
-    numbers, *external = rows
+        of_queue = (None, None, None) if queue is None else (queue.vhost, queue.name, queue.queue_id)
+        things.append((event, user, session, *of_queue, *more))
+    numbers, *values = rows
     repeated = batch_of(things, _SAID).take(pa.array(numbers, pa.int32()))
     found = {
         "partition": pa.repeat(partition, len(numbers)),
         **dict(zip(_SAID.names, repeated.columns, strict=True)),
-        **dict(zip(_OWN.names, _arrays(external, _OWN), strict=True)),
+        **dict(zip(_OWN.names, _arrays(values, _OWN), strict=True)),
     }
     return pa.RecordBatch.from_arrays([found[name] for name in columns.HISTORY.names], schema=columns.HISTORY)
 

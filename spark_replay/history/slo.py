@@ -78,7 +78,7 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
     of_message = Window.partitionBy("partition", "queue_id", "message_id")
     rows_of_messages = history.where(f.col("message_id").isNotNull() & f.col("queue_id").isNotNull())
     delivered = f.col("outcome") == DELIVERED
-    location = f.struct("offset", "ordinal")
+    position = f.struct("offset", "ordinal")
     rows_of_messages = rows_of_messages.select(
         "vhost",
         "queue",
@@ -87,7 +87,7 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
         "outcome",
         "final",
         f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
-        (delivered & (location == f.min(f.when(delivered, location)).over(of_message))).alias("first"),
+        (delivered & (position == f.min(f.when(delivered, location)).over(of_message))).alias("first"),
     )
     if start_ms is not None:
         rows_of_messages = rows_of_messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))

@@ -104,7 +104,7 @@ def parse_offsets(text: str, partitions: Iterable[str], option: str) -> dict[str
     if type(value) is int and len(names) == 1:
         return {names[0]: value}
     if type(value) is int:
-        raise BadRequest(f"{option}: {value} does not say of which partition; there are {', '.join(names)}")
+        raise BadRequest(f"{option}: {value} names no partition; there are {', '.join(names)}")
     if not isinstance(value, dict):
         raise BadRequest(f'{option}: {text!r} is not an object such as {{"queues-0": 12}}')
     for name, offset in value.items():

@@ -57,7 +57,7 @@ def prepare(location: Location, every: int, out: Path) -> list[OffsetRange]:
     about = read_about(out)
     if about is None:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise BadRequest(f"{out} is there already, and no directory of cuts")
+            raise BadRequest(f"{out} exists already, and is no directory of `cut`")
         about = {"every": every, "begins": {}}
     if about["every"] != every:
         raise BadRequest(f"{out} was cut every {about['every']} events")

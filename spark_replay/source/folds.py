@@ -34,16 +34,16 @@ class FoldInputPartition(InputPartition):
 class FoldReader(DataSourceReader):
     """Reads the views history, queues and messages."""
 
-    def __init__(self, requested: TableOptions) -> None:
-        self.requested = requested
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def partitions(self) -> list[InputPartition]:
         """The ranges to fold, planned in the driver."""
         from rewindmq.spark_replay.history.history import plan_history
         from rewindmq.spark_replay.history.state import plan_state
 
-        location, options, external = self.requested.location, self.requested.options, self.requested.snapshots
-        if self.requested.view == "history":
+        location, options, external = self.table.location, self.table.options, self.table.snapshots
+        if self.table.view == "history":
             return [
                 FoldInputPartition(offset_range, None) for offset_range in plan_history(location, options, external)
             ]
@@ -60,8 +60,8 @@ class FoldReader(DataSourceReader):
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
         offset_range, clock_ms = partition.value
-        location, view, queue = self.requested.location, self.requested.view, self.requested.options.get("queue")
-        used = self.requested.snapshots_used()
+        location, view, queue = self.table.location, self.table.view, self.table.options.get("queue")
+        used = self.table.snapshots_used()
         if view == "history":
             return log_task(offset_range, location, used, fold_history, {"queue": queue})
         plan = StatePlan(location, (offset_range,), clock_ms)

@@ -43,35 +43,35 @@ class LogInputPartition(InputPartition):
 class LogReader(DataSourceReader):
     """Reads the views events and records."""
 
-    def __init__(self, requested: TableOptions) -> None:
-        self.requested = requested
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def partitions(self) -> list[InputPartition]:
         """The ranges to read, planned in the driver."""
         from rewindmq.spark_replay.location.log import first_event_ms, open_log
         from rewindmq.spark_replay.location.marks import by_offsets
 
-        log = open_log(self.requested.location)
-        ranges = resolve(wanted(log, self.requested), by_offsets(log, self.requested.options), first_event_ms(log))
-        return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.requested.least)]
+        log = open_log(self.table.location)
+        ranges = resolve(wanted(log, self.table), by_offsets(log, self.table.options), first_event_ms(log))
+        return [LogInputPartition(offset_range) for offset_range in divide(ranges, self.table.least)]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
         """Yields the rows of one range, in a Spark task."""
         if partition is None:  # Spark says so when there are no partitions
             return iter(())
-        return read_range(partition.value, self.requested)
+        return read_range(partition.value, self.table)
 
 
-def wanted(log: "HistoryLog", requested: TableOptions) -> "list[HistoryPartition]":
+def wanted(log: "HistoryLog", table: TableOptions) -> "list[HistoryPartition]":
     """The partitions that the options `log` and `partitions` name.
 
     Raises BadRequest, LogError."""
     from rewindmq.spark_replay.location.log import selected
 
-    return selected(log, requested.options.get("log", "queues"), requested.options.get("partitions"))
+    return selected(log, table.options.get("log", "queues"), table.options.get("partitions"))
 
 
-def read_range(offset_range: OffsetRange, requested: TableOptions) -> "Iterator[pa.RecordBatch]":
+def read_range(offset_range: OffsetRange, table: TableOptions) -> "Iterator[pa.RecordBatch]":
     """Yields the rows of a range, as events or as records, in a Spark task.
 
     Raises OutsideHistory when some records were lost since the range was planned, and failOnDataLoss holds;
@@ -80,12 +80,12 @@ def read_range(offset_range: OffsetRange, requested: TableOptions) -> "Iterator[
 
     if offset_range.start == offset_range.end:
         return
-    log = partition_of(requested.location, offset_range.partition)
-    if requested.strict:
+    log = partition_of(table.location, offset_range.partition)
+    if table.strict:
         _require_there(log, offset_range)
     groups = groups_in(log, offset_range.start, offset_range.end, BATCH_ROWS, BATCH_BYTES)
-    rows = _records if requested.view == "records" else _events
-    yield from rows(log, groups, requested.columns)
+    rows = _records if table.view == "records" else _events
+    yield from rows(log, groups, table.columns)
 
 
 def _require_there(log: "PartitionLog", offset_range: OffsetRange) -> None:
@@ -137,17 +137,17 @@ def _strip_of(log: "PartitionLog") -> Callable[[bytes], bytes]:
 class PartitionsReader(DataSourceReader):
     """Reads the view partitions: one row for each partition, as it is when the query begins."""
 
-    def __init__(self, requested: TableOptions) -> None:
-        self.requested = requested
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def partitions(self) -> list[InputPartition]:
         """One Spark partition for each partition of the log."""
         from rewindmq.spark_replay.location.log import open_log
         from rewindmq.spark_replay.snapshots.external import external_snapshots
 
-        location = self.requested.location
-        external_snapshots(location, self.requested.snapshots)
-        found = wanted(open_log(location), self.requested)
+        location = self.table.location
+        external_snapshots(location, self.table.snapshots)
+        found = wanted(open_log(location), self.table)
         return [LogInputPartition(OffsetRange(each.name, each.start_offset, each.next_offset)) for each in found]
 
     def read(self, partition: InputPartition | None) -> "Iterator[pa.RecordBatch]":
@@ -158,7 +158,7 @@ class PartitionsReader(DataSourceReader):
         if partition is None:  # Spark says so when there are no partitions
             return
         offset_range: OffsetRange = partition.value
-        log, used = partition_of(self.requested.location, offset_range.partition), self.requested.snapshots_used()
+        log, used = partition_of(self.table.location, offset_range.partition), self.table.snapshots_used()
         newest = newest_ms(log, offset_range.start, offset_range.end)
         times = [None if ms is None else ms * 1000 for ms in (None if newest is None else begin_ms(log), newest)]
         there = [] if used is None else [at for at in used.offsets(offset_range.partition) if at <= offset_range.end]

@@ -96,16 +96,18 @@ def _location(options: Mapping[str, str], of_kafka: Mapping[str, str]) -> "Locat
     found = [(name, value) for name, value in {**options, **of_kafka}.items() if name in _LOCATIONS and value.strip()]
     about_kafka = sorted({*of_kafka, *(options.keys() & {"kafkaPrefix"})} - {_BOOTSTRAP})
     if about_kafka and _BOOTSTRAP not in dict(found):
-        raise BadRequest(f"{about_kafka[0]} is about a history in Kafka: where is it, {_BOOTSTRAP}?")
+        raise BadRequest(f"{about_kafka[0]} is for a history in Kafka: give {_BOOTSTRAP}, too")
     if not found:
         raise BadRequest(f'where is the history: option "path", a data directory, or "{_BOOTSTRAP}"?')
     if len(found) > 1:
-        raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Say one")
+        raise BadRequest(f"where is the history: {' or '.join(name for name, _ in found)}? Give one of them")
     [(kind, where)] = found
     if kind != _BOOTSTRAP:
         return where
     if "fromCheckpoint" in options and "snapshots" not in options:
-        raise BadRequest("fromCheckpoint: there are no snapshots beside a Kafka; say where yours are, with snapshots")
+        raise BadRequest(
+            "fromCheckpoint: a Kafka has no snapshots beside it; name a directory with the option snapshots"
+        )
     settings = for_librdkafka({name: value for name, value in of_kafka.items() if name != _BOOTSTRAP})
     return InKafka(where, options.get("kafkaPrefix", "rewindmq"), settings)
 
@@ -117,7 +119,7 @@ def _view(options: Mapping[str, str]) -> str:
     if view not in VIEWS:
         raise BadRequest(f"view: {view!r} is none of {', '.join(VIEWS)}")
     if feed and view != "history":
-        raise BadRequest(f"readChangeFeed is the view history, not {view}")
+        raise BadRequest(f"readChangeFeed means the view history, not {view}")
     return view
 
 
@@ -126,10 +128,12 @@ def _check(view: str, options: Mapping[str, str]) -> None:
         if name in VIEWS[view] or name in _LOCATION or name == "readChangeFeed":
             continue
         if view == "history" and name in VIEWS["queues"]:
-            raise BadRequest(f"{name} is about a moment: view queues or messages")
+            raise BadRequest(f"{name} is for a moment: use the view queues or messages")
         if view in ("queues", "messages") and name in VIEWS["history"]:
-            raise BadRequest(f"{name} is about a range of offsets, the view {view} about a moment: asOfTimestamp")
+            raise BadRequest(
+                f"{name} is for a range of offsets, but the view {view} is for a moment: use asOfTimestamp"
+            )
         raise BadRequest(f"{name} is no option of the view {view}")
     for name, other in _CHANGES.items():
         if name in options and other in options:
-            raise BadRequest(f"{name} is {other}: say one")
+            raise BadRequest(f"{name} is another name of {other}: give one of them")

@@ -52,10 +52,10 @@ class RewindSource(DataSource):
 
     def reader(self, schema: "StructType") -> DataSourceReader:
         """The reader of the view."""
-        requested = TableOptions(self.options)
-        if requested.view == "partitions":
-            return PartitionsReader(requested)
-        return LogReader(requested) if requested.view in ("events", "records") else FoldReader(requested)
+        table = TableOptions(self.options)
+        if table.view == "partitions":
+            return PartitionsReader(table)
+        return LogReader(table) if table.view in ("events", "records") else FoldReader(table)
 
     def streamReader(self, schema: "StructType") -> DataSourceStreamReader:
         """The stream of the view."""

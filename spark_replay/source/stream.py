@@ -60,8 +60,8 @@ class LogStream(DataSourceStreamReader):
     Options that a stream cannot have are refused at its first call: if `streamReader` raises an error, PySpark reports
     only UnboundLocalError (python_streaming_source_runner.py stops a reader that it does not have)."""
 
-    def __init__(self, requested: TableOptions) -> None:
-        self.requested = requested
+    def __init__(self, table: TableOptions) -> None:
+        self.table = table
 
     def initialOffset(self) -> dict[str, int]:
         """The start of a query without a checkpoint."""
@@ -69,7 +69,7 @@ class LogStream(DataSourceStreamReader):
         from rewindmq.spark_replay.location.marks import by_offsets
 
         log = self._opened()
-        ranges = resolve(self._durable(log).values(), by_offsets(log, self.requested.options), first_event_ms(log))
+        ranges = resolve(self._durable(log).values(), by_offsets(log, self.table.options), first_event_ms(log))
         return {offset_range.partition: offset_range.start for offset_range in ranges}
 
     def latestOffset(self) -> dict[str, int]:
@@ -85,33 +85,33 @@ class LogStream(DataSourceStreamReader):
         for each in (start, end):
             if each.keys() != there.keys():
                 was, now = ", ".join(sorted(each)), ", ".join(sorted(there))
-                raise BadRequest(f"the checkpoint of this query is about {was}, and the query about {now}")
+                raise BadRequest(f"the checkpoint of this query is of {was}, but the query is of {now}")
         ranges = [self._range(there[name], start[name], end[name]) for name in end]
-        return [LogInputPartition(each) for each in divide(ranges, self.requested.least) if each.start < each.end]
+        return [LogInputPartition(each) for each in divide(ranges, self.table.least) if each.start < each.end]
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
         """Yields the rows of one range, in a Spark task."""
-        return read_range(partition.value, self.requested)
+        return read_range(partition.value, self.table)
 
     def _opened(self) -> "HistoryLog":
         from rewindmq.spark_replay.location.log import open_log
 
-        if self.requested.view not in ("events", "records"):
-            raise BadRequest(f"a stream is of the view events or records: {self.requested.view} is for spark.read")
-        endings = sorted(name for name in self.requested.options if name.startswith("ending"))
+        if self.table.view not in ("events", "records"):
+            raise BadRequest(f"a stream has the view events or records; {self.table.view} is for spark.read")
+        endings = sorted(name for name in self.table.options if name.startswith("ending"))
         if endings:
             raise BadRequest(f"{endings[0]}: a stream has no end")
-        return open_log(self.requested.location)
+        return open_log(self.table.location)
 
     def _durable(self, log: "HistoryLog") -> dict[str, DurablePartition]:
-        return {each.name: DurablePartition.of(each) for each in wanted(log, self.requested)}
+        return {each.name: DurablePartition.of(each) for each in wanted(log, self.table)}
 
     def _range(self, there: DurablePartition, start: int, end: int) -> OffsetRange:
         """The range from start to end, as far as it exists.
 
         Raises OutsideHistory when some of it is missing, and failOnDataLoss holds."""
         name, first, last = there.name, there.start_offset, there.next_offset
-        if self.requested.strict and not first <= start <= end <= last:
+        if self.table.strict and not first <= start <= end <= last:
             requested = f"the query stands at {start}" + (f" and asks up to {end}" if end > last else "")
             raise OutsideHistory(f"failOnDataLoss: {name} has offsets {first} to {min(end, last)}, {requested}")
         begin = min(max(start, first), last)

@@ -99,7 +99,7 @@ def parse_rule(text: str) -> Rule:
             raise BadRequest(f"--without {text!r}: it is one or more of {', '.join(f'{each}=...' for each in _KEYS)}")
         given[key] = value
     if "message" in given and len(given) > 1:
-        raise BadRequest(f"--without {text!r}: a message is one, whoever published it and when")
+        raise BadRequest(f"--without {text!r}: give either a message, or a user, a session and times")
     partition, _, number = given.get("message", "").rpartition(":")
     if "message" in given and not (partition and number.isascii() and number.isdigit()):
         raise BadRequest(f"--without {text!r}: a message is partition:offset of its publish, such as queues-0:123")
@@ -217,7 +217,7 @@ def _require_users(location: Location, without: Exclusion, seen: set[str]) -> No
         lineage.read([OffsetRange(log.name, 0, log.next_offset)])
         missing -= {actor.user for _, _, actor, _ in events_of(log)} | topology_of(log).users.keys()
     if missing:
-        raise BadRequest(f"nobody named {min(missing)!r} in the history")
+        raise BadRequest(f"the history has no user {min(missing)!r}")
 
 
 def descendants_of(letters: Sequence[tuple[str, int, str, int, bool]]) -> dict[str, frozenset[int]]:

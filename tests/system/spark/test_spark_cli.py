@@ -223,7 +223,7 @@ def test_a_corrupt_log_exits_65_with_file_and_offset(corrupt: Path, spark, capsy
         (["audit", "--html", "nodir/x.html"], 64, "--html: nodir/x.html cannot be written: there is no"),
         (["history", "--out", f"{__file__}/x"], 64, f"cannot be written: {__file__} is no directory"),
         (["cut", "--out", f"{__file__}/x"], 64, f"cannot be written: {__file__} is no directory"),
-        (["what-if", "--candidate", '{"definition": {"max-length": 1}}'], 64, "does not say of which queues"),
+        (["what-if", "--candidate", '{"definition": {"max-length": 1}}'], 64, "names no queues"),
         (["frobnicate"], 64, "No such command"),
     ],
 )

@@ -93,7 +93,7 @@ def test_what_java_calls_otherwise(tmp_path: Path) -> None:
         (["sasl.mechanism=GSSAPI"], "GSSAPI is none of PLAIN"),
         (["sasl.mechanism=PLAIN", "sasl.username=ann"], "sasl.password is missing"),
         (["ssl.ca.location=/none"], "/none cannot be read"),
-        (["enable.ssl.certificate.verification=false"], "nothing like it"),
+        (["enable.ssl.certificate.verification=false"], "no setting like it"),
         (["sasl.password"], "is not KEY=VALUE"),
     ],
 )

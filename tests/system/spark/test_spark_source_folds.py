@@ -98,7 +98,7 @@ def test_a_fold_is_cut_at_snapshots_and_nowhere_else(cut: Path) -> None:
         ({"fromCheckpoint": '{"queues-0": 150}'}, "queues-0 has no snapshot at 150; there are 100, 200, 300$"),
         ({"fromCheckpoint": '{"queues-1": 0}'}, "queues-1 has no snapshot at 0; there are 100$"),
         ({"fromCheckpoint": '{"queues-0": -1}'}, "queues-0 has no snapshot at -1"),
-        ({"fromCheckpoint": "100"}, "fromCheckpoint: 100 does not say of which partition"),
+        ({"fromCheckpoint": "100"}, "fromCheckpoint: 100 names no partition"),
         ({"fromCheckpoint": '{"queues-7": 1}'}, "fromCheckpoint: there is no partition queues-7"),
         (
             {"fromCheckpoint": '{"queues-0": 300}', "asOfOffset": '{"queues-0": 299}'},

@@ -308,7 +308,7 @@ def test_what_kafka_deleted_is_an_error_or_left_out(told: Writer) -> None:
 
 def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka) -> None:
     end = stream(copied).latestOffset()
-    with pytest.raises(BadRequest, match=r"is about queues-0, queues-1, and the query about queues-0$"):
+    with pytest.raises(BadRequest, match=r"is of queues-0, queues-1, but the query is of queues-0$"):
         stream(gaps).partitions(end, end)
 
 
@@ -319,15 +319,15 @@ def test_a_checkpoint_of_another_place_is_refused(copied: InKafka, gaps: InKafka
     ("options", "error"),
     [
         ({}, 'where is the history: option "path", a data directory, or "kafka.bootstrap.servers"?'),
-        ({"path": "x", KAFKA: "h:1"}, "where is the history: path or kafka.bootstrap.servers? Say one"),
-        ({"path": "x", "data": "y"}, "where is the history: path or data? Say one"),
-        ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is about a history in Kafka: where is it"),
-        ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is about a history in Kafka"),
+        ({"path": "x", KAFKA: "h:1"}, "where is the history: path or kafka.bootstrap.servers? Give one of them"),
+        ({"path": "x", "data": "y"}, "where is the history: path or data? Give one of them"),
+        ({"path": "x", "kafka.sasl.password": SECRET}, "kafka.sasl.password is for a history in Kafka: give"),
+        ({"data": "x", "kafkaPrefix": SECRET}, "kafkaPrefix is for a history in Kafka"),
         ({KAFKA: " "}, "where is the history"),
         ({KAFKA: "h:1", "kafkaPrefx": SECRET}, "kafkaprefx is no option of rewindmq"),
         ({KAFKA: "h:1", "kafka.Isolation.Level": SECRET}, "kafka.isolation.level: no setting, as a history is read in"),
-        ({KAFKA: "h:1", "fromCheckpoint": "1", "view": "queues"}, "no snapshots beside a Kafka"),
-        ({KAFKA: "h:1", "view": "queues", "startingOffsets": "{}"}, "startingOffsets is about a range of offsets"),
+        ({KAFKA: "h:1", "fromCheckpoint": "1", "view": "queues"}, "a Kafka has no snapshots beside it"),
+        ({KAFKA: "h:1", "view": "queues", "startingOffsets": "{}"}, "startingOffsets is for a range of offsets"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_in_a_line(options: dict[str, str], error: str) -> None:

@@ -59,7 +59,7 @@ def test_b11_without_a_user_and_without_a_message_that_took_anothers_place(spark
     assert differences(spark, tmp_path, f"user=eve,from={late},to={late}") == only_the_purge
     both = (f"message=queues-0:{poison}", f"from={late},to={late}")
     assert differences(spark, tmp_path, *both) == found | only_the_purge
-    with pytest.raises(BadRequest, match="nobody named 'nobody' in the history"):
+    with pytest.raises(BadRequest, match="the history has no user 'nobody'"):
         differences(spark, tmp_path, "user=eve", "user=nobody")
 
 
