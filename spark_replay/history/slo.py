@@ -87,7 +87,7 @@ def slo_of(history: "DataFrame", start_ms: int | None, by: str, every: str | Non
         "outcome",
         "final",
         f.min(f.when(f.col("outcome") == PUBLISHED, f.col("timestamp"))).over(of_message).alias("began"),
-        (delivered & (position == f.min(f.when(delivered, location)).over(of_message))).alias("first"),
+        (delivered & (position == f.min(f.when(delivered, position)).over(of_message))).alias("first"),
     )
     if start_ms is not None:
         rows_of_messages = rows_of_messages.where(f.col("timestamp") >= f.timestamp_millis(f.lit(start_ms)))
