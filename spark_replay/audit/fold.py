@@ -180,7 +180,7 @@ class AuditProduct:
         self.events += 1
         self.fail(RECORDS, None, None, why)
 
-    def _wrote_behind(self, found: Iterable[Behind]) -> None:
+    def _report_behind(self, found: Iterable[Behind]) -> None:
         """Report odd events behind last words: another program wrote them.
 
         Other events there are no finding: a broker may have been killed while it stopped."""
@@ -201,20 +201,20 @@ class AuditProduct:
         self.events += 1
         self.words.see(offset, actor, event)
         if self.words.found:
-            self._wrote_behind(self.words.found)
+            self._report_behind(self.words.found)
             self.words.found.clear()
         before = self.machine.time_passed_at(offset)
-        touched = self._carry(event, effects[:before])
+        touched = self._book_effects(event, effects[:before])
         self.least_ms = self.now_ms
-        for key in self._who(actor, event, effects[before:]):
+        for key in self._book_consumers(actor, event, effects[before:]):
             if key in self.accounts:
                 touched[id(self.accounts[key])] = self.accounts[key]
-        account = self._happens(event, effects[before:])
+        account = self._book_declaration(event, effects[before:])
         if account is not None:
             touched[id(account)] = account
         if isinstance(event, Published) and not self._is_lost(actor):
             touched |= self._enters(actor, event, effects[before:])
-        touched |= self._carry(event, effects[before:])
+        touched |= self._book_effects(event, effects[before:])
         if isinstance(event, Acked | Nacked):
             self._settled(event, effects[before:])
         elif isinstance(event, Purged):
@@ -267,7 +267,7 @@ class AuditProduct:
                     account.enters(self.offset, event, self.now_ms)
         return touched
 
-    def _who(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
+    def _book_consumers(self, actor: Actor, event: Event, effects: list[Effect]) -> list[tuple[str, str]]:
         """Book changes of consumers, and of what they may hold.
 
         Returns the queues that the event concerns, whether or not its effects name them."""
@@ -296,16 +296,16 @@ class AuditProduct:
             if isinstance(event, ConsumerCancelled):
                 self.attached.cancelled(event.consumer)
             else:
-                self._attached(actor, event)
+                self._book_attachment(actor, event)
         return [key]
 
-    def _attached(self, actor: Actor, event: ConsumerAttached) -> None:
+    def _book_attachment(self, actor: Actor, event: ConsumerAttached) -> None:
         self.attached.attached(actor.session, event)
         account = self.accounts.get((event.vhost, event.queue))
         if account is not None:
             self.prefetches.attached(actor.session, event, account.quorum)
 
-    def _happens(self, event: Event, effects: list[Effect]) -> Account | None:
+    def _book_declaration(self, event: Event, effects: list[Effect]) -> Account | None:
         """Book what the event itself changes before its effects. Returns the account of a queue that it concerns."""
         if not isinstance(event, QueueDeclared | PolicyApplied):
             return None
@@ -320,10 +320,10 @@ class AuditProduct:
             if account is not None:
                 account.policy(event)
         elif account is None:
-            account = self._opened(key, event)
+            account = self._open_account(key, event)
         return account
 
-    def _opened(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
+    def _open_account(self, key: tuple[str, str], event: QueueDeclared) -> Account | None:
         queue = self.machine.queue(*key)
         if queue is None:
             self.fail(CONSERVATION, "/".join(key), None, "declared, but there is no queue")
@@ -331,7 +331,7 @@ class AuditProduct:
         account = self.accounts[key] = Account(queue, event, self.fail, self.now_ms)
         return account
 
-    def _carry(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
+    def _book_effects(self, event: Event, effects: list[Effect]) -> dict[int, Account]:
         """Book the effects. Returns the accounts that they concern, each once and in order."""
         touched: dict[int, Account] = {}
         for effect in effects:
@@ -349,13 +349,13 @@ class AuditProduct:
                     self.fail(CONSERVATION, "/".join(key), None, detail)
                 continue
             touched[id(account)] = account
-            self._book(account, event, effect)
+            self._book_effect(account, event, effect)
             if isinstance(effect, QueueGone):
                 self.attached.queue_gone(key)
                 del self.accounts[key], touched[id(account)]
         return touched
 
-    def _book(self, account: Account, event: Event, effect: Effect) -> None:
+    def _book_effect(self, account: Account, event: Event, effect: Effect) -> None:
         if isinstance(effect, Deliver | FetchReply):
             self._delivered(account, effect)
         elif isinstance(effect, Forget):
@@ -475,7 +475,7 @@ class AuditProduct:
         for key in sorted(self.accounts):
             self.accounts[key].compare_in_full(self.now_ms)
         behind = self.words.behind(self.machine.next_offset)
-        self._wrote_behind([] if behind is None else [behind])
+        self._report_behind([] if behind is None else [behind])
         for check, count in self.failures.items():
             if not count:
                 self.rows.append((check, True, self.partition, None, None, None, self._looked_at(check)))

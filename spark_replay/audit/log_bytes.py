@@ -43,7 +43,7 @@ _NUMBERS = ("base_offset", "next_offset", "records", "blocks", "unproven_blocks"
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """A segment's file, in the form in which a task is fields of it. `last`: no segment follows it in its partition."""
+    """A segment's file, as a task gets it. `last`: no segment follows it in its partition."""
 
     partition: str
     file: str
@@ -173,13 +173,13 @@ def joined(
     proven: Proven | None,
 ) -> Finding:
     """The finding for one partition: the tasks' rows about its segments, and whether these follow on each other."""
-    fields = {}
+    by_file = {}
     for row in rows:
         if row.partition == partition:
             of_segment = json.loads(row.detail)
-            fields[of_segment["file"]] = (row, of_segment)
+            by_file[of_segment["file"]] = (row, of_segment)
     try:
-        segments = list(follow_on(_in_order(files, fields, known)))
+        segments = list(follow_on(_in_order(files, by_file, known)))
         if proven is not None:
             proven.require_same(partition, segments)
             proven.take(partition, segments)
@@ -190,7 +190,7 @@ def joined(
 
 def _in_order(
     files: Iterable[SegmentFile],
-    fields: Mapping[str, tuple[Any, dict[str, Any]]],
+    by_file: Mapping[str, tuple[Any, dict[str, Any]]],
     known: Mapping[SegmentFile, VerifiedSegment],
 ) -> Iterator[VerifiedSegment]:
     for file in files:
@@ -198,7 +198,7 @@ def _in_order(
             yield known[file]
             continue
         path = Path(file.file)
-        row, of_segment = fields[path.name]
+        row, of_segment = by_file[path.name]
         if not row.ok:
             raise CorruptLog(path, of_segment["position"], row.offset, of_segment["why"])
         yield _unpacked(of_segment, path)
