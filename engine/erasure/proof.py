@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from rewindmq.engine.erasure.key_store import KeyStore, by_generation, ends
 from rewindmq.engine.log.location import HistoryReader
 from rewindmq.projections.marks import topology_of
-from rewindmq.projections.replay import PartitionLog, blocks_of, decoder_for
+from rewindmq.projections.replay import PartitionLog, decoder_for, groups_of
 from rewindmq.projections.topology.topology import Erasure
 from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Published
@@ -85,8 +85,8 @@ def _count(logs: Iterable[PartitionLog], subject: str, reports: dict[str, KeyRep
     as_header = b"S" + len(name).to_bytes(4, "big") + name
     for log in logs:
         decode = decoder_for(log).decode
-        for first, records, _ in blocks_of(log, log.start_offset, None):
-            for offset, record in enumerate(records, first):
+        for offsets, records, _ in groups_of(log, log.start_offset):
+            for offset, record in zip(offsets, records, strict=True):
                 if name not in record:
                     continue
                 try:

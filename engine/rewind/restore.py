@@ -40,12 +40,11 @@ from rewindmq.projections.machine.data.effects import (
     endings,
 )
 from rewindmq.projections.machine.machine import Machine, NewerHistory
-from rewindmq.projections.replay import blocks_of, decoder_for, replay
+from rewindmq.projections.replay import decoder_for, drive, groups_of
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, format_time
 from rewindmq.projections.rules.internal_queues import is_hidden
-from rewindmq.projections.store.quarantine import QuarantineReport
 from rewindmq.schemas.codec import UndecodableRecord
-from rewindmq.schemas.events import Argument, Bound, Origin, Published, Purged, QueueDeleted, Route
+from rewindmq.schemas.events import Actor, Argument, Bound, Event, Origin, Published, Purged, QueueDeleted, Route
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Partition, Session
@@ -210,8 +209,8 @@ class RestoreRequest:
         kind, found = UNDONE[self.undo], -1
         start = max(log.start_offset, self.incarnation or 0)
         decode = decoder_for(log).decode
-        for first, records, _ in blocks_of(log, start, None):
-            for offset, record in enumerate(records, first):
+        for offsets, records, _ in groups_of(log, start):
+            for offset, record in zip(offsets, records, strict=True):
                 if offset < start:
                     continue
                 try:
@@ -237,11 +236,13 @@ class RestoreRequest:
 def fates_since(machine: Machine, log: HistoryPartition, queue_id: int, ids: set[int]) -> dict[int, str]:
     """The fates of these messages of a queue, from the machine's offset to the end of the log."""
     became: dict[int, str] = {}
-    blocks = blocks_of(log, machine.next_offset, None)
-    for _, _, _, _, effects in replay(machine, blocks, decoder_for(log), QuarantineReport()):
+
+    def after(_offset: int, _timestamp_ms: int, _actor: Actor, _event: Event, effects: list[Effect]) -> None:
         for queue, message_id, fate, _ in endings(effects):
             if queue.queue_id == queue_id and message_id in ids:
                 became[message_id] = fate
+
+    drive(machine, groups_of(log, machine.next_offset), decoder_for(log), after=after)
     left = machine.by_id.get(queue_id)
     held = {message_id for each in left.holders.values() for message_id in each.held} if left is not None else set()
     for message_id in ids - became.keys():
