@@ -80,7 +80,8 @@ def imports_that_run(path: Path) -> set[str]:
 
     class Running(ast.NodeTransformer):
         def visit_If(self, node: ast.If) -> ast.AST | None:
-            return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
+            checked = isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+            return None if checked else self.generic_visit(node)
 
     found = set()
     for node in ast.walk(Running().visit(ast.parse(path.read_text()))):
