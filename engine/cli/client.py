@@ -93,9 +93,11 @@ class Client:
         return True
 
     def put(self, *segments: str, content: Mapping[str, object] | None = None) -> None:
+        """Makes or changes an object. Refused, CliError."""
         self.request("PUT", path(*segments), json=dict(content or {}))
 
     def delete(self, *segments: str, **query: str) -> httpx.Response:
+        """Deletes an object. Refused, CliError."""
         return self.request("DELETE", path(*segments), params=query)
 
     def request(self, method: str, url: str, **options: object) -> httpx.Response:
