@@ -2,7 +2,8 @@
 
 Rules of this file
 - The whole document is checked first. Permissions, policies and bindings may name vhosts, users, exchanges and queues
-  of the document. An error names the place in the document, and nothing has changed then. (RabbitMQ stops in the middle.)
+  of the document. An error names the place in the document, and nothing has changed then. (RabbitMQ stops in the
+  middle.)
 - Nothing is deleted. Queues and exchanges that exist stay as they are, whatever the document says. Users, vhosts,
   permissions, parameters and policies become what it says. So a second import of the same document changes nothing, and
   appends no event.
