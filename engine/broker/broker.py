@@ -54,7 +54,7 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.arguments import check_stream_sizes, is_past_asked
 from rewindmq.engine.rewind.reader import Asked, ReadingConsumer
 from rewindmq.engine.rewind.stream_consumers import Readings
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues, check_not_hidden
 from rewindmq.engine.routing.firehose import Firehose
@@ -124,7 +124,7 @@ class Broker(Exchanges):
         metadata: Metadata,
         make_partitions: Callable[[Surroundings], list[P]],
         make_keeper: Callable[["Broker", list[P]], Keeper],
-        past: PastProcess,
+        past: WorkerPool,
     ) -> None:
         self.config = config
         self.past = past

@@ -7,7 +7,7 @@ amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
 
 Rules of this file
 - It is off when a node starts, it is the node's own, and it costs nothing while it is off: publishes take the long way
-  only in a vhost that is traced (publishing.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
+  only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`TappedConsumer`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient, and are not
   traced themselves.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.

@@ -85,9 +85,9 @@ class Confirms(Protocol):
 
 
 class Decryption(Protocol):
-    """What opens encrypted bodies (engine/erasure/encryption.py)."""
+    """Decrypts bodies (engine/erasure/encryption.py)."""
 
-    def opened(self, message: Published) -> Published: ...
+    def decrypt(self, message: Published) -> Published: ...
 
 
 class Surroundings(Protocol):
@@ -467,12 +467,12 @@ class Partition(ABC):
             return block.records[offset - block.first_offset]
         return None
 
-    def opened(self, message: Published) -> Published:
+    def decrypted(self, message: Published) -> Published:
         """As a client gets it: what is encrypted is decrypted, or comes without its body
         (engine/erasure/encryption.py)."""
         if message.encryption is None:
             return message
-        return self._surroundings.subjects.opened(message)
+        return self._surroundings.subjects.decrypt(message)
 
     def _note_quarantine(self, effect: Quarantine) -> None:
         self.projector.quarantined(effect.offset, effect.event_type, effect.reason)
