@@ -160,10 +160,7 @@ class Queue(Outcomes):
         self.type = type
         self.quorum = type == "quorum"
         self.stream = type == "stream"
-        self.has_own_publish = type not in (
-            "classic",
-            "quorum",
-        )  # stream, delayed: events/publish.py has a way of its own for each
+        self.has_own_publish = type in ("stream", "delayed")  # events/publish.py has a way of its own for each
         self.created_ms = 0  # of a stream: the times of its messages count from here
         self.least_ready = 1 if self.stream else 0  # a length limit keeps at least so many messages
         self.durable = True
