@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rewindmq.engine.cli.commands.history import not_there
+from rewindmq.engine.cli.commands.history import history_error_code
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
 from rewindmq.engine.cli.settings import Settings, with_settings
@@ -113,7 +113,7 @@ def events(
     from rewindmq.projections.machine.machine import NewerHistory
 
     if data is None and kafka.servers is None:
-        raise CliError(USAGE, "where is the history: --data, or --kafka?")
+        raise CliError(USAGE, "say where the history is: --data DIR, or --kafka HOST:PORT")
     if start is not None and start.startswith("-") and start[1:].isdecimal():
         tail = int(start[1:]) if tail is None else tail
         start = None
@@ -135,7 +135,7 @@ def events(
     except (RewindError, NewerHistory) as error:
         raise CliError(DATA, str(error)) from None
     except LogError as error:
-        raise CliError(not_there(history, error), str(error)) from None
+        raise CliError(history_error_code(history, error), str(error)) from None
 
 
 def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionLog]":

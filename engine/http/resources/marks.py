@@ -56,9 +56,9 @@ async def put(call: Call) -> Response:
     name, note = call.segment("name"), text(await call.body(), "note", "")
     marks = call.broker.topology.marks
     if not name or name != name.strip():
-        raise bad_request("a mark has a name, with no space before or behind it: nobody could ask for it")
+        raise bad_request("a mark's name must not be empty, nor begin or end with a space")
     if len(note.encode()) > MAX_NOTE_BYTES:
-        raise bad_request(f"a mark has a note of at most {MAX_NOTE_BYTES} bytes")
+        raise bad_request(f"a mark's note has at most {MAX_NOTE_BYTES} bytes")
     if name not in marks and len(marks) >= MAX_MARKS:
         raise bad_request(f"there are {MAX_MARKS} marks already: clear one")
     positions = call.broker.positions()
