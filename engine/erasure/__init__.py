@@ -1,5 +1,6 @@
-"""Bodies encrypted under a key of their subject, so that a person's messages can be erased. Read encryption.py first.
+"""Erasure of a person's messages from a log that never changes: bodies are encrypted, and the key is destroyed.
 
-encryption.py   encrypts and decrypts at the broker's edge     key_store.py   a file for each key
-proof.py        what the history and the keys say about an erasure
+encryption.py   encrypts the body of a publish, decrypts that of a delivery
+key_store.py    the directory of keys
+proof.py        whether a subject was erased, from the history and the directory alone
 """

@@ -1,7 +1,9 @@
-"""The past of queues: shown, read by AMQP clients, brought back. Read queue_at.py first.
+"""The past of a queue: read by consumers, shown by the management API, and brought back.
 
-queue_at.py      a queue at a moment                       worker.py        folds in a process beside the broker
-restore.py       brings messages back                      bindings_at.py   the bindings that a queue had
-reader.py        a consumer that removes nothing; stream_consumers.py and history_consumers.py are its two kinds
-arguments.py     x-stream-offset, x-rewind-to and their like
+stream_consumers.py    consumers of streams, and the turns that all readers take
+history_consumers.py   consumers of a queue's past
+reader.py              the part that both kinds of consumers share
+arguments.py           x-stream-offset, x-rewind-to, x-stream-filter
+queue_at.py            a queue as it was at a moment            bindings_at.py   its bindings then
+restore.py             messages brought back                    worker.py        processes that fold history
 """
