@@ -332,12 +332,14 @@ def about(what: str) -> Iterator[None]:
 
 
 def given(item: Item, key: str) -> Json:
+    """The value of a key that an entry must have. PreconditionFailed."""
     if key not in item:
         raise PreconditionFailed(f"{key} is missing")
     return item[key]
 
 
 def text(item: Item, key: str) -> str:
+    """The text of a key that an entry must have. PreconditionFailed."""
     value = given(item, key)
     if not isinstance(value, str):
         raise PreconditionFailed(f"{key} must be a string")
@@ -347,6 +349,7 @@ def text(item: Item, key: str) -> str:
 
 
 def flag(item: Item, key: str, default: bool) -> bool:
+    """The true or false of a key, or its default. PreconditionFailed."""
     value = item.get(key)
     if value is None:
         return default

@@ -90,6 +90,7 @@ def check_erasure(settings: Settings, subject: str, data: Path | None, keys: Pat
 
 
 def row(report: "object") -> dict[str, Value]:
+    """A key as a row of the table."""
     from rewindmq.engine.erasure.proof import KeyReport
     from rewindmq.projections.rewind import format_time
 

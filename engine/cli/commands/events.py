@@ -140,6 +140,7 @@ def events(
 
 
 def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionLog]":
+    """The partition with this name, or all. CliError."""
     every: list[PartitionLog] = [reader.metadata, *reader.queues]
     if name is None:
         return every
@@ -274,6 +275,7 @@ def machine_before(history: "History", log: "PartitionLog", first: int) -> "Mach
 
 
 def names_queue(line: Line, wanted: QueueName) -> bool:
+    """Whether the event names the queue."""
     return line.event is not None and wanted in describe.queues_of(line.event)
 
 
@@ -297,12 +299,14 @@ NAMES = _Times()
 
 
 def as_text(line: Line) -> str:
+    """A line for people, with a line for each effect below it."""
     event = f"no event: {line.problem}" if line.event is None else describe.event(line.event)
     head = f"{line.partition}:{line.offset}  {format_time(line.time_ms)}  {describe.actor(line.actor)}  {event}\n"
     return head + "".join(f"    {describe.effect(effect, NAMES)}\n" for effect in line.effects)
 
 
 def as_json(line: Line) -> str:
+    """A JSON object on one line."""
     found: dict[str, Any] = {
         "partition": line.partition,
         "offset": line.offset,

@@ -272,6 +272,7 @@ def history_error_code(history: "History", error: "LogError") -> int:
 
 
 def state_row(report: "object") -> dict[str, Value]:
+    """The comparison of one partition's state, as a row."""
     from rewindmq.projections.verify import Verification
 
     assert isinstance(report, Verification)
@@ -287,6 +288,7 @@ def state_row(report: "object") -> dict[str, Value]:
 
 
 def report_differences(reports: Sequence["object"]) -> None:
+    """Prints each difference. CliError when there is one."""
     from rewindmq.projections.verify import Verification
 
     total = 0

@@ -68,6 +68,7 @@ def compare_versions(settings: Settings, data: Path | None, kafka: Kafka, effect
 
 
 def explain(difference: "FirstDifference") -> None:
+    """Prints the first difference of a partition."""
     when = datetime.fromtimestamp(difference.timestamp_ms / 1000, UTC).isoformat(timespec="milliseconds")
     who = difference.user or "the broker"
     click.echo(f"{difference.partition} offset {difference.offset}: {difference.event or 'no event'} by {who}, {when}")
@@ -81,6 +82,7 @@ def explain(difference: "FirstDifference") -> None:
 
 
 def said(side: "Side") -> str:
+    """The effects in one version, or the error that ended its fold."""
     return f"it cannot go on: {side.ended}" if side.ended else ", ".join(side.effects) or "nothing follows"
 
 

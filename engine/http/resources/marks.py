@@ -18,6 +18,7 @@ MAX_NOTE_BYTES = 4_096
 
 
 def mark_item(call: Call, mark: MarkSet) -> Item:
+    """A mark as JSON, with what the user may see of it."""
     time_ms, user = call.broker.topology.marked[mark.name]
     all_of_it = user == call.user or call.monitors or "policymaker" in call.tags
     return {
@@ -30,10 +31,12 @@ def mark_item(call: Call, mark: MarkSet) -> Item:
 
 
 def seen(call: Call) -> dict[str, MarkSet]:
+    """The marks by name; none for a user who may see no vhost."""
     return call.broker.topology.marks if call.monitored_vhosts() else {}
 
 
 def named(call: Call) -> MarkSet:
+    """The mark in the path. Raises ApiError (404)."""
     found = seen(call).get(call.segment("name"))
     if found is None:
         raise not_found()

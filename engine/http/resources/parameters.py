@@ -10,6 +10,8 @@ from rewindmq.engine.runtime.loop_share import by_key
 
 
 async def parameters_in(call: Call, vhosts: set[str], component: str | None = None) -> Response:
+    """The answer with the parameters of these vhosts, or of one component."""
+
     def wanted(key: tuple[str, str, str]) -> bool:
         return key[0] in vhosts and component in (None, key[1])
 
@@ -35,6 +37,7 @@ async def list_vhost(call: Call) -> Response:
 
 
 def named(call: Call) -> Item | None:
+    """The parameter in the path; None if there is none."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     found = all_parameters(call.broker.topology).get((vhost, call.segment("component"), name))
     return None if found is None else parameter_item(found)

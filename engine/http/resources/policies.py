@@ -17,6 +17,7 @@ Set = PolicySet | OperatorPolicySet
 
 
 def policy_item(policy: Set) -> Item:
+    """A policy as JSON."""
     return {
         "vhost": policy.vhost,
         "name": policy.name,
@@ -28,10 +29,12 @@ def policy_item(policy: Set) -> Item:
 
 
 async def policies_in(call: Call, policies: Mapping[tuple[str, str], Set], vhosts: set[str]) -> Response:
+    """The answer with the policies of these vhosts."""
     return await listed(call, await by_key(call.work, policies, lambda key: key[0] in vhosts), policy_item)
 
 
 def named(call: Call, policies: Mapping[tuple[str, str], Set]) -> Set:
+    """The policy in the path. Raises ApiError (404)."""
     policy = policies.get((call.policymakers_vhost, call.segment("name")))
     if policy is None:
         raise not_found()

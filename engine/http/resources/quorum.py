@@ -40,6 +40,7 @@ BY_KAFKA = (
 
 
 def quorum_queue(call: Call, refusal: str) -> "Queue":
+    """The quorum queue in the path. Raises ApiError with `refusal` for another type."""
     queue = call.queue()
     if queue.type != "quorum":
         raise ApiError(503, "failed", refusal)
@@ -61,6 +62,7 @@ async def status(call: Call) -> Response:
 
 
 def member_item(partition: "Partition", member: str, leads: bool, online: bool) -> Item:
+    """A member of a quorum queue as JSON."""
     committed = partition.durable_offset - 1
     known = {
         "Last Log Index": partition.next_offset - 1 if leads else committed,
@@ -209,10 +211,12 @@ async def shrink(call: Call) -> Response:
 
 
 def grown(placed: "Iterable[Placed]", member: int) -> list[Change]:
+    """The partitions that gain a member, with their new members."""
     return [(each, (*each.replicas, member)) for each in placed if member not in each.replicas]
 
 
 def shrunk(placed: "Iterable[Placed]", member: int) -> list[Change]:
+    """The partitions that lose a member, with those left. Raises ApiError (503) if too few are."""
     changes: list[Change] = []
     for each in placed:
         if member in each.replicas:
@@ -256,6 +260,7 @@ def by_kafka(call: Call, changes: Sequence[Change], reason: str = BY_KAFKA) -> R
 
 
 def replicas_of(call: Call) -> "KafkaReplicas":
+    """The replicas on Kafka. Raises ApiError (501) on an embedded log."""
     config = call.broker.config
     if config.kafka is None:
         raise ApiError(501, "not_implemented", NO_MEMBERS)
@@ -287,6 +292,7 @@ async def placed_and_member(replicas: "KafkaReplicas", named: str, gone: bool = 
 
 
 def of_queue(call: Call, queue: "Queue", placed: "Sequence[Placed]") -> "Placed":
+    """The partition of a queue with its members."""
     name = call.broker.partition_for(queue.vhost, queue.name).name
     return next(each for each in placed if each.name == name)
 
