@@ -199,14 +199,14 @@ class Import:
         self.steps.append(step)
 
     def _global_parameter(self, item: Item) -> None:
-        name, value = text(item, "name"), given(item, "value")
+        name, value = text(item, "name"), required(item, "value")
         self.steps.append(lambda: self.broker.set_global_parameter(self.user, name, value))
 
     def _policy(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
         asked: tuple[Any, Any, Any, Any] = (
             text(item, "pattern"),
-            given(item, "definition"),
+            required(item, "definition"),
             item.get("priority", 0),
             item.get("apply-to", "all"),
         )
@@ -215,7 +215,7 @@ class Import:
 
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
-        value = given(item, "value")
+        value = required(item, "value")
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
@@ -331,7 +331,7 @@ def about(what: str) -> Iterator[None]:
         raise PreconditionFailed(f"{what}: {error}") from None
 
 
-def given(item: Item, key: str) -> Json:
+def required(item: Item, key: str) -> Json:
     """The value of a key that an entry must have. PreconditionFailed."""
     if key not in item:
         raise PreconditionFailed(f"{key} is missing")
@@ -340,7 +340,7 @@ def given(item: Item, key: str) -> Json:
 
 def text(item: Item, key: str) -> str:
     """The text of a key that an entry must have. PreconditionFailed."""
-    value = given(item, key)
+    value = required(item, key)
     if not isinstance(value, str):
         raise PreconditionFailed(f"{key} must be a string")
     if len(value.encode()) > 255 and key not in ("pattern", "configure", "write", "read", "description", "password"):

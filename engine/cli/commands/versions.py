@@ -73,7 +73,7 @@ def explain(difference: "FirstDifference") -> None:
     who = difference.user or "the broker"
     click.echo(f"{difference.partition} offset {difference.offset}: {difference.event or 'no event'} by {who}, {when}")
     for name, side in (("here", difference.here), ("there", difference.there)):
-        click.echo(f"  {name}: {said(side)}")
+        click.echo(f"  {name}: {side_text(side)}")
     fields = list(difference.fields())
     for queue, field, here, there in fields[:FIELDS_SHOWN]:
         click.echo(f"  {queue}: {field} is {here} here, {there} there")
@@ -81,7 +81,7 @@ def explain(difference: "FirstDifference") -> None:
         click.echo(f"  ... and {len(fields) - FIELDS_SHOWN} more fields")
 
 
-def said(side: "Side") -> str:
+def side_text(side: "Side") -> str:
     """The effects in one version, or the error that ended its fold."""
     return f"it cannot go on: {side.ended}" if side.ended else ", ".join(side.effects) or "nothing follows"
 

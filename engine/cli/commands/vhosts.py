@@ -19,7 +19,7 @@ DESCRIBED = (
 )
 
 
-def described(command: "click.decorators.FC") -> "click.decorators.FC":
+def with_metadata(command: "click.decorators.FC") -> "click.decorators.FC":
     """A decorator that adds the options of a virtual host's metadata."""
     for option in reversed(DESCRIBED):
         command = option(command)
@@ -37,7 +37,7 @@ def require_known_type(default_queue_type: str | None) -> None:
 
 
 @click.command("add_vhost")
-@described
+@with_metadata
 @click.argument("name")
 @with_settings
 def add_vhost(
@@ -55,7 +55,7 @@ def add_vhost(
 
 
 @click.command("update_vhost_metadata")
-@described
+@with_metadata
 @click.argument("name")
 @with_settings
 def update_vhost_metadata(

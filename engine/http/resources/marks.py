@@ -30,14 +30,14 @@ def mark_item(call: Call, mark: MarkSet) -> Item:
     }
 
 
-def seen(call: Call) -> dict[str, MarkSet]:
+def visible_marks(call: Call) -> dict[str, MarkSet]:
     """The marks by name; none for a user who may see no vhost."""
     return call.broker.topology.marks if call.monitored_vhosts() else {}
 
 
-def named(call: Call) -> MarkSet:
+def mark_in_path(call: Call) -> MarkSet:
     """The mark in the path. Raises ApiError (404)."""
-    found = seen(call).get(call.segment("name"))
+    found = visible_marks(call).get(call.segment("name"))
     if found is None:
         raise not_found()
     return found
@@ -45,12 +45,12 @@ def named(call: Call) -> MarkSet:
 
 async def list_all(call: Call) -> Response:
     """Answers GET /api/marks."""
-    return await listed(call, [mark_item(call, mark) for _, mark in sorted(seen(call).items())])
+    return await listed(call, [mark_item(call, mark) for _, mark in sorted(visible_marks(call).items())])
 
 
 async def show(call: Call) -> Response:
     """Answers GET /api/marks/{name}."""
-    return reply(mark_item(call, named(call)))
+    return reply(mark_item(call, mark_in_path(call)))
 
 
 async def put(call: Call) -> Response:
@@ -75,6 +75,6 @@ async def put(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/marks/{name}."""
     call.require_policymaker()
-    await call.broker.clear_mark(call.user, named(call).name)
+    await call.broker.clear_mark(call.user, mark_in_path(call).name)
     await call.durable()
     return Response(status_code=204)

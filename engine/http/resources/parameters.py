@@ -36,7 +36,7 @@ async def list_vhost(call: Call) -> Response:
     return await parameters_in(call, {vhost}, call.segment("component"))
 
 
-def named(call: Call) -> Item | None:
+def parameter_in_path(call: Call) -> Item | None:
     """The parameter in the path; None if there is none."""
     vhost, name = call.policymakers_vhost, call.segment("name")
     found = all_parameters(call.broker.topology).get((vhost, call.segment("component"), name))
@@ -45,7 +45,7 @@ def named(call: Call) -> Item | None:
 
 async def show(call: Call) -> Response:
     """Answers GET /api/parameters/{component}/{vhost}/{name}."""
-    found = named(call)
+    found = parameter_in_path(call)
     if found is None:
         raise not_found()
     return reply(found)
@@ -53,7 +53,7 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Answers PUT /api/parameters/{component}/{vhost}/{name}."""
-    new = named(call) is None
+    new = parameter_in_path(call) is None
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     content = await call.body("value")
     await call.broker.set_parameter(call.user, *where, content["value"])
@@ -63,7 +63,7 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Answers DELETE /api/parameters/{component}/{vhost}/{name}."""
-    if named(call) is None:
+    if parameter_in_path(call) is None:
         raise not_found()
     where = (call.segment("vhost"), call.segment("component"), call.segment("name"))
     await call.broker.clear_parameter(call.user, *where)

@@ -110,10 +110,10 @@ async def at(call: Call) -> Response:
     config = call.broker.config
     keys = KeyStore(config.keys_directory, frozenset(call.broker.topology.erased_keys))
     question = Question(history_of(config), vhost, name, when, first, count, truncate, keys, incarnation)
-    return await unless_gone(call, answered(call, question))
+    return await unless_gone(call, answer_to(call, question))
 
 
-async def answered(call: Call, question: Question) -> Response:
+async def answer_to(call: Call, question: Question) -> Response:
     """The answer that the process which reads the past makes."""
     return Response(await read(call.broker.past, question, call.user), media_type="application/json")
 

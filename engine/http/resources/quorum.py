@@ -174,7 +174,7 @@ async def add(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot add members to a classic queue")
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""))
-    return by_kafka(call, grown([of_queue(call, queue, placed)], member))
+    return by_kafka(call, with_member([of_queue(call, queue, placed)], member))
 
 
 async def delete(call: Call) -> Response:
@@ -183,7 +183,7 @@ async def delete(call: Call) -> Response:
     queue = quorum_queue(call, "Cannot delete members of a classic queue")
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, text(await call.body("node"), "node", ""), gone=True)
-    return by_kafka(call, shrunk([of_queue(call, queue, placed)], member))
+    return by_kafka(call, without_member([of_queue(call, queue, placed)], member))
 
 
 async def grow(call: Call) -> Response:
@@ -199,7 +199,7 @@ async def grow(call: Call) -> Response:
     chosen = await matching(call, text(content, "vhost_pattern", ".*"), text(content, "queue_pattern", ".*"))
     names = {partition.name for partition, _ in chosen} | {"metadata-0", "nodes-0"}
     of_these = [each for each in placed if each.name in names]
-    return by_kafka(call, grown([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
+    return by_kafka(call, with_member([e for e in of_these if strategy == "all" or len(e.replicas) % 2 == 0], member))
 
 
 async def shrink(call: Call) -> Response:
@@ -207,15 +207,15 @@ async def shrink(call: Call) -> Response:
     call.require()
     replicas = replicas_of(call)
     placed, member = await placed_and_member(replicas, call.segment("node"), gone=True)
-    return by_kafka(call, shrunk(placed, member))
+    return by_kafka(call, without_member(placed, member))
 
 
-def grown(placed: "Iterable[Placed]", member: int) -> list[Change]:
+def with_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
     """The partitions that gain a member, with their new members."""
     return [(each, (*each.replicas, member)) for each in placed if member not in each.replicas]
 
 
-def shrunk(placed: "Iterable[Placed]", member: int) -> list[Change]:
+def without_member(placed: "Iterable[Placed]", member: int) -> list[Change]:
     """The partitions that lose a member, with those left. Raises ApiError (503) if too few are."""
     changes: list[Change] = []
     for each in placed:

@@ -64,9 +64,9 @@ async def post(call: Call) -> Response:
         if isinstance(plan, NoPlan):
             raise not_found(plan.reason, "not_found") if plan.missing else bad_request(plan.reason)
         name = text(content, "name", name_of(plan))
-        answer = told(plan, target, name) | {"dry_run": dry_run}
+        answer = plan_item(plan, target, name) | {"dry_run": dry_run}
         if dry_run:
-            return reply(answer | shown(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
+            return reply(answer | bindings_item(*split(call.broker, to_bind(call.broker, vhost, plan, target, name))))
         async with call.session(vhost) as session:
             done = await restore(call.broker, session, call.broker.past, wish.history, plan, target, name)
     except ProcessEnded as error:
@@ -80,7 +80,7 @@ async def post(call: Call) -> Response:
             "duplicates": done.duplicates,
             "refused": done.refused,
             "declared": done.declared,
-            **shown(done.bound, done.lost),
+            **bindings_item(done.bound, done.lost),
         }
     )
 
@@ -140,7 +140,7 @@ def ids_of(content: dict[str, Json]) -> frozenset[int]:
     return frozenset(each for each in ids if isinstance(each, int))
 
 
-def shown(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
+def bindings_item(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
     """Bindings that came back, and those that are lost, as JSON."""
     return {
         "bindings": [binding_item(each) for each in bound],
@@ -148,7 +148,7 @@ def shown(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
     }
 
 
-def told(plan: Plan, target: str, name: str) -> dict[str, object]:
+def plan_item(plan: Plan, target: str, name: str) -> dict[str, object]:
     """A plan as JSON."""
     return {
         "name": name,
