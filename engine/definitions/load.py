@@ -200,14 +200,14 @@ class Import:
         self.steps.append(step)
 
     def _global_parameter(self, item: Item) -> None:
-        name, value = text(item, "name"), given(item, "value")
+        name, value = text(item, "name"), required(item, "value")
         self.steps.append(lambda: self.broker.set_global_parameter(self.user, name, value))
 
     def _policy(self, item: Item) -> None:
         vhost, name = self._known_vhost(item), text(item, "name")
         asked: tuple[Any, Any, Any, Any] = (
             text(item, "pattern"),
-            given(item, "definition"),
+            required(item, "definition"),
             item.get("priority", 0),
             item.get("apply-to", "all"),
         )
@@ -216,7 +216,7 @@ class Import:
 
     def _parameter(self, item: Item) -> None:
         vhost, component, name = self._known_vhost(item), text(item, "component"), text(item, "name")
-        value = given(item, "value")
+        value = required(item, "value")
         check_parameter(component, name, value)
         if component == OPERATOR_POLICY and isinstance(value, dict):
             asked = (value["pattern"], value["definition"], value["priority"], value.get("apply-to", "all"))
@@ -332,14 +332,16 @@ def about(what: str) -> Iterator[None]:
         raise PreconditionFailed(f"{what}: {error}") from None
 
 
-def given(item: Item, key: str) -> Json:
+def required(item: Item, key: str) -> Json:
+    """The value of a key that an entry must have. PreconditionFailed."""
     if key not in item:
         raise PreconditionFailed(f"{key} is missing")
     return item[key]
 
 
 def text(item: Item, key: str) -> str:
-    value = given(item, key)
+    """The text of a key that an entry must have. PreconditionFailed."""
+    value = required(item, key)
     if not isinstance(value, str):
         raise PreconditionFailed(f"{key} must be a string")
     if len(value.encode()) > 255 and key not in ("pattern", "configure", "write", "read", "description", "password"):
@@ -348,6 +350,7 @@ def text(item: Item, key: str) -> str:
 
 
 def flag(item: Item, key: str, default: bool) -> bool:
+    """The true or false of a key, or its default. PreconditionFailed."""
     value = item.get(key)
     if value is None:
         return default

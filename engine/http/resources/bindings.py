@@ -45,10 +45,12 @@ async def bindings_in(call: Call, vhosts: list[str]) -> list[Bound]:
 
 
 def default_binding(vhost: str, queue: str) -> Bound:
+    """The binding of a queue to the default exchange."""
     return Bound(vhost, "", "queue", queue, queue)
 
 
 def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
+    """The name of a binding among those of the same two ends."""
     key = quote_plus(routing_key).replace("~", "%7E")
     if not arguments:
         return key or "~"
@@ -58,6 +60,7 @@ def properties_key(routing_key: str, arguments: tuple[Argument, ...]) -> str:
 
 
 def binding_item(binding: Bound) -> Item:
+    """A binding as JSON."""
     arguments: dict[str, Json] = table_of(binding.arguments)
     return {
         "source": binding.source,
@@ -121,6 +124,7 @@ def ends(call: Call) -> tuple[str, str, str, str]:
 
 
 def bindings_between(call: Call) -> list[Bound]:
+    """The bindings between the two ends in the path."""
     vhost, source, kind, destination = ends_named(call)
     if source == "":
         there = kind == "queue" and call.broker.queue(vhost, destination) is not None and not is_hidden(destination)

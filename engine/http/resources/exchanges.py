@@ -36,12 +36,14 @@ async def list_vhost(call: Call) -> Response:
 
 
 async def exchanges_in(call: Call, vhosts: set[str]) -> Response:
+    """The answer with the exchanges of these vhosts."""
     broker = call.broker
     found = await by_key(call.work, broker.topology.exchanges, lambda key: key[0] in vhosts)
     return await listed(call, found, lambda exchange: exchange_item(broker, exchange))
 
 
 def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
+    """An exchange as JSON."""
     policy = broker.topology.effective_exchange_policy(exchange.vhost, exchange.exchange)
     hidden = broker.hidden.of(exchange.vhost, exchange.exchange) if exchange.type == DELAYED_EXCHANGE else None
     return {
@@ -59,6 +61,7 @@ def exchange_item(broker: "Broker", exchange: ExchangeDeclared) -> Item:
 
 
 def exchange_of(call: Call) -> ExchangeDeclared:
+    """The exchange in the path. Raises ApiError (404)."""
     found = call.broker.topology.exchanges.get((call.vhost, call.exchange))
     if found is None:
         raise not_found()
@@ -193,6 +196,7 @@ async def send(
 
 
 def decoded(payload: str, encoding: str) -> bytes:
+    """The bytes of a payload. Raises ApiError (400)."""
     if encoding == "string":
         return payload.encode("utf-8", "surrogateescape")
     if encoding != "base64":

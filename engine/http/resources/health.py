@@ -26,10 +26,12 @@ ALIVENESS = "aliveness-test"
 
 
 def ok(**more: object) -> Response:
+    """The answer of a check that passed."""
     return reply({"status": "ok", **more})
 
 
 def failed(reason: str, **more: object) -> Response:
+    """The answer of a check that failed."""
     return reply({"status": "failed", "reason": reason, **more}, 503)
 
 

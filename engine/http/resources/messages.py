@@ -125,6 +125,7 @@ def next_wave(call: Call, queue: "Queue", taken: Taken, most: int) -> int:
 
 
 async def as_json(work: Work, messages: list[Got], encoding: str) -> AsyncIterator[str]:
+    """Yields the JSON of messages in pieces."""
     before = "["
     for got in messages:
         message = got.message
@@ -168,6 +169,7 @@ async def payload(work: Work, body: bytes, encoding: str) -> AsyncIterator[str]:
 
 
 async def is_utf8(work: Work, body: bytes) -> bool:
+    """Whether a body is UTF-8. A long body is checked in slices."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         for first in range(0, len(body), BODY_PIECE):

@@ -38,6 +38,7 @@ async def list_vhost(call: Call) -> Response:
 
 
 async def queues_of(call: Call, vhosts: set[str]) -> Response:
+    """The answer with the queues of these vhosts."""
     broker, found = call.broker, await queues_in(call, vhosts)
     if call.asks("disable_stats"):
         with_totals = call.asks("enable_queue_totals")
@@ -87,6 +88,7 @@ async def unacked(call: Call) -> Response:
 
 
 def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: int) -> Item:
+    """A message that a consumer holds, as JSON."""
     return {
         "message_id": message_id,
         "consumer_tag": holder.tag,
@@ -137,6 +139,7 @@ async def act(call: Call) -> Response:
 
 
 def home_of(broker: "Broker", queue: "Queue") -> "Partition":
+    """The partition of a queue."""
     return broker.partition_for(queue.vhost, queue.name)
 
 

@@ -86,7 +86,7 @@ def test_last_events_far_behind_the_end_are_found(data: Path, monkeypatch: pytes
 
 
 def test_what_cannot_be_is_one_line(data: Path, tmp_path: Path) -> None:
-    failed(run("events"), 64, "Error: where is the history: --data, or --kafka?")
+    failed(run("events"), 64, "Error: say where the history is: --data DIR, or --kafka HOST:PORT")
     failed(run("events", "--data", str(tmp_path)), 65, f"Error: {tmp_path}: no RewindMQ log is here")
     failed(run("events", "--data", str(data), "--partition", "queues-9"), 64, "Error: there is no partition queues-9")
     failed(run("events", "--data", str(data), "--from", "mark:never"), 65, "Error: there is no mark 'never'")

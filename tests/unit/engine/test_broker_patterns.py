@@ -151,5 +151,5 @@ def test_a_filter_has_a_budget_for_all_names(monkeypatch: pytest.MonkeyPatch) ->
     assert hard.value.status == 400
     assert hard.value.reason.startswith("regular expression '(a+)+$' takes too many steps on 'Xaaa")
     monkeypatch.setattr(filters, "FILTER_SECONDS", 0.0)
-    with pytest.raises(ApiError, match="takes too long on so many names"):
+    with pytest.raises(ApiError, match="takes too long on all these names"):
         NameFilter("x").fits("q")
