@@ -38,6 +38,7 @@ from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
 from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
+from rewindmq.engine.runtime.flow_control import LARGE_BYTES
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, parse, with_reply_to
@@ -346,11 +347,16 @@ class Channel:
         self.take(publishing, self.properties, body)
 
     def take(self, publishing: Publishing, properties: bytes, body: bytes) -> None:
-        """A publish that came frame by frame."""
-        if self.transaction is None:
-            self.publish(publishing, properties, body)
-        else:
+        """A publish that came frame by frame. PutOff as `publish`, and while the log has no room for it."""
+        if self.transaction is not None:
             self.transaction.publish(publishing, properties, body)
+            return
+        if len(body) >= LARGE_BYTES:
+            flow = self.broker.flow
+            size = len(body) * max(1, len(publishing.destinations))  # each partition logs it
+            if not flow.has_room(size):
+                raise PutOff(partial(flow.room, size, self.broker.memory), publishing, properties, body)
+        self.publish(publishing, properties, body)
 
     def forget_gathered(self) -> None:
         self.broker.memory.give_back(Kind.BODY, len(self.gathered))

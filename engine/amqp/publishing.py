@@ -40,11 +40,11 @@ def prompt(to: Destination) -> int:
 
 
 class PutOff(Exception):
-    """A complete publish that has to wait: for the key of its subject, or because it seems to go nowhere and this node
-    has not read to the end of the log (engine/runtime/certainty.py). Nothing was done."""
+    """A complete publish that has to wait: for the key of its subject, for room on the disk, or because it seems to go
+    nowhere and this node has not read to the end of the log (engine/runtime/certainty.py). Nothing was done."""
 
     def __init__(
-        self, wait: Callable[[], Awaitable[None]], publishing: "Publishing", properties: bytes, body: bytes
+        self, wait: Callable[[], Awaitable[object]], publishing: "Publishing", properties: bytes, body: bytes
     ) -> None:
         super().__init__()
         self.wait = wait

@@ -105,9 +105,11 @@ class Transaction:
 
     async def commit(self) -> None:
         """PreconditionFailed (406) when a queue would not take a message; the others have theirs."""
-        publishes, settled = self.publishes, self.settled
+        publishes, settled, size = self.publishes, self.settled, self.size
         self.forget()
         logged = [await self.logged(kept) for kept in publishes]
+        waited = any(encryption is not None for _, encryption in logged)
+        waited = await self.channel.broker.flow.room(size, self.channel.broker.memory) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
@@ -117,7 +119,7 @@ class Transaction:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
         self.channel.broker.when_durable(commit.step)
-        if any(encryption is not None for _, encryption in logged):  # after a wait nobody else ends this turn
+        if waited:  # nobody else ends this turn
             asyncio.get_running_loop().call_soon(self.channel.broker.end_of_turn)
         await commit.done
         if commit.refused:
