@@ -11,6 +11,7 @@ raises AmqpError; the connection turns it into channel.close or connection.close
 """
 
 from functools import partial
+from io import BytesIO
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.confirms import Confirmations
@@ -84,7 +85,8 @@ class Channel:
         self.transaction: Transaction | None = None
         self.size = -1
         self.properties = b""
-        self.gathered = bytearray()  # of the body, while more is to come
+        self.gathered = BytesIO()  # of the body, while more is to come
+        self.gathered_bytes = 0
         self.confirming = False
         self.tally = Tally()
         self.confirms = Confirmations(output, shared.confirming, self.tally)
@@ -333,16 +335,17 @@ class Channel:
         publishing = self.expect_content()
         if self.size < 0:
             raise self.out_of_place()
-        received = len(self.gathered) + len(piece)
+        received = self.gathered_bytes + len(piece)
         if received > self.size:
             raise FrameError(f"content body of {received} bytes where {self.size} were announced")
         body = piece
-        if received < self.size or self.gathered:
-            self.gathered += piece  # one buffer: a list of frames of a byte each would be many times their size
+        if received < self.size or self.gathered_bytes:
+            self.gathered.write(piece)  # one buffer: a list of frames of a byte each would be many times their size
+            self.gathered_bytes = received
             self.broker.memory.take(Kind.BODY, len(piece))
             if received < self.size:
                 return
-            body = bytes(self.gathered)
+            body = self.gathered.getvalue()  # not a copy: CPython hands out the buffer
         self.end_content()
         self.take(publishing, self.properties, body)
 
@@ -359,13 +362,14 @@ class Channel:
         self.publish(publishing, properties, body)
 
     def forget_gathered(self) -> None:
-        self.broker.memory.give_back(Kind.BODY, len(self.gathered))
-        self.gathered = bytearray()
+        self.broker.memory.give_back(Kind.BODY, self.gathered_bytes)
+        self.gathered = BytesIO()
+        self.gathered_bytes = 0
 
     @property
     def kept_bytes(self) -> int:
         """Of publishes that have not come whole, or wait for tx.commit."""
-        return len(self.gathered) + (0 if self.transaction is None else self.transaction.size)
+        return self.gathered_bytes + (0 if self.transaction is None else self.transaction.size)
 
     def expect_content(self) -> Publishing:
         if self.publishing is None:
@@ -381,7 +385,7 @@ class Channel:
     def end_content(self) -> None:
         self.publishing = None
         self.size = -1
-        if self.gathered:
+        if self.gathered_bytes:
             self.forget_gathered()
         self.ready = self.transaction is None
 

@@ -33,7 +33,7 @@ from rewindmq.engine.amqp.frames import (
 )
 from rewindmq.engine.amqp.method_fields import DEFINITIONS
 from rewindmq.engine.amqp.methods import Method, short_reply_text
-from rewindmq.engine.amqp.output import ChannelOutput, Output, do_nothing
+from rewindmq.engine.amqp.output import ChannelOutput, Output, Piece, do_nothing
 from rewindmq.engine.amqp.publish_hold import HeldBack
 from rewindmq.engine.amqp.publishing import PutOff
 from rewindmq.engine.broker import limits
@@ -371,7 +371,7 @@ class Connection(HeldBack):
     def say(self, name: str, **values: int | bool | str | bytes) -> None:
         self.output.write(methods.encode(0, name, **values))
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[Piece]:
         """What is to be written at the end of the loop's turn. May log credit for consumers: the caller then calls
         `broker.end_of_turn()` when `asked_credit` says so."""
         shared = self.shared
