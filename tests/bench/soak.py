@@ -166,7 +166,9 @@ class Soak:
             self.connects += 1
 
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.broker.http_url, auth=("guest", "guest"), trust_env=False, timeout=TIMEOUT_SECONDS)
+        return httpx.Client(
+            base_url=self.broker.http_url, auth=("guest", "guest"), trust_env=False, timeout=TIMEOUT_SECONDS
+        )
 
     def poll(self) -> None:
         with self.http() as client:
