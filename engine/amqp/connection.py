@@ -288,7 +288,7 @@ class Connection:
         if self.gate.blocked:
             return True
         flow = self.broker.flow
-        if flow is None or not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
+        if not flow.full or not any(channel.publish_memo for channel in self.channels.values()):
             return False
         self.link.in_flow = True
         self.gate.close(Pause.FLOW)
