@@ -43,7 +43,8 @@ from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import parse, with_reply_to
-from rewindmq.schemas.events import Encryption, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import Encryption
 
 # Distinct method frames and content properties that a channel remembers; beyond that it starts over.
 MEMO_SIZE = 512
@@ -186,13 +187,13 @@ class Channel:
             self.confirms.expect(sequence, len(destinations))
         check = self.route_check(publish, destinations, properties.raw, body)
         for destination in destinations:
-            mark = self.publish_to(destination, properties, logged, encryption, check)
+            position = self.publish_to(destination, properties, logged, encryption, check)
             if sequence:
                 found = prompt(destination)
                 if found == ALWAYS or (found == TRANSIENT and not properties.persistent):
-                    destination.partition.await_folded(mark, self.confirms, sequence)
+                    destination.partition.await_folded(position, self.confirms, sequence)
                 else:
-                    destination.partition.await_durable(mark, self.confirms, sequence)
+                    destination.partition.await_durable(position, self.confirms, sequence)
         self.count_fan_out(tally.routed - routed)
         if publish.returned:
             self.return_message(publish, properties.raw, body)
@@ -287,7 +288,7 @@ class Channel:
         encryption: Encryption | None,
         check: RouteCheck | None,
     ) -> int:
-        """Append the message to one partition, and return its mark there."""
+        """Append the message to one partition, and return its append position there."""
         self.tally.routed += len(to.route.queues)
         published = message(to, properties.parsed, body, encryption)
         if check is not None:

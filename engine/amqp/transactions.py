@@ -26,7 +26,7 @@ from rewindmq.engine.broker.broker import Destination
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.memory import Kind
-from rewindmq.schemas.events import Encryption
+from rewindmq.schemas.values import Encryption
 
 if TYPE_CHECKING:
     from rewindmq.engine.amqp.channel import Channel
@@ -151,9 +151,9 @@ class Transaction:
             return
         check = channel.route_check(pending.publish, destinations, pending.properties.raw, pending.body)
         for destination in destinations:
-            mark = channel.publish_to(destination, pending.properties, body, encryption, check)
+            position = channel.publish_to(destination, pending.properties, body, encryption, check)
             commit.waiting += 1
-            destination.partition.await_durable(mark, commit, 0)
+            destination.partition.await_durable(position, commit, 0)
         if pending.publish.returned:
             channel.return_message(pending.publish, pending.properties.raw, pending.body)
 

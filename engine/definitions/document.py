@@ -24,7 +24,8 @@ from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.amqp.json_arguments import table_of
-from rewindmq.schemas.events import (
+from rewindmq.schemas.json_values import UnfitJson, require_sane
+from rewindmq.schemas.metadata_events import (
     Bound,
     ExchangeDeclared,
     GlobalParameterSet,
@@ -34,7 +35,6 @@ from rewindmq.schemas.events import (
     UserSet,
     VhostCreated,
 )
-from rewindmq.schemas.json_values import UnfitJson, require_sane
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

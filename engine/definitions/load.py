@@ -29,8 +29,9 @@ from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import VHOST_LIMITS, system_exchanges
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import arguments_from
-from rewindmq.schemas.events import Argument, ExchangeDeclared
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker

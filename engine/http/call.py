@@ -32,8 +32,8 @@ from rewindmq.engine.runtime.memory import Kind
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.errors import Unacceptable
 from rewindmq.schemas.amqp.json_arguments import arguments_from
-from rewindmq.schemas.events import Argument
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import Argument
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Session

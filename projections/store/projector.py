@@ -39,7 +39,8 @@ from rewindmq.projections.store import keys
 from rewindmq.projections.store.bodies import MESSAGE_OVERHEAD_BYTES, Body, BodyCache, size_of
 from rewindmq.projections.store.rocks import Database, StoreError
 from rewindmq.schemas.codec import Decoder, Encoder
-from rewindmq.schemas.events import BROKER, Published
+from rewindmq.schemas.events import Published
+from rewindmq.schemas.values import BROKER
 
 if TYPE_CHECKING:
     from rewindmq.projections.machine.data.queue import Queue

@@ -16,9 +16,11 @@ from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.matches import Content
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.memory import MemoryAccount
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
-from rewindmq.schemas.events import Acked, Actor, Credited, Nacked, Published, Route
+from rewindmq.schemas.events import Acked, Credited, Nacked, Published
+from rewindmq.schemas.values import Actor, Route
 
 
 class DoubleQueue:
@@ -113,7 +115,8 @@ class DoublePartition:
                 consumer.unacked[message_id] = (message, count)
             if consumer.no_ack or not consumer.prefetch:
                 consumer.credit -= 1
-            consumer.out.deliver(self, queue, message_id, message, redelivered, count, consumer.no_ack)
+            effect = Deliver(queue, message_id, 0, redelivered, count, consumer.no_ack)  # type: ignore[arg-type]
+            consumer.out.deliver(self, effect, message)
 
 
 class DoubleConsumer:
@@ -311,10 +314,10 @@ class DoubleBroker:
                 message_id, message, redelivered, count = queue.ready.pop(0)
                 if not holder.no_ack:
                     holder.unacked[message_id] = (message, count)
-                answer = (message_id, message, redelivered, count, holder.no_ack, len(queue.ready))
             else:
-                answer = (-1, None, False, 0, holder.no_ack, 0)
-            holder.out.fetched(self.partition_of(queue.name), queue, *answer)
+                message_id, message, redelivered, count = -1, None, False, 0
+            effect = FetchReply(queue, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
+            holder.out.fetched(self.partition_of(queue.name), effect, message)
         self.fetching.clear()
         for partition in self.partitions:
             partition.carry_out()

@@ -18,7 +18,7 @@ from rewindmq.engine.amqp.channel import MEMO_SIZE
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.schemas.amqp import tables
-from rewindmq.schemas.events import Actor
+from rewindmq.schemas.values import Actor
 from tests.support.amqp_wire import (
     HANDSHAKE,
     HEADER,

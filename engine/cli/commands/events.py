@@ -32,7 +32,8 @@ from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.marks import marks_of, moment
 from rewindmq.projections.rewind import At, OutsideHistory, RewindError, absolute, format_time, state_at
-from rewindmq.schemas.events import Actor, Event
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.values import Actor
 
 if TYPE_CHECKING:
     from rewindmq.engine.log.location import History, HistoryReader

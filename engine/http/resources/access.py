@@ -10,8 +10,8 @@ from rewindmq.engine.http.call import Call, bad_request, done, missing, not_foun
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import PermissionsSet, TopicPermissionsSet, UserSet
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import PermissionsSet, TopicPermissionsSet, UserSet
 
 
 # -- users

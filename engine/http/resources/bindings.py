@@ -16,8 +16,9 @@ from rewindmq.engine.http.listing import Item, listed, queues_in
 from rewindmq.engine.http.resources.exchanges import exchange_of
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.events import Argument, Bound
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import Bound
+from rewindmq.schemas.values import Argument
 
 KINDS = {"q": "queue", "e": "exchange"}
 

@@ -14,7 +14,7 @@ from rewindmq.engine.http.listing import Item, listed, queues_in, single
 from rewindmq.engine.http.properties import plain
 from rewindmq.engine.http.statistics import of_channel, statistics
 from rewindmq.schemas.amqp.json_arguments import table_of
-from rewindmq.schemas.events import EPOCH_SHIFT
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session

@@ -19,7 +19,7 @@ from rewindmq.engine.runtime.loop_share import by_key
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
 from rewindmq.schemas.amqp.properties import parse
-from rewindmq.schemas.events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker, Destination, Session
@@ -189,8 +189,8 @@ async def send(
     outcome = Outcome(len(destinations), broker.counters)
     check = RouteCheck(len(destinations), outcome.nowhere)
     for destination in destinations:
-        mark = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
-        destination.partition.await_durable(mark, outcome, 1)
+        position = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        destination.partition.await_durable(position, outcome, 1)
     tally.merge_into(broker.counters)
     return outcome if destinations else None
 

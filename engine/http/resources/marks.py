@@ -11,7 +11,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.projections.rewind import format_time
-from rewindmq.schemas.events import MarkSet
+from rewindmq.schemas.metadata_events import MarkSet
 
 MAX_MARKS = 10_000
 MAX_NOTE_BYTES = 4_096

@@ -579,7 +579,7 @@ PARTITION_GAUGES: tuple[tuple[str, str, Callable[["Keeper", "Partition"], float]
     (
         "rewindmq_events_in_flight",
         "Events that this node appended and that are not known to be durable",
-        lambda _, partition: partition.appended - partition.settled,
+        lambda _, partition: partition.append_position - partition.durable_position,
     ),
     (
         "rewindmq_partition_owned",

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from rewindmq.engine.http.call import Call, bad_request, done, not_found, reply, text
 from rewindmq.engine.http.listing import Item, listed
 from rewindmq.engine.runtime.loop_share import by_key
-from rewindmq.schemas.events import OperatorPolicySet, PolicySet
+from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
 
 Set = PolicySet | OperatorPolicySet
 

@@ -12,11 +12,11 @@ from rewindmq.engine.http.listing import Item, columns_of, listed, queues_in, si
 from rewindmq.engine.http.properties import properties_of
 from rewindmq.engine.http.resources.clients import channel_details, consumer_item, elsewhere, peer_details
 from rewindmq.engine.http.statistics import depth_of, statistics
-from rewindmq.projections.machine.data.message_order import redelivered_of, size_of
+from rewindmq.projections.machine.data.message_word import is_redelivered, size_of
 from rewindmq.projections.machine.rules.profile import RABBITMQ_4_3
 from rewindmq.schemas.amqp.json_arguments import table_of, types_of
-from rewindmq.schemas.events import EPOCH_SHIFT
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.values import EPOCH_SHIFT
 
 if TYPE_CHECKING:
     from rewindmq.engine.broker.broker import Broker
@@ -87,13 +87,13 @@ async def unacked(call: Call) -> Response:
     return await listed(call, found, lambda each: unacked_item(call.broker, *each))
 
 
-def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, info: int) -> Item:
+def unacked_item(broker: "Broker", holder: "Consumer", message_id: int, word: int) -> Item:
     """A message that a consumer holds, as JSON."""
     return {
         "message_id": message_id,
         "consumer_tag": holder.tag,
-        "message_bytes": size_of(info),
-        "redelivered": redelivered_of(info),
+        "message_bytes": size_of(word),
+        "redelivered": is_redelivered(word),
         "channel_details": channel_details(broker, holder.session, holder.channel),
     }
 

@@ -42,8 +42,8 @@ from rewindmq.engine.rewind.restore import (
 from rewindmq.engine.rewind.worker import ProcessEnded, TooManyQuestions
 from rewindmq.projections.marks import moment
 from rewindmq.projections.rewind import At, RewindError, format_time
-from rewindmq.schemas.events import Bound
 from rewindmq.schemas.json_values import Json
+from rewindmq.schemas.metadata_events import Bound
 
 MAX_MESSAGES = 100_000  # ids in one request
 

@@ -17,7 +17,8 @@ from rewindmq.projections.replay import events_of, fold, recover
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import BROKER, Acked, Actor, Checkpointed, QueueDeclared
+from rewindmq.schemas.events import Acked, Checkpointed, QueueDeclared
+from rewindmq.schemas.values import BROKER, Actor
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.findings import Finding

@@ -7,7 +7,7 @@ import pytest
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.machine.serialization import queue_digest
+from rewindmq.projections.machine.serialization.digest import queue_digest
 from rewindmq.projections.replay import fold
 from rewindmq.spark_replay import __main__ as cli
 from rewindmq.spark_replay.audit.audit import audit

@@ -16,15 +16,9 @@ from rewindmq.engine.http.filters import NameFilter
 from rewindmq.engine.runtime import slices
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import (
-    BROKER,
-    BrokerStarted,
-    NodeJoined,
-    PermissionsSet,
-    PolicySet,
-    TopicPermissionsSet,
-    UserSet,
-)
+from rewindmq.schemas.events import BrokerStarted
+from rewindmq.schemas.metadata_events import NodeJoined, PermissionsSet, PolicySet, TopicPermissionsSet, UserSet
+from rewindmq.schemas.values import BROKER
 from tests.support.broker_harness import Harness, refusal
 
 HARD = "^(.|.|.|.)*X"
