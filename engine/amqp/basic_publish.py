@@ -41,12 +41,12 @@ def prompt(to: Destination) -> int:
 
 
 class PublishPostponed(Exception):
-    """A complete publish has to wait: for the key of its subject, or because it seems to go nowhere and this node has
-    not read to the end of the log (engine/runtime/certainty.py). Nothing was done. `wait` returns when it may be tried
-    again."""
+    """A complete publish has to wait: for the key of its subject, for room on the disk, or because it seems to go
+    nowhere and this node has not read to the end of the log (engine/runtime/certainty.py). Nothing was done. `wait`
+    returns when it may be tried again."""
 
     def __init__(
-        self, wait: Callable[[], Awaitable[None]], publish: "BasicPublish", properties: bytes, body: bytes
+        self, wait: Callable[[], Awaitable[object]], publish: "BasicPublish", properties: bytes, body: bytes
     ) -> None:
         super().__init__()
         self.wait = wait

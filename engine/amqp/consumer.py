@@ -23,7 +23,7 @@ import struct
 from collections.abc import Callable
 
 from rewindmq.engine.amqp import methods
-from rewindmq.engine.amqp.output import ChannelOutput
+from rewindmq.engine.amqp.output import LARGE_BYTES, ChannelOutput, Piece
 from rewindmq.engine.amqp.settlement import DeliveryHolder, Settlement
 from rewindmq.engine.broker.broker import CREDIT_WINDOW
 from rewindmq.engine.runtime.partition import Partition
@@ -197,7 +197,7 @@ class LaterDelivery:
         self.queue = effect.queue
         self.message_id = effect.message_id
 
-    def frames(self) -> list[bytes]:
+    def frames(self) -> list[Piece]:
         """The frames; none when the client has settled the delivery unseen, its channel is closed, or the queue is
         gone."""
         consumer, partition = self.consumer, self.partition
@@ -270,12 +270,15 @@ def header_frame(output: ChannelOutput, properties: bytes, size: int) -> bytes:
     return frame + END + (pack_frame(3, output.number, size) if size <= output.max_payload else b"")
 
 
-def body_frames(output: ChannelOutput, body: bytes) -> list[bytes]:
-    """The frames of a body that does not fit into one."""
+def body_frames(output: ChannelOutput, body: bytes) -> list[Piece]:
+    """The frames of a body that does not fit into one. They hold views of the body: a large one is not copied."""
     limit = output.max_payload
-    frames: list[bytes] = []
+    frames: list[Piece] = []
+    view = memoryview(body)
+    if len(body) >= LARGE_BYTES:
+        output.connection.has_large_body = True
     for start in range(0, len(body), limit):
-        piece = body[start : start + limit]
+        piece = view[start : start + limit]
         frames += (pack_frame(3, output.number, len(piece)), piece, END)
     return frames
 

@@ -113,9 +113,11 @@ class Transaction:
     async def commit(self) -> None:
         """Log everything, and wait until it is durable. PreconditionFailed (406): a queue has refused a message; the
         other queues have theirs."""
-        publishes, settled = self.publishes, self.settled
+        publishes, settled, size = self.publishes, self.settled, self.size
         self.forget()
         logged = [await self.logged(pending) for pending in publishes]
+        waited = any(encryption is not None for _, encryption in logged)
+        waited = await self.channel.broker.flow.room(size, self.channel.broker.memory) or waited
         if self.channel.closing:
             raise ConnectionForced("the connection is gone")
         commit = Commit()
@@ -125,7 +127,7 @@ class Transaction:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
         self.channel.broker.when_durable(commit.step)
-        if any(encryption is not None for _, encryption in logged):  # after a wait nobody else ends this turn
+        if waited:  # nobody else ends this turn
             asyncio.get_running_loop().call_soon(self.channel.broker.end_of_turn)
         await commit.done
         if commit.refused:

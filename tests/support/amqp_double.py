@@ -15,6 +15,7 @@ from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.matches import Content
 from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
@@ -129,6 +130,10 @@ class DoubleConsumer:
         return len(self.unacked) < self.prefetch
 
 
+class Unhindered(Flow):
+    full = False
+
+
 class DoubleBroker:
     """`prompt`: everything is durable at the end of the turn."""
 
@@ -160,7 +165,7 @@ class DoubleBroker:
         self.blocked: str | None = None
         self.memory = MemoryAccount(1 << 40)
         self.alarms = SimpleNamespace(relieve=None)
-        self.flow: Any = None
+        self.flow = Unhindered()
         self.on_blocked: list[Any] = []
         self.callbacks: list[Any] = []
         self.subjects = Subjects("", KeyStore(NO_KEYS), {})

@@ -131,6 +131,8 @@ async def publish(call: Call) -> Response:
     properties = properties_from(content["properties"])
     routing_key = short("routing_key", text(content, "routing_key", ""))
     body = decoded(text(content, "payload", ""), text(content, "payload_encoding", ""))
+    if not call.broker.flow.has_room(len(body)):
+        raise bad_request(f"publishing is blocked: the disk has no room for {len(body)} bytes")
     try:
         async with call.session(vhost) as session:
             outcome = await send(call.broker, session, call.exchange, routing_key, properties, body)
