@@ -373,12 +373,12 @@ def test_nothing_that_is_printed_has_a_setting_in_it(spark, copied: InKafka) -> 
     assert frame.count() == sum(partition.next_offset for partition in open_log(copied).queues)
     assert SECRET not in execution.toString() + execution.executedPlan().treeString()
     asked = TableOptions({**options_of(copied), **given})
-    assert SECRET not in f"{asked.place} {asked.place!r} {asked.options}"
-    assert asked.place == InKafka(copied.bootstrap, copied.prefix, (("sasl.password", SECRET),))
+    assert SECRET not in f"{asked.location} {asked.location!r} {asked.options}"
+    assert asked.location == InKafka(copied.bootstrap, copied.prefix, (("sasl.password", SECRET),))
 
 
 def test_the_prefix_is_rewindmq_unless_it_is_said(spark) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW of_kafka USING rewindmq OPTIONS ({KAFKA} 'h:1', kafkaPrefix 'p')")
     assert spark.table("of_kafka").columns == [*columns.EVENTS.names, "body"]
-    assert TableOptions({KAFKA: "h:1", "kafkaPREFIX": "p"}).place == InKafka("h:1", "p")
-    assert TableOptions({KAFKA: "h:1"}).place == InKafka("h:1", "rewindmq")
+    assert TableOptions({KAFKA: "h:1", "kafkaPREFIX": "p"}).location == InKafka("h:1", "p")
+    assert TableOptions({KAFKA: "h:1"}).location == InKafka("h:1", "rewindmq")
