@@ -32,13 +32,15 @@ from rewindmq.engine.amqp.publishing import decode as decode_publish
 from rewindmq.engine.amqp.settlement import Settlement, Verdict
 from rewindmq.engine.amqp.transactions import Transaction
 from rewindmq.engine.broker import direct_reply
-from rewindmq.engine.broker.broker import Broker, ChannelStatus, Destination, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import MAX_MESSAGE_SIZE
 from rewindmq.engine.erasure.encryption import NoKeyYet
 from rewindmq.engine.errors import FrameError, PreconditionFailed, UnexpectedFrame, refusal
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import REFUSALS
 from rewindmq.engine.runtime.counters import Tally
 from rewindmq.engine.runtime.memory import Kind
+from rewindmq.engine.runtime.sessions import ChannelStatus, Session
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, parse, with_reply_to
 from rewindmq.schemas.events import Encryption, Published
@@ -104,7 +106,7 @@ class Channel:
 
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
         """A complete basic.publish (hot). PutOff: `publish_later`, before anything else of this connection."""
-        if publishing.version != self.broker.routing_version:
+        if publishing.version != self.broker.router.version:
             self.resolve(publishing, raw, body)
         parsed = self.parsed.get(raw)
         if parsed is None:

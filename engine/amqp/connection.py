@@ -37,7 +37,7 @@ from rewindmq.engine.amqp.output import ChannelOutput, Output, do_nothing
 from rewindmq.engine.amqp.publish_hold import HeldBack
 from rewindmq.engine.amqp.publishing import PutOff
 from rewindmq.engine.broker import limits
-from rewindmq.engine.broker.broker import Broker, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import (
     AmqpError,
     ChannelError,
@@ -50,6 +50,7 @@ from rewindmq.engine.errors import (
     UnexpectedFrame,
 )
 from rewindmq.engine.runtime.eager import begin
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.tls import TlsPeer
 from rewindmq.schemas.events import Credited
 
@@ -89,7 +90,7 @@ class Connection(HeldBack):
     # -- bytes in -----------------------------------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """One socket read. The caller then calls `broker.end_of_turn()`."""
+        """One socket read. The caller then calls `broker.turns.end()`."""
         self.received = True
         if self.discarding:
             return
@@ -226,7 +227,7 @@ class Connection(HeldBack):
         self.on_throttle()
         self.waited()
         self.receive(b"")
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def give_way(self) -> None:
         """So consumers get what was published, and make room, before there is more."""
@@ -239,7 +240,7 @@ class Connection(HeldBack):
         """An alarm (publish_hold.py), or flow control of connections that publish (engine/runtime/flow_control.py)."""
         if self.throttled:
             return True
-        flow = self.broker.flow
+        flow = self.broker.keeper.flow
         if flow is None or not flow.full or not any(channel.publishings for channel in self.channels.values()):
             return False
         self.waiting = self.link.in_flow = True
@@ -258,7 +259,7 @@ class Connection(HeldBack):
         self.waited()
         self.receive(b"")
         self.on_throttle()
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def waited(self) -> None:
         """Nothing is under way. What stood in line for that comes before what the client has sent meanwhile, or who
@@ -280,7 +281,7 @@ class Connection(HeldBack):
             self.broker.memory.check()
             if 0 < most <= count:
                 raise NotAllowed(f"number of channels opened ({count}) has reached the negotiated channel_max ({most})")
-            limits.check_channel(self.broker.topology, self.broker.sessions.values(), self.user)
+            limits.check_channel(self.broker.topology, self.broker.sessions.by_id.values(), self.user)
         except (NotAllowed, ResourceError) as error:
             self.close(error)
             return
@@ -305,7 +306,7 @@ class Connection(HeldBack):
         channel.shut()
         if self.session is not None:
             self.session.channels.pop(channel.number, None)
-            self.broker.close_channel(self.session, channel.number)
+            self.broker.sessions.close_channel(self.session, channel.number)
             self.broker.counters["channels_closed_total"] += 1
 
     def frame_error(self, number: int, error: AmqpError) -> None:
@@ -346,7 +347,7 @@ class Connection(HeldBack):
         if session is not None:
             self.session = None
             session.channels.clear()
-            self.broker.close_session(session)
+            self.broker.sessions.close(session)
 
     def finish(self) -> None:
         self.state = "closed"
@@ -373,7 +374,7 @@ class Connection(HeldBack):
 
     def take_output(self) -> list[bytes]:
         """What is to be written at the end of the loop's turn. May log credit for consumers: the caller then calls
-        `broker.end_of_turn()` when `asked_credit` says so."""
+        `broker.turns.end()` when `asked_credit` says so."""
         shared = self.shared
         if shared is not None and shared.confirming:
             for confirms in shared.confirming:

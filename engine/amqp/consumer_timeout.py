@@ -105,7 +105,7 @@ async def _give_back(channel: "Channel", holder: Holder, tags: list[int]) -> boo
     assert queue is not None
     told = False
     if isinstance(holder, Consumer) and not holder.detached:
-        await channel.broker.cancel(channel.session, partition, queue, holder.consumer_id)
+        await channel.broker.consumers.cancel(channel.session, partition, queue, holder.consumer_id)
         holder.cancelled()
         channel.forget_gone()
         told = holder.notify

@@ -203,7 +203,7 @@ class FrameReader(ABC):
         payload = data[start + 11 : pos - 1]
         publishing = channel.publishings.get(payload)
         if publishing is None:
-            if channel.broker.blocked is not None:
+            if channel.broker.turns.blocked is not None:
                 return 0  # publishers that are held back go the long way
             try:
                 publishing = channel.learn(payload)

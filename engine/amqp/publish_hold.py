@@ -41,17 +41,17 @@ class HeldBack(FrameReader):
     def throttle(self) -> None:
         """A publish came, or is under way. While the broker holds publishing back the client is told once, and not
         read from."""
-        if self.broker.blocked is None or self.throttled:
+        if self.broker.turns.blocked is None or self.throttled:
             return
         self.throttled = self.link.blocked = True
         if self.capabilities.get("connection.blocked") is True:
             self.told_blocked = True
-            self.say("Connection.Blocked", reason=short_reply_text(self.broker.blocked))
+            self.say("Connection.Blocked", reason=short_reply_text(self.broker.turns.blocked))
         self.on_throttle()
 
     def blocked_changed(self) -> None:
         """The broker holds publishing back, or takes publishes again."""
-        if self.broker.blocked is not None:
+        if self.broker.turns.blocked is not None:
             for channel in self.channels.values():
                 channel.publishings.clear()
                 channel.parsed.clear()  # a mebibyte a channel, if a client means it

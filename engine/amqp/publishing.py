@@ -1,7 +1,7 @@
 """basic.publish, resolved once per distinct method frame of a channel: exchange, routing key, flags, and where it goes.
 
 A `Publishing` stays in the channel's memo under the bytes of its method frame. Where it goes holds as long as
-`broker.routing_version` stands; routing that looks at the content, or at CC and BCC, is resolved per message.
+`broker.router.version` stands; routing that looks at the content, or at CC and BCC, is resolved per message.
 
 On a log that is read back, another node may have deleted the queue before the publish gets there: a mandatory one is
 returned then (`Placing`).
@@ -10,10 +10,12 @@ returned then (`Placing`).
 from collections.abc import Awaitable, Callable
 
 from rewindmq.engine.amqp.erlang import erlang_binary
-from rewindmq.engine.broker.broker import Broker, Destination, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import FrameError, NotImplementedByBroker, refusal
 from rewindmq.engine.routing.matches import NO_CONTENT, Content
+from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.rules.internal_queues import is_reply_queue
 from rewindmq.schemas.amqp.errors import PropertyError
 from rewindmq.schemas.amqp.properties import Parsed, carbon_copies
@@ -93,14 +95,14 @@ class Publishing:
         self.prompt = NEVER  # of that route
 
     def resolve(self, broker: Broker, session: Session) -> None:
-        """NotFound, AccessRefused as `Broker.route`."""
-        self.needs_content = broker.needs_content(session.vhost, self.exchange)
+        """NotFound, AccessRefused as `Exchanges.route`."""
+        self.needs_content = broker.router.needs_content(session.vhost, self.exchange)
         if self.needs_content:
-            broker.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
+            broker.exchanges.route(session, self.exchange, self.routing_key, NO_CONTENT)  # for its refusals
             self.destinations = ()
         else:
-            self.destinations = broker.route(session, self.exchange, self.routing_key, None)
-        self.placed = self.mandatory and not self.returned and broker.folds_what_is_durable
+            self.destinations = broker.exchanges.route(session, self.exchange, self.routing_key, None)
+        self.placed = self.mandatory and not self.returned and broker.keeper.reads_back
         self.partition = None
         self.route = None
         self.traced = session.vhost in broker.firehose.vhosts
@@ -110,7 +112,7 @@ class Publishing:
             self.route = self.destinations[0].route
             self.queues = len(self.route.queues)
             self.prompt = prompt(self.destinations[0])
-        self.version = broker.routing_version
+        self.version = broker.router.version
 
 
 def decode(payload: bytes) -> Publishing:
@@ -140,8 +142,8 @@ def route_by_content(
     try:
         if parsed.sender_selected:
             keys = (publishing.routing_key, *carbon_copies(parsed))
-            return broker.route_by_keys(session, publishing.exchange, keys, content)
-        return broker.route(session, publishing.exchange, publishing.routing_key, content)
+            return broker.exchanges.route_by_keys(session, publishing.exchange, keys, content)
+        return broker.exchanges.route(session, publishing.exchange, publishing.routing_key, content)
     except PropertyError as error:
         raise refusal(error) from None
 

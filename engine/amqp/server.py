@@ -1,6 +1,6 @@
 """Sockets and clock for AMQP: asyncio on uvloop, protocols and no streams, one write per loop turn and connection.
 
-    data_received -> Connection.receive -> Broker.end_of_turn        once per socket read
+    data_received -> Connection.receive -> Turns.end        once per socket read
     Output.wake   -> call_soon(flush)   -> confirms, credit, one transport.write
 
 Pressure goes back to where it comes from. A client that does not read: its consumers get no credit while its socket
@@ -89,7 +89,7 @@ class AmqpProtocol(asyncio.Protocol):
         link.received_octets += len(data)
         link.received_count += 1
         connection.receive(data)
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         self.server.received(self, len(data))
 
     def wake(self) -> None:
@@ -118,7 +118,7 @@ class AmqpProtocol(asyncio.Protocol):
         elif connection.state == "closing":
             self.set_timer(CLOSING_SECONDS, self.drop)
         elif connection.grant_credit():
-            self.broker.end_of_turn()
+            self.broker.turns.end()
 
     def end(self) -> None:
         """Close the socket once everything is written. A client that does not read has `CLOSING_SECONDS` for it."""
@@ -149,7 +149,7 @@ class AmqpProtocol(asyncio.Protocol):
         self.connection.output.relieve()
         self.choose_reading()
         if self.connection.grant_credit():
-            self.broker.end_of_turn()
+            self.broker.turns.end()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.guest.leave()
@@ -159,7 +159,7 @@ class AmqpProtocol(asyncio.Protocol):
             self.timer.cancel()
         if self.connection is not None:
             self.connection.lost()
-            self.broker.end_of_turn()
+            self.broker.turns.end()
         self.transport = None
 
     # -- reading or not -----------------------------------------------------------------------------------------------
@@ -252,8 +252,7 @@ class AmqpServer:
 
     def begin(self) -> None:
         """The listeners are there: look after the connections that come."""
-        self.broker.on_blocked.append(self.blocked_changed)
-        self.broker.listeners = self
+        self.broker.turns.on_blocked.append(self.blocked_changed)
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
 
     async def listen(self, host: str, port: int, context: ssl.SSLContext | None) -> int:
@@ -298,7 +297,7 @@ class AmqpServer:
                 if protocol.connection.left:
                     protocol.end()
                 protocol.connection.force_close(reason)
-        self.broker.end_of_turn()
+        self.broker.turns.end()
         for _ in range(20):
             if not self.protocols:
                 break
@@ -321,7 +320,7 @@ class AmqpServer:
         self.timer = self.loop.call_later(self.look_seconds, self.look_for_overdue)
         for connection in self.connections():
             connection.look_for_overdue(self.loop.time())
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def blocked_changed(self) -> None:
         for connection in self.connections():
@@ -331,7 +330,7 @@ class AmqpServer:
         """While memory is low: consumers that have acked meanwhile get more, though nothing was written to them."""
         for connection in self.connections():
             connection.grant_credit()
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def relieve(self) -> None:
         """Close the connection that holds most memory: what it sent and did not end, and what it does not read."""
@@ -341,7 +340,7 @@ class AmqpServer:
         most.connection.close_for_memory()
         if most.unread:
             most.drop()  # it would not read the reason
-        self.broker.end_of_turn()
+        self.broker.turns.end()
 
     def received(self, protocol: AmqpProtocol, size: int) -> None:
         """Bytes came in: hold their sender back when too many are not durable yet."""
@@ -351,7 +350,7 @@ class AmqpServer:
         if not self.marked:
             self.marked = self.unsettled
             self.broker.memory.take(Kind.UNDURABLE, self.marked)
-            self.broker.when_durable(self.mark_durable)
+            self.broker.turns.when_durable(self.mark_durable)
         if self.unsettled > UNSETTLED_HIGH and not protocol.holding:
             protocol.hold(True)
             self.held.append(protocol)

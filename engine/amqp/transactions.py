@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING
 
 from rewindmq.engine.amqp.publishing import Publishing
 from rewindmq.engine.amqp.settlement import Holder, Verdict
-from rewindmq.engine.broker.broker import Destination
 from rewindmq.engine.errors import ConnectionForced, PreconditionFailed, ResourceError
-from rewindmq.engine.routing.router import Router
+from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.schemas.amqp.properties import Parsed
 from rewindmq.schemas.events import Encryption
@@ -69,11 +68,11 @@ class Transaction:
         self.publishes: list[Kept] = []
         self.settled: list[tuple[Verdict, list[tuple[int, Holder, int]]]] = []  # verdict, (tag, holder, message id)
         self.size = 0  # bytes
-        self.version = channel.broker.routing_version  # of the first publish that is kept
+        self.version = channel.broker.router.version  # of the first publish that is kept
 
     def publish(self, publishing: Publishing, raw: bytes, body: bytes) -> None:
         channel = self.channel
-        if publishing.version != channel.broker.routing_version:
+        if publishing.version != channel.broker.router.version:
             channel.resolve(publishing, raw, body)
         parsed = channel.parsed.get(raw) or channel.parse_properties(raw)
         destinations = channel.destinations(publishing, parsed)
@@ -83,7 +82,7 @@ class Transaction:
         if self.size + size > MAX_BYTES:
             raise ResourceError(f"transaction is larger than {MAX_BYTES} bytes")
         if not self.publishes:
-            self.version = channel.broker.routing_version
+            self.version = channel.broker.router.version
         self.publishes.append(Kept(publishing, parsed, body, destinations))
         self.size += size
         channel.broker.memory.take(Kind.TRANSACTION, size)
@@ -116,9 +115,9 @@ class Transaction:
         for verdict, taken in settled:
             self.channel.settlement.settle_taken(taken, verdict)
         commit.waiting += 1
-        self.channel.broker.when_durable(commit.step)
+        self.channel.broker.turns.when_durable(commit.step)
         if any(encryption is not None for _, encryption in logged):  # after a wait nobody else ends this turn
-            asyncio.get_running_loop().call_soon(self.channel.broker.end_of_turn)
+            asyncio.get_running_loop().call_soon(self.channel.broker.turns.end)
         await commit.done
         if commit.refused:
             raise PreconditionFailed("partial tx completion")
@@ -133,7 +132,7 @@ class Transaction:
     def deliver(self, kept: Kept, body: bytes, encryption: Encryption | None, commit: Commit) -> None:
         channel = self.channel
         destinations = kept.destinations
-        if self.version != channel.broker.routing_version:
+        if self.version != channel.broker.router.version:
             destinations = still_there(destinations, channel.broker.router)
         if kept.publishing.traced:
             channel.trace(kept.publishing, kept.parsed, body, encryption, destinations)

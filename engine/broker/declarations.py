@@ -39,6 +39,11 @@ SEMANTICS_ARGUMENT = "x-semantics"  # ours: the queue's profile, where it shall 
 SINCE_VERSION_2 = ("x-max-priority", "x-single-active-consumer", SEMANTICS_ARGUMENT)  # of the machine
 
 
+def strip_cr_lf(name: str) -> str:
+    """The name of a queue or an exchange without line breaks, as RabbitMQ reads it."""
+    return name.replace("\n", "").replace("\r", "")
+
+
 # -- arguments of a queue ---------------------------------------------------------------------------------------------
 
 

@@ -15,7 +15,7 @@ Rules of this file
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rewindmq.engine.routing.dead_letters import ROUND, Forwarder
 from rewindmq.engine.runtime.lifecycle import Keeper
@@ -34,7 +34,7 @@ class Turns:
     def __init__(
         self,
         metadata: Metadata,
-        partitions: list[Partition],
+        partitions: Sequence[Partition],
         forwarder: Forwarder,
         clock: Callable[[], int],
         keeper: Keeper,
@@ -42,13 +42,11 @@ class Turns:
     ) -> None:
         self.metadata = metadata
         self.keeper = keeper
-        self.kick = keeper.kick
         self.readers = readers
         self.partitions = partitions
         self.forwarder = forwarder
         self.clock = clock
         self.blocked: str | None = None
-        self.flow = keeper.flow
         self.on_blocked: list[Callable[[], None]] = []
         self._problems: dict[str, str] = {}  # what keeps publishing back, by who has it
         self._waiters: deque[tuple[list[tuple[Metadata | Partition, int]], Callable[[], None]]] = deque()
@@ -86,7 +84,7 @@ class Turns:
         finally:
             self._in_turn = False
         self._arm_timer()
-        self.kick()
+        self.keeper.kick()
 
     def _carry_out_all(self) -> None:
         budget = ROUND
@@ -145,7 +143,7 @@ class Turns:
                 logger.exception("an answer that waited for the disk was not given")
         self._project()
         self.end()
-        self.flow.landed()
+        self.keeper.flow.landed()
         self.readers()
 
     def _project(self) -> None:

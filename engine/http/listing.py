@@ -90,7 +90,7 @@ def holding(part: str) -> Callable[[str], bool]:
 
 
 async def queues_in(call: Call, vhosts: Container[str]) -> "list[tuple[Partition, Queue]]":
-    return await call.broker.queues_by_name(call.work, vhosts)
+    return await call.broker.queues.by_name(call.work, vhosts)
 
 
 def single(call: Call, item: Item) -> Response:

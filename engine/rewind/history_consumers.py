@@ -23,7 +23,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.location import History, HistoryPartition
 from rewindmq.engine.rewind.arguments import FIRST, LAST, NEXT, NUMBER, Start
 from rewindmq.engine.rewind.queue_at import NoSuchQueue, messages_at, published_at
-from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Asked, Line, Reader
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES, Line, Reader, ReadRequest
 from rewindmq.engine.rewind.worker import PastProcess, ProcessEnded, TooManyQuestions
 from rewindmq.engine.runtime.memory import Kind
 from rewindmq.engine.runtime.partition import Partition
@@ -217,11 +217,11 @@ class PastReader(Reader):
         line: Line,
         partition: Partition,
         queue: Queue,
-        asked: Asked,
+        request: ReadRequest,
         source: Source,
         threads: ThreadPoolExecutor,
     ) -> None:
-        super().__init__(line, partition, queue, asked)
+        super().__init__(line, partition, queue, request)
         self.source = source
         self._threads = threads
         self._fetched: deque[tuple[int, Published]] = deque()

@@ -10,10 +10,10 @@ from typing import Protocol, TypeVar
 from rewindmq.engine.rewind.arguments import Filter, filter_of
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.partition import Consumer, Partition
-from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.amqp.properties import around
-from rewindmq.schemas.events import Argument, Published
+from rewindmq.schemas.events import Published
 
 T = TypeVar("T")
 
@@ -35,19 +35,12 @@ class ReadingConsumer(Consumer, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What a client said with basic.consume, and the id that it was given."""
+class ReadRequest:
+    """A subscription to a stream or to the history, with its consumer and the id that the consumer was given."""
 
-    session: Session
-    channel: int
+    subscription: Subscription
     consumer_id: int
     consumer: ReadingConsumer
-    tag: str
-    no_ack: bool
-    exclusive: bool
-    prefetch: int
-    global_prefetch: int
-    arguments: tuple[Argument, ...]
 
 
 class Line(Protocol):
@@ -68,20 +61,20 @@ class Line(Protocol):
 class Reader(ABC):
     """One consumer that reads. `step` is called when it has credit, and may be called again at any time."""
 
-    def __init__(self, line: "Line", partition: Partition, queue: Queue, asked: Asked) -> None:
+    def __init__(self, line: "Line", partition: Partition, queue: Queue, request: ReadRequest) -> None:
         self.line = line
         self.partition = partition
         self.queue = queue
-        self.session = asked.session
-        self.consumer_id = asked.consumer_id
-        self.consumer = asked.consumer
-        self.credit = asked.prefetch
-        self.filter: Filter | None = filter_of(asked.arguments)
+        self.session = request.subscription.session
+        self.consumer_id = request.consumer_id
+        self.consumer = request.consumer
+        self.credit = request.subscription.prefetch
+        self.filter: Filter | None = filter_of(request.subscription.arguments)
         self.in_line = False
         self.resting = False  # until its client's socket takes more
         self._properties: bytes | None = None
         self._around = (b"", b"")
-        asked.consumer.reader = self
+        request.consumer.reader = self
 
     @property
     def over(self) -> bool:

@@ -46,7 +46,9 @@ from rewindmq.schemas.codec import UndecodableRecord
 from rewindmq.schemas.events import Argument, Bound, Origin, Published, Purged, QueueDeleted, Route
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, Partition, Session
+    from rewindmq.engine.broker.broker import Broker
+    from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.sessions import Session
 
 LOST = (EXPIRED, MAXLEN, REJECTED, DELIVERY_LIMIT, PURGED, DELETED, TRANSIENT)
 CONSUMED = (ACKED, DELIVERED)
@@ -272,16 +274,16 @@ async def restore(
     declared = False
     if is_hidden(target):
         raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
-    if broker.queue(session.vhost, target) is None:
+    if broker.queues.get(session.vhost, target) is None:
         if (session.vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
             raise NotFound(f"no queue '{target}' in vhost '{session.vhost}'")
         _, durable, auto_delete, arguments = plan.declared
-        await broker.declare_queue(session, target, False, durable, False, auto_delete, arguments)
+        await broker.queues.declare(session, target, False, durable, False, auto_delete, arguments)
         declared = True
         await until_durable(broker)
     bound, lost = await bind_again(broker, session, target, to_bind(broker, session.vhost, plan, target, name))
     await until_durable(broker)
-    partition = broker.partition_for(session.vhost, target)
+    partition = broker.queues.partition_for(session.vhost, target)
     came: Counter[str] = Counter()
     for number, page in pages(plan.wanted):
         bodies = await past.ask(Bodies(history, plan.partition, tuple(each.message_id for each in page)), session.user)
@@ -289,9 +291,9 @@ async def restore(
             as_restored(plan, each, bodies[each.message_id], session.vhost, target, name, at)
             for at, each in enumerate(page, number)
         ]
-        broker.check_open(session)
+        broker.sessions.check_open(session)
         came.update(await publish(broker, session, partition, events))
-        broker.check_open(session)  # else they may not be in the queue
+        broker.sessions.check_open(session)  # else they may not be in the queue
     return Restored(came["restored"], came["duplicate"], came["refused"], declared, bound, lost)
 
 
@@ -300,7 +302,7 @@ def to_bind(broker: "Broker", vhost: str, plan: Plan, target: str, name: str) ->
     nothing came back under this name yet, the restoration was cut short before: those that are missing."""
     if (vhost, target) != (plan.vhost, plan.queue) or plan.declared is None:
         return ()
-    queue = broker.queue(vhost, target)
+    queue = broker.queues.get(vhost, target)
     if queue is None:
         return plan.bindings
     declared = (queue.type, queue.durable, queue.auto_delete, queue.arguments)
@@ -321,8 +323,8 @@ async def publish(broker: "Broker", session: "Session", partition: "Partition", 
 async def until_durable(broker: "Broker") -> None:
     """Wait until all that was done so far is."""
     done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    broker.when_durable(lambda: None if done.done() else done.set_result(None))
-    broker.end_of_turn()
+    broker.turns.when_durable(lambda: None if done.done() else done.set_result(None))
+    broker.turns.end()
     await done
 
 

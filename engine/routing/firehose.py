@@ -14,7 +14,7 @@ Rules of this file
 - What readers of streams and of the past are given is not traced.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rewindmq.engine.config import Config
@@ -45,16 +45,13 @@ if TYPE_CHECKING:
 
 
 class Firehose:
-    """`vhosts`: those that are traced. `changed` is called when they change, so that routes are resolved anew."""
+    """`vhosts`: those that are traced."""
 
-    def __init__(
-        self, config: Config, router: Router, sessions: "Mapping[int, Session]", changed: Callable[[], None]
-    ) -> None:
+    def __init__(self, config: Config, router: Router, sessions: "Mapping[int, Session]") -> None:
         self.vhosts: set[str] = set()
         self._config = config
         self._router = router
         self._sessions = sessions
-        self._changed = changed
 
     def switch(self, vhost: str, on: bool) -> None:
         """Begin or end to trace a vhost, consumers that are there included."""
@@ -67,7 +64,7 @@ class Firehose:
         for session in self._sessions.values():
             if session.vhost == vhost:
                 self._tap_session(session)
-        self._changed()
+        self._router.invalidate()
 
     def _tap_session(self, session: Session) -> None:
         for channel, attached in session.attached.items():

@@ -49,23 +49,33 @@ class Router:
         """`locate(vhost, queue)`: the queue's partition, or None when there is no such queue."""
         self.topology = topology
         self.locate = locate
+        self.version = (
+            1  # changes with whatever a route, or the right to publish, depends on: caches of routes key on it
+        )
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
         self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
         self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
         self._needs_content: dict[tuple[str, str], bool] = {}
 
+    def invalidate(self) -> None:
+        """Make each cache of routes ask again."""
+        self.version += 1
+
     def queues_changed(self) -> None:
+        self.version += 1
         self._answers.clear()
         for key in [key for key, matcher in self._matchers.items() if matcher.picks_one]:
             del self._matchers[key]
 
     def bindings_changed(self, vhost: str, exchange: str) -> None:
+        self.version += 1
         self._answers.clear()
         self._needs_content.clear()
         self._matchers.pop((vhost, exchange), None)
 
     def exchanges_changed(self) -> None:
-        """Or policies, which may name alternate exchanges."""
+        """Exchanges, policies (which may name alternate exchanges), or permissions changed."""
+        self.version += 1
         self._answers.clear()
         self._needs_content.clear()
         self._matchers.clear()

@@ -36,9 +36,10 @@ from rewindmq.engine.runtime.sessions import counts
 from rewindmq.engine.runtime.watermarks import resident_bytes
 
 if TYPE_CHECKING:
-    from rewindmq.engine.broker.broker import Broker, ChannelStatus, Session
+    from rewindmq.engine.broker.broker import Broker
     from rewindmq.engine.runtime.lifecycle import Keeper
     from rewindmq.engine.runtime.partition import Partition
+    from rewindmq.engine.runtime.sessions import ChannelStatus, Session
     from rewindmq.projections.machine.data.queue import Queue
 
 Labels = dict[str, str]
@@ -343,7 +344,7 @@ async def channels_seen(
     )
     return [
         ChannelSeen(broker, session, channel, consuming[session.session_id, channel.number])
-        async for session in work.over(list(broker.sessions.values()))
+        async for session in work.over(list(broker.sessions.by_id.values()))
         if vhosts is None or session.vhost in vhosts
         for channel in session.channels.values()
     ]
@@ -352,7 +353,7 @@ async def channels_seen(
 def connections_seen(broker: "Broker", vhosts: list[str] | None = None) -> list[ConnectionSeen]:
     return [
         ConnectionSeen(broker, session)
-        for session in broker.sessions.values()
+        for session in broker.sessions.by_id.values()
         if session.link is not None and (vhosts is None or session.vhost in vhosts)
     ]
 
@@ -397,7 +398,7 @@ def info(broker: "Broker", endpoint: str) -> Iterator[Metric]:
             "product_version": VERSION,
         },
     )
-    cluster = broker.cluster_name
+    cluster = broker.parameters.cluster_name
     yield single(
         "identity_info",
         "Node and cluster",
@@ -471,9 +472,11 @@ def object_totals(now: dict[str, int]) -> Iterator[Metric]:
 
 def global_counters(broker: "Broker", consumers: int) -> Iterator[Metric]:
     """Counters that carry no labels of their own are AMQP 0-9-1's: nothing else is spoken here."""
-    now = counts(broker.counters, broker.sessions.values())
+    now = counts(broker.counters, broker.sessions.by_id.values())
     publishing = sum(
-        channel.tally.received > 0 for session in broker.sessions.values() for channel in session.channels.values()
+        channel.tally.received > 0
+        for session in broker.sessions.by_id.values()
+        for channel in session.channels.values()
     )
     yield single("global_publishers", "Publishers currently connected", publishing, AMQP)
     yield single("global_consumers", "Consumers currently connected", consumers, AMQP)
@@ -614,7 +617,7 @@ async def metrics(broker: "Broker", apart: bool = False, seen: list[str] | None 
         found += of_node(broker)
     now = await totals(broker, work)
     found += object_totals(now)
-    pairs = await broker.queues_by_name(work, broker.topology.vhosts)
+    pairs = await broker.queues.by_name(work, broker.topology.vhosts)
     told = seen if apart else None
     if apart:
         shown = [pair for pair in pairs if told is None or pair[1].vhost in told]
@@ -642,7 +645,7 @@ async def detailed(broker: "Broker", request: Request, seen: list[str] | None = 
     if vhosts is not None and seen is not None:
         vhosts = [each for each in vhosts if each in seen]
     work = Work(broker.http_share)
-    everywhere = await broker.queues_by_name(work, broker.topology.vhosts)
+    everywhere = await broker.queues.by_name(work, broker.topology.vhosts)
     pairs = [pair for pair in everywhere if vhosts is None or pair[1].vhost in vhosts]
     if wanted := query.get("queue"):
         if len(wanted) > MAX_PATTERN:

@@ -76,7 +76,7 @@ async def asked(call: Call) -> tuple[str, dict[str, object], int, str]:
 async def put(call: Call) -> Response:
     vhost, name = call.policymakers_vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.policies
-    await call.broker.set_policy(call.user, vhost, name, *await asked(call))
+    await call.broker.policies.set(call.user, vhost, name, *await asked(call))
     await call.durable()
     return done(new)
 
@@ -85,14 +85,14 @@ async def put_operator(call: Call) -> Response:
     call.require()
     vhost, name = call.vhost, call.segment("name")
     new = (vhost, name) not in call.broker.topology.operator_policies
-    await call.broker.set_operator_policy(call.user, vhost, name, *await asked(call))
+    await call.broker.operator_policies.set(call.user, vhost, name, *await asked(call))
     await call.durable()
     return done(new)
 
 
 async def delete(call: Call) -> Response:
     policy = named(call, call.broker.topology.policies)
-    await call.broker.clear_policy(call.user, policy.vhost, policy.name)
+    await call.broker.policies.clear(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)
 
@@ -100,6 +100,6 @@ async def delete(call: Call) -> Response:
 async def delete_operator(call: Call) -> Response:
     call.require()
     policy = named(call, call.broker.topology.operator_policies)
-    await call.broker.clear_operator_policy(call.user, policy.vhost, policy.name)
+    await call.broker.operator_policies.clear(call.user, policy.vhost, policy.name)
     await call.durable()
     return Response(status_code=204)

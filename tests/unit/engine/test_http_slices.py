@@ -25,10 +25,10 @@ def h(tmp_path: Path) -> Iterator[Harness]:
     with Harness(tmp_path, partitions=2) as harness:
         broker = harness.broker
         for number in range(VHOSTS):
-            broker.create_vhost("guest", f"v{number}", "")
-            broker.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
-            broker.set_policy("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
-            broker.set_vhost_limits("guest", f"v{number}", {"max-connections": 5})
+            broker.vhosts.create("guest", f"v{number}", "")
+            broker.users.set_permissions("guest", f"v{number}", "guest", ".*", ".*", ".*")
+            broker.policies.set("guest", f"v{number}", "p", "^x", {"max-length": 5}, 0, "queues")
+            broker.parameters.set_vhost_limits("guest", f"v{number}", {"max-connections": 5})
         session = harness.session(vhost="v0")
         for number in range(QUEUES):
             harness.declare(session, f"q{number}")
@@ -63,7 +63,7 @@ def turns_beside(h: Harness, read: Reads) -> tuple[int, int]:
 
 
 async def bindings(broker: Broker, work: Work) -> int:
-    return len([each async for each in broker.bindings_by_source(work, broker.topology.vhosts)])
+    return len([each async for each in broker.exchanges.bindings_by_source(work, broker.topology.vhosts)])
 
 
 async def vhosts(broker: Broker, work: Work) -> int:
