@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from rewindmq.engine.amqp.erlang import erlang_binary
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import FrameError, NotImplementedByBroker, refusal
-from rewindmq.engine.routing.matches import NO_CONTENT, Content
+from rewindmq.engine.routing.content import NO_CONTENT, Content
 from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session

@@ -15,8 +15,8 @@ from rewindmq.engine.broker.open_sessions import OpenSessions
 from rewindmq.engine.broker.queues import Queues
 from rewindmq.engine.errors import AccessRefused, NotFound, PreconditionFailed, resource
 from rewindmq.engine.routing import exchange_types
+from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE, HiddenQueues
-from rewindmq.engine.routing.matches import Content
 from rewindmq.engine.routing.router import Destination, Router
 from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
@@ -115,7 +115,7 @@ class Exchanges:
             self._access.check(session.user, vhost, "read", "exchange", name)
             self._access.check(session.user, vhost, "write", "exchange", alternate)
         declared = ExchangeDeclared(vhost, name, type, durable, auto_delete, internal, arguments)
-        exchange_types.check_arguments(declared)
+        exchange_types.type_of(declared).check_arguments(declared)
         left_over = self._hidden.left_over(vhost, name) if type == DELAYED_EXCHANGE else None
         await self._metadata.ask(session.actor, declared)
         known = self._topology.exchanges.get((vhost, name))
@@ -169,7 +169,7 @@ class Exchanges:
             queue_id = (await self._queues.usable(session, destination))[1].queue_id
         elif (vhost, destination) not in self._topology.exchanges:
             raise NotFound(f"no {resource('exchange', destination, vhost)}")
-        exchange_types.check_binding(exchange, routing_key, arguments)
+        exchange_types.matching_type(exchange).check_binding(routing_key, arguments)
         bound = Bound(vhost, source, destination_type, destination, routing_key, _sorted(arguments), queue_id)
         await self._metadata.bind(session.actor, bound)
         if not self._topology.is_bound(bound):  # another client deleted one of the two meanwhile

@@ -180,7 +180,7 @@ class Import:
             return
         exchange_types.check_type(declared.type)
         declarations.exchange_named_by("exchange", name, vhost, declared.arguments, "alternate-exchange")
-        exchange_types.check_arguments(declared)
+        exchange_types.type_of(declared).check_arguments(declared)
         self.exchanges[vhost, name] = declared
 
         async def step() -> None:
@@ -286,7 +286,7 @@ class Import:
             raise PreconditionFailed(f"destination_type '{kind}' is neither queue nor exchange")
         if not there:
             raise PreconditionFailed(f"there is no {resource(kind, destination, vhost)}")
-        exchange_types.check_binding(exchange, key, arguments)
+        exchange_types.matching_type(exchange).check_binding(key, arguments)
 
         async def step() -> None:
             with self._session(vhost) as session:

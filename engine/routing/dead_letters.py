@@ -31,9 +31,9 @@ from collections.abc import Callable
 
 from rewindmq.engine.errors import PreconditionFailed
 from rewindmq.engine.log.contract import LogError
+from rewindmq.engine.routing.content import readable
 from rewindmq.engine.routing.death_headers import Buried, bury
 from rewindmq.engine.routing.delayed_exchanges import due
-from rewindmq.engine.routing.matches import readable
 from rewindmq.engine.routing.router import Router
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.counters import AT_LEAST_ONCE, AT_MOST_ONCE, DEATHS, dead_lettered

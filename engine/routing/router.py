@@ -1,5 +1,5 @@
 """From exchange and routing keys to queues: the default exchange, exchange-to-exchange bindings, alternate exchanges,
-delays (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`). What one exchange matches is in matches.py.
+delays (AMQP 0-9-1 section 3.1; rabbit_exchange.erl `route/3`). What one exchange matches: exchange_types.py.
 
 Rules of this file
 - A route is resolved once and remembered by (vhost, exchange, routing key): the same answer is the same objects, so the
@@ -21,8 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rewindmq.engine.routing import matches as matching
-from rewindmq.engine.routing.matches import NO_CONTENT, Content, ExchangeMatcher
+from rewindmq.engine.routing import exchange_types
+from rewindmq.engine.routing.content import NO_CONTENT, Content
+from rewindmq.engine.routing.exchange_types import ExchangeType
 from rewindmq.engine.runtime.metadata import NOT_RECORDED
 from rewindmq.projections.machine.data.delayed_order import queue_of
 from rewindmq.projections.rules.internal_queues import is_delay_queue
@@ -54,7 +55,7 @@ class Router:
         )
         self._answers: dict[tuple[str, str, str], tuple[Destination, ...]] = {}
         self._destinations: dict[tuple[str, str, str, int, tuple[str, ...]], Destination] = {}
-        self._matchers: dict[tuple[str, str], ExchangeMatcher] = {}
+        self._matchers: dict[tuple[str, str], ExchangeType] = {}
         self._needs_content: dict[tuple[str, str], bool] = {}
 
     def invalidate(self) -> None:
@@ -118,7 +119,7 @@ class Router:
                         reached[follower] = None
                         todo.append(follower)
             needs = any(
-                matching.needs_content(found)
+                exchange_types.type_of(found).needs_content(found)
                 for name in reached
                 if (found := self.topology.exchanges.get((vhost, name))) is not None
             )
@@ -180,13 +181,13 @@ class Router:
         alternate = self.alternate(vhost, exchange)
         return names if alternate is None else [*names, alternate]
 
-    def _matcher(self, vhost: str, exchange: str) -> ExchangeMatcher | None:
+    def _matcher(self, vhost: str, exchange: str) -> ExchangeType | None:
         matcher = self._matchers.get((vhost, exchange))
         if matcher is None:
             declared = self.topology.exchanges.get((vhost, exchange))
             if declared is None:
                 return None
-            matcher = ExchangeMatcher(declared, self.topology.bindings_from(vhost, exchange), self.is_live)
+            matcher = exchange_types.matcher(declared, self.topology.bindings_from(vhost, exchange), self.is_live)
             self._matchers[vhost, exchange] = matcher
         return matcher
 

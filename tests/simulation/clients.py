@@ -11,7 +11,7 @@ from rewindmq.engine.amqp.publishing import ALWAYS, prompt
 from rewindmq.engine.amqp.publishing import TRANSIENT as TRANSIENT_ONES
 from rewindmq.engine.amqp.settlement import ranges
 from rewindmq.engine.errors import AmqpError
-from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.routing.content import Content
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription

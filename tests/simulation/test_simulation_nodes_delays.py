@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.routing.content import Content
 from rewindmq.schemas.events import BROKER, ExchangeDeclared, ExchangeDeleted, Published
 from rewindmq.schemas.single_object import FramedEncoder
 from tests.simulation.clients import PERSISTENT, arguments

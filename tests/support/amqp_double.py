@@ -13,7 +13,7 @@ from rewindmq.engine.config import Config
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.key_store import NO_KEYS, KeyStore
 from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
-from rewindmq.engine.routing.matches import Content
+from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import Certainty
 from rewindmq.engine.runtime.memory import MemoryAccount

@@ -7,7 +7,7 @@ import pytest
 from pamqp import commands
 
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.routing.matches import readable
+from rewindmq.engine.routing.content import readable
 from rewindmq.schemas.events import Argument, DeadLettersForwarded, Published
 from tests.support.broker_harness import Client, Harness, args
 

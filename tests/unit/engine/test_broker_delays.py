@@ -9,8 +9,8 @@ from pamqp import commands
 
 from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
+from rewindmq.engine.routing.content import Content, readable
 from rewindmq.engine.routing.delayed_exchanges import deletion, due
-from rewindmq.engine.routing.matches import Content, readable
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import BROKER, ExchangeDeleted, Published, Route
 from tests.support.broker_harness import Client, Harness, args, refusal

@@ -10,7 +10,7 @@ from pamqp import commands
 
 from rewindmq.engine.amqp.publishing import Publishing, message, route_by_content
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed
-from rewindmq.engine.routing.matches import jump
+from rewindmq.engine.routing.exchange_types import jump
 from rewindmq.schemas.amqp.properties import parse
 from rewindmq.schemas.events import BROKER, ExchangeDeclared, TopicPermissionsSet
 from tests.support.broker_harness import Harness, args, refusal

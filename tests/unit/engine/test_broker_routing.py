@@ -13,7 +13,8 @@ from pamqp import commands
 
 from rewindmq.engine.log.placement import murmur2, partition_of
 from rewindmq.engine.routing import router as routing
-from rewindmq.engine.routing.matches import Content, TopicTrie, headers_match
+from rewindmq.engine.routing.content import Content
+from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import BROKER, Argument, Bound, ExchangeDeclared, MetadataEvent
