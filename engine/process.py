@@ -40,7 +40,7 @@ from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.server import Listening, serve
 from rewindmq.engine.log.contract import CorruptLog, LogError
 from rewindmq.engine.logging_setup import escaped, log_to_stderr
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import bound, shares, take_descriptors
 from rewindmq.engine.runtime.log_clock import ElapsedClock, LogClock, WallClock
 from rewindmq.engine.runtime.metadata import ReadBackMetadata, SoleWriterMetadata
@@ -101,7 +101,9 @@ async def _main(config: Config) -> None:
         broker.alarms.start(server)
         await _listen(server, config)
         broker.serve(server, (amqp_door, http_door))
-        http = asyncio.create_task(serve(make_app(broker), _listen_http(config), http_door, broker.http_share))
+        body_workers = WorkerPool()
+        app = make_app(broker, body_workers)
+        http = asyncio.create_task(serve(app, _listen_http(config), http_door, broker.http_share))
         try:
             where = ", ".join(f"{protocol} {bracketed(address)}:{port}" for protocol, address, port in config.listeners)
             log = "" if config.kafka is None else f", log {config.kafka_prefix}.* at {config.kafka}"
@@ -111,6 +113,7 @@ async def _main(config: Config) -> None:
             await server.stop()
             http.cancel()
             await asyncio.wait([http])
+            body_workers.close()
         if not http.cancelled():
             _raise_http(http)
     finally:
@@ -162,7 +165,7 @@ def open_broker(config: Config, wall_ms: WallClock | None = None, elapsed_ns: El
             for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
         ]
         alone = Alone(config, log, metadata, store, partitions)
-        broker = Broker(config, clock, metadata, partitions, alone, PastProcess())
+        broker = Broker(config, clock, metadata, partitions, alone, WorkerPool())
         log.start(alone)
         alone.start(broker)
         _start(broker)
@@ -199,7 +202,7 @@ async def open_node(
             ReadBackPartition(index, queue_log, each.machine, each.projector, clock.now_ms, config.node, node)
             for index, (queue_log, each) in enumerate(zip(log.queues, recoveries, strict=True))
         ]
-        broker = Broker(config, clock, metadata, partitions, node, PastProcess())
+        broker = Broker(config, clock, metadata, partitions, node, WorkerPool())
         node.start(broker, metadata, partitions)
         _start(broker)
         log.follow(offsets | {partition.name: partition.next_offset for partition in partitions}, node)

@@ -42,7 +42,7 @@ from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.erasure.erasures import Erasures
 from rewindmq.engine.erasure.key_store import KeyStore
 from rewindmq.engine.rewind.stream_consumers import Readings
-from rewindmq.engine.rewind.worker import PastProcess
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.routing.dead_letters import Forwarder
 from rewindmq.engine.routing.delayed_exchanges import HiddenQueues
 from rewindmq.engine.routing.firehose import Firehose
@@ -84,7 +84,7 @@ class Broker:
         metadata: Metadata,
         partitions: Sequence[Partition],
         keeper: Keeper,
-        past: PastProcess,
+        past: WorkerPool,
     ) -> None:
         self.config = config
         self.past = past

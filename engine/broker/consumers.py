@@ -15,7 +15,7 @@ from rewindmq.engine.rewind.arguments import is_past_asked
 from rewindmq.engine.rewind.reader import ReadingConsumer, ReadRequest
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.routing.firehose import Firehose
-from rewindmq.engine.runtime.partition import Consumer, Partition
+from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.queue import Queue
@@ -61,7 +61,7 @@ class Consumers:
         partition: Partition,
         queue: Queue,
         subscription: Subscription,
-        consumer: Consumer,
+        consumer: DeliveryTarget,
         attached: Attached,
     ) -> None:
         session, channel = subscription.session, subscription.channel
@@ -105,7 +105,7 @@ class Consumers:
         self._readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: Consumer, queue: str, no_ack: bool, count: int = 1
+        self, session: Session, channel: int, consumer: DeliveryTarget, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
         """basic.get, `count` times at once: the partition, the queue, and the holder's id, under which the messages
         are acked. `consumer.fetched(...)` is called with each answer, at the latest when the turn ends."""

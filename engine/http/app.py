@@ -1,9 +1,10 @@
-"""The management API as an ASGI application, in the broker's own loop: RabbitMQ's paths and JSON shapes, and ours for
-the past (`/api/queues/{vhost}/{queue}/at`).
+"""The management API as an ASGI application: RabbitMQ's paths and JSON shapes, and our own for the past.
+
+- It runs in the broker's own loop.
 
 - Paths are matched undecoded: `/api/queues/%2F/q` is queue `q` of vhost `/`.
-- Every request under /api authenticates by HTTP Basic (authentication.py); `/` is open. So does one of `/metrics`,
-  which tells names of the vhosts that the user may see; at the metrics' own port they are open, as RabbitMQ's are.
+- A request below /api or /metrics needs HTTP Basic (authentication.py); `/` is open. `/metrics` names the vhosts that
+  the user may see. At the port of the metrics it needs no login, as in RabbitMQ.
 - A handler raises `ApiError`, or lets the broker's `AmqpError` through; both become {"error", "reason"}.
 """
 
@@ -49,6 +50,7 @@ from rewindmq.engine.http.resources import (
 )
 from rewindmq.engine.http.resources import messages as getting
 from rewindmq.engine.http.statistics import statistics
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.admission import Guest
 from rewindmq.engine.runtime.certainty import REFUSALS
 
@@ -206,8 +208,7 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }
 
 
-# These may take longer than the log does for one answer: they look at history, ask Kafka, wait for the disk, or ask
-# again and again.
+# Handlers without the time limit of an answer: they read history, ask Kafka, wait for the disk, or ask repeatedly.
 PATIENT = {
     definitions.import_all,
     definitions.import_vhost,
@@ -226,8 +227,8 @@ PATIENT = {
 }
 
 
-def make_app(broker: "Broker") -> ASGIApp:
-    """The application."""
+def make_app(broker: "Broker", body_workers: WorkerPool) -> ASGIApp:
+    """The application. `body_workers` read large bodies; the caller closes them."""
     statistics(broker)  # counts begin here
 
     async def read_to_end() -> None:
@@ -246,7 +247,7 @@ def make_app(broker: "Broker") -> ASGIApp:
                 account = broker.topology.users[user]
                 await broker.http_share.turn()
                 if held is None:
-                    held = Call(request, broker, user, tags)
+                    held = Call(request, broker, body_workers, user, tags)
                 held.user, held.tags, held.account = user, tags, account
                 held.require_account()
                 return await handler(held)
@@ -276,7 +277,7 @@ def make_app(broker: "Broker") -> ASGIApp:
         for path, handlers in ROUTES.items()
         for method, handler in handlers.items()
     ]
-    routes += metrics_routes(broker)
+    routes += metrics_routes(broker, body_workers)
     routes += (Route(path, web.page(path), methods=["GET"]) for path in web.FILES)
     starlette = Starlette(
         routes=routes, exception_handlers={HTTPException: no_such_path, ApiError: refused, Exception: unexpected}
@@ -285,15 +286,17 @@ def make_app(broker: "Broker") -> ASGIApp:
     return Ending(Guarded(Undecoded(starlette, broker.config.prometheus_port)))
 
 
-def metrics_routes(broker: "Broker") -> list[Route]:
+def metrics_routes(broker: "Broker", body_workers: WorkerPool) -> list[Route]:
+    """The routes of Prometheus, below /metrics."""
+
     async def vhosts_seen(request: Request) -> list[str] | None:
-        """The vhosts whose names the metrics tell this user; at their own port all, and nobody has to log in."""
+        """The vhosts whose names the user may see. None: all, at the port of the metrics, which needs no login."""
         if at_port_of_metrics(request.scope, broker.config.prometheus_port):
             return None
         user, tags = await authenticate(broker, request)
         require_room(request)
         await broker.http_share.turn()
-        return Call(request, broker, user, tags).monitored_vhosts()
+        return Call(request, broker, body_workers, user, tags).monitored_vhosts()
 
     async def show_metrics(request: Request) -> Response:
         await vhosts_seen(request)
@@ -355,17 +358,19 @@ class Undecoded:
 
 
 def at_port_of_metrics(scope: Scope, metrics_port: int | None) -> bool:
+    """Whether a request came to the port that has metrics only."""
     return metrics_port is not None and scope["server"][1] == metrics_port
 
 
 def require_room(request: Request) -> None:
-    """The user has logged in, so its connection counts as such. 503 when too many do."""
+    """Counts the connection as logged in. Raises ApiError (503) when there are too many."""
     guest: Guest | None = request.scope.get("state", {}).get("guest")
     if guest is not None and not guest.log_in():
         raise ApiError(503, "service_unavailable", "too many connections: try again, or close some")
 
 
 def refuse(error: ApiError) -> Response:
+    """The response of an ApiError."""
     response = reply({"error": error.error, "reason": error.reason}, error.status)
     if error.status in (429, 503):
         response.headers["retry-after"] = "5"
@@ -377,11 +382,13 @@ def refuse(error: ApiError) -> Response:
 
 
 async def refused(request: Request, error: Exception) -> Response:
+    """The response of an ApiError that was raised outside a handler."""
     assert isinstance(error, ApiError)
     return refuse(error)
 
 
 async def no_such_path(request: Request, error: Exception) -> Response:
+    """The response where no path or no method matches."""
     status = error.status_code if isinstance(error, HTTPException) else 500
     if status == 405:
         allowed = error.headers if isinstance(error, HTTPException) else None

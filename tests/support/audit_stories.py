@@ -15,7 +15,7 @@ from typing import Any
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, Wish, name_of, restore
+from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, RestoreRequest, name_of, restore
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Argument, MarkSet, Published
 from rewindmq.spark_replay.audit.findings import Finding
@@ -239,7 +239,7 @@ class Story:
             fates = tuple(fate for fate in fates if fate not in THERE)
         there = h.broker.queues.partition_for("/", source).machine.next_offset
         at = None if undo else At(offset=dice.randint(0, there))
-        plan = Wish(history, "/", source, at, undo, fates, frozenset()).answer()
+        plan = RestoreRequest(history, "/", source, at, undo, fates, frozenset()).answer()
         if isinstance(plan, NoPlan):
             return
         broker, session = h.broker._broker, self.sessions[0]

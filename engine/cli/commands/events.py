@@ -1,4 +1,4 @@
-"""`rewindmq events`: what stands in the log, a line an event, and with --effects what the fold made of it.
+"""`rewindmq events` prints the log, one event a line, and with --effects the effects of each event.
 
     queues-0:412  2026-11-21T03:04:05.678+00:00  guest/16777217  Acked queue=orders consumer=16777218 messages=3-7,9
         [orders] acked by 16777218: 3-7 9
@@ -15,6 +15,7 @@ Rules
 import heapq
 import json
 import sys
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ import click
 from rewindmq.engine.cli.commands.history import not_there
 from rewindmq.engine.cli.exits import DATA, USAGE, CliError
 from rewindmq.engine.cli.kafka import Kafka, with_kafka
-from rewindmq.engine.cli.settings import Settings, common
+from rewindmq.engine.cli.settings import Settings, with_settings
 from rewindmq.projections.machine import describe
 from rewindmq.projections.machine.data.effects import Effect, Quarantine
 from rewindmq.projections.marks import marks_of, moment
@@ -48,7 +49,7 @@ QueueName = tuple[str, str]
 
 @dataclass(slots=True)
 class Line:
-    """What is printed of a record. `event`: None where it cannot be decoded, and `problem` says why."""
+    """A record as it is printed. `event`: None where the record cannot be decoded; `problem` says why."""
 
     partition: str
     offset: int
@@ -63,27 +64,29 @@ class Line:
 @click.option(
     "--data",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="Data directory. With --kafka: for its snapshots.",
+    help="Data directory. With --kafka: only its snapshots.",
 )
 @with_kafka
-@click.option("--partition", metavar="NAME", help="Only this one, such as queues-0 or metadata-0 (default: all).")
+@click.option("--partition", metavar="NAME", help="Only this partition, such as queues-0 or metadata-0 (default: all).")
 @click.option(
     "--from",
     "start",
     metavar="N|TIME",
-    help="From this offset on, or this moment (ISO 8601, -10m, mark:NAME); -20: as --tail 20.",
+    help="The first event: an offset, or a moment (ISO 8601, -10m, mark:NAME). -20 is --tail 20.",
 )
-@click.option("--to", "end", metavar="N|TIME", help="Up to this offset, which is not shown, or this moment.")
+@click.option("--to", "end", metavar="N|TIME", help="The end, exclusive: an offset, or a moment.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N events.")
-@click.option("--queue", metavar="QUEUE", help="Only what names this queue, or with --effects concerns it.")
-@click.option("--effects", "with_effects", is_flag=True, help="Show what came of each event, indented below it.")
+@click.option(
+    "--queue", metavar="QUEUE", help="Only events that name this queue, and with --effects also those that change it."
+)
+@click.option("--effects", "with_effects", is_flag=True, help="Show the effects of each event, indented below it.")
 @click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json"]),
     help="text, or a JSON object for each event on a line of its own.",
 )
-@common
+@with_settings
 def events(
     settings: Settings,
     data: Path | None,
@@ -96,9 +99,17 @@ def events(
     with_effects: bool,
     form: str | None,
 ) -> None:
-    """Print the log: a line an event, with its offset, time, user and fields, and the sizes of bodies.
+    """Print the log, one event a line.
 
-    Needs no broker, and may run beside one."""
+    A line has the offset, time, user and fields of an event, and the sizes of bodies. Needs no broker, and may run
+    beside one.
+
+    \b
+    Examples:
+      rewindmq events --data ./data --tail 20
+      rewindmq events --data ./data --queue orders --from -10m --effects
+      rewindmq events --kafka kafka-1:9092 --partition metadata-0 --format json
+    """
     from rewindmq.engine.log.contract import LogError
     from rewindmq.projections.machine.machine import NewerHistory
 
@@ -108,7 +119,7 @@ def events(
         tail = int(start[1:]) if tail is None else tail
         start = None
     history = kafka.history(data)
-    wanted = None if queue is None else (settings.home, queue)
+    wanted = None if queue is None else (settings.vhost_name, queue)
     shown = as_json if form == "json" or (form is None and settings.formatter in ("json", "json_stream")) else as_text
     try:
         reader = history.open()
@@ -139,14 +150,16 @@ def partitions_of(reader: "HistoryReader", name: str | None) -> "list[PartitionL
 
 
 def range_of(log: "PartitionLog", reader: "HistoryReader", start: str | None, end: str | None) -> tuple[int, int]:
-    """First offset, and the one behind the last, of those that the partition has."""
+    """The offsets to show of a partition: the first, and the end (exclusive)."""
     first = log.start_offset if start is None else max(log.start_offset, offset_of(log, reader, start, -1))
     behind = log.next_offset if end is None else min(log.next_offset, offset_of(log, reader, end, 0))
     return min(first, behind), behind
 
 
 def offset_of(log: "PartitionLog", reader: "HistoryReader", text: str, shift_ms: int) -> int:
-    """`shift_ms`: -1 where the events of the very millisecond belong behind the offset. UnreadableTime, NoSuchMark."""
+    """The offset that an offset, a time or a mark means.
+
+    `shift_ms`: -1 where the events of the very millisecond come after the offset. UnreadableTime, NoSuchMark."""
     if text.isdecimal():
         return int(text)
     at = moment(text, log.name, lambda: marks_of(reader.metadata))
@@ -156,7 +169,7 @@ def offset_of(log: "PartitionLog", reader: "HistoryReader", text: str, shift_ms:
 def last_ones(
     logs: "list[PartitionLog]", ranges: list[tuple[int, int]], count: int, wanted: QueueName | None
 ) -> list[tuple[int, int]]:
-    """The same ranges, but from the first of the last `count` events on, of all partitions together."""
+    """Shortens the ranges to the last `count` events of all partitions together."""
     last: list[tuple[int, int, int]] = []  # time, number of the partition, offset
     for number, (log, (first, behind)) in enumerate(zip(logs, ranges, strict=True)):
         last += [(line.time_ms, number, line.offset) for line in look_back(log, first, behind, count, wanted)]
@@ -168,7 +181,7 @@ def last_ones(
 
 
 def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: QueueName | None) -> "deque[Line]":
-    """The last `count` lines of the partition, or as many as there are."""
+    """The last `count` lines of the partition, or all if it has fewer."""
     back = max(count, FIRST_LOOK_BACK if wanted else 0)
     while True:
         begin = max(first, behind - back)
@@ -181,33 +194,65 @@ def look_back(log: "PartitionLog", first: int, behind: int, count: int, wanted: 
 
 
 def read(log: "PartitionLog", first: int, behind: int) -> Iterator[Line]:
-    """CorruptLog, LogError."""
-    from rewindmq.projections.replay import blocks_of, decoder_for
+    """Decodes the records of a range. CorruptLog, LogError."""
+    from rewindmq.projections.replay import decoder_for, groups_of
     from rewindmq.schemas.codec import UndecodableRecord
 
     if first >= behind:
         return
     decode = decoder_for(log).decode
     time_ms = 0  # of the event before, for a record that does not say it
-    for offset_0, records, timestamps_ms in blocks_of(log, first, behind):
-        for index in range(max(0, first - offset_0), min(len(records), behind - offset_0)):
+    for offsets, records, timestamps_ms in groups_of(log, first, behind):
+        for index in range(bisect_left(offsets, first), bisect_left(offsets, behind)):
             try:
                 own_ms, actor, event = decode(records[index], False)
                 problem = ""
             except UndecodableRecord as error:
                 own_ms, actor, event, problem = time_ms, NOBODY, None, str(error)
             time_ms = own_ms if timestamps_ms is None else timestamps_ms[index]
-            yield Line(log.name, offset_0 + index, time_ms, actor, event, problem)
+            yield Line(log.name, offsets[index], time_ms, actor, event, problem)
+
+
+def fold(machine: "Machine", log: "PartitionLog", behind: int) -> Iterator[Line]:
+    """The lines from where the machine stands, each with its effects. Yields a block's lines when it is folded.
+
+    NewerHistory, CorruptLog, LogError."""
+    from rewindmq.projections.machine.machine import NewerHistory
+    from rewindmq.projections.replay import decoder_for, drive, groups_of
+
+    decoder = decoder_for(log)
+    lines: list[Line] = []
+    time_ms = 0  # of the event before, for a record that does not say it
+
+    def after(offset: int, timestamp_ms: int, actor: Actor, event: Event, effects: list[Effect]) -> None:
+        nonlocal time_ms
+        time_ms = timestamp_ms
+        lines.append(Line(log.name, offset, timestamp_ms, actor, event, effects=effects.copy()))
+
+    def undecodable(offset: int, problem: str) -> None:
+        at_ms = time_ms if timestamps_ms is None else timestamps_ms[bisect_left(offsets, offset)]
+        lines.append(Line(log.name, offset, at_ms, NOBODY, None, problem, [Quarantine(offset, "", problem)]))
+
+    for group in groups_of(log, machine.next_offset, behind):
+        offsets, _, timestamps_ms = group
+        try:
+            drive(machine, (group,), decoder, behind, after=after, undecodable=undecodable)
+        except NewerHistory:
+            yield from lines
+            raise
+        yield from lines
+        lines.clear()
 
 
 def lines_of(
     history: "History", log: "PartitionLog", first: int, behind: int, wanted: QueueName | None, with_effects: bool
 ) -> Iterator[Line]:
-    """NewerHistory, CorruptLog, LogError."""
-    machine = begun(history, log, first) if with_effects and log.name != METADATA and first < behind else None
-    for line in read(log, first, behind):
-        if machine is not None:
-            fold(machine, line)
+    """The lines of a range that are shown, with effects if wanted. NewerHistory, CorruptLog, LogError."""
+    if with_effects and log.name != METADATA and first < behind:
+        lines = fold(machine_before(history, log, first), log, behind)
+    else:
+        lines = read(log, first, behind)
+    for line in lines:
         if wanted is None:
             yield line
             continue
@@ -217,7 +262,7 @@ def lines_of(
             yield line
 
 
-def begun(history: "History", log: "PartitionLog", first: int) -> "Machine":
+def machine_before(history: "History", log: "PartitionLog", first: int) -> "Machine":
     """The partition's machine before the event at `first`."""
     from rewindmq.projections.store.snapshots import Snapshots
 
@@ -228,25 +273,17 @@ def begun(history: "History", log: "PartitionLog", first: int) -> "Machine":
         raise OutsideHistory(f"{error}: without --effects the events can be shown") from None
 
 
-def fold(machine: "Machine", line: Line) -> None:
-    if line.event is None:
-        machine.skip(line.offset)
-        line.effects.append(Quarantine(line.offset, "", line.problem))
-    else:
-        machine.apply(line.offset, line.time_ms, line.actor, line.event, line.effects)
-
-
 def names_queue(line: Line, wanted: QueueName) -> bool:
     return line.event is not None and wanted in describe.queues_of(line.event)
 
 
 def concerns(effect: Effect, wanted: QueueName, named: bool) -> bool:
-    """`named`: the event names the queue, which is all that a quarantine tells."""
+    """Whether an effect belongs to a queue. `named`: the event names the queue, which decides for a quarantine."""
     return named if isinstance(effect, Quarantine) else (effect.queue.vhost, effect.queue.name) == wanted
 
 
 def write(lines: Iterator[Line], shown: Callable[[Line], str]) -> None:
-    """By sys.stdout itself: click.echo would flush each line."""
+    """Prints the lines. click.echo would flush each line, so this writes to sys.stdout itself."""
     for line in lines:
         sys.stdout.write(shown(line))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from starlette.responses import Response
 
-from rewindmq.engine.amqp.publishing import Placing, Publishing, message, route_by_content
+from rewindmq.engine.amqp.basic_publish import BasicPublish, RouteCheck, message, route_by_content
 from rewindmq.engine.errors import AmqpError, PreconditionFailed, refusal
 from rewindmq.engine.http.call import Call, arguments_in, bad_request, boolean, done, not_found, reply, short, text
 from rewindmq.engine.http.listing import Item, listed
@@ -28,10 +28,12 @@ if TYPE_CHECKING:
 
 
 async def list_all(call: Call) -> Response:
+    """Answers GET /api/exchanges."""
     return await exchanges_in(call, set(call.visible_vhosts()))
 
 
 async def list_vhost(call: Call) -> Response:
+    """Answers GET /api/exchanges/{vhost}."""
     return await exchanges_in(call, {call.vhost})
 
 
@@ -66,10 +68,12 @@ def exchange_of(call: Call) -> ExchangeDeclared:
 
 
 async def show(call: Call) -> Response:
+    """Answers GET /api/exchanges/{vhost}/{exchange}."""
     return reply(exchange_item(call.broker, exchange_of(call)) | {"incoming": [], "outgoing": []})
 
 
 async def declare(call: Call) -> Response:
+    """Answers PUT /api/exchanges/{vhost}/{exchange}."""
     vhost, name = call.vhost, call.exchange
     content = await call.body()
     durable, auto_delete = boolean(content, "durable", True), boolean(content, "auto_delete", False)
@@ -84,6 +88,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
+    """Answers DELETE /api/exchanges/{vhost}/{exchange}."""
     exchange = exchange_of(call)
     async with call.session(exchange.vhost) as session:
         await call.broker.exchanges.delete(session, exchange.exchange, call.asks("if-unused"))
@@ -100,15 +105,15 @@ class Outcome:
         self.counters = counters
         self.refused = False
         self.routed = True
-        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def confirm(self, sequence: int, refused: bool) -> None:
         self.missing -= 1
         self.refused = self.refused or refused
         if self.missing == 0:
             self.counters["global_messages_confirmed_total"] += not self.refused
-            if not self.settled.done():  # the request may have been given up
-                self.settled.set_result(None)
+            if not self.done.done():  # the request may have been given up
+                self.done.set_result(None)
 
     def nowhere(self) -> None:
         """Its queues were gone when it got there."""
@@ -132,7 +137,7 @@ async def publish(call: Call) -> Response:
         raise bad_request(f"{error.reply_code} {error.reply_text}") from None
     await call.durable()
     if outcome is not None:
-        await outcome.settled
+        await outcome.done
         if outcome.refused:
             raise bad_request("rejected Unable to publish message. Check queue limits.")
     return reply({"routed": outcome is not None and outcome.routed})
@@ -148,18 +153,18 @@ async def send(
         )
     try:
         parsed = parse(raw)
-        broker.subjects.look_at(parsed)
+        subject = broker.subjects.subject_of(parsed)
     except PropertyError as error:
         raise refusal(error) from None
     if parsed.user_id not in (None, session.user) and "impersonator" not in broker.topology.users[session.user].tags:
         raise PreconditionFailed(
             f"user_id property set to '{parsed.user_id}' but authenticated user was '{session.user}'"
         )
-    publishing = Publishing(exchange, routing_key, mandatory=True)
-    publishing.needs_content = broker.router.needs_content(session.vhost, exchange)
+    target = BasicPublish(exchange, routing_key, mandatory=True)
+    target.needs_content = broker.router.needs_content(session.vhost, exchange)
 
     async def routed() -> "tuple[Destination, ...]":
-        return route_by_content(publishing, parsed, broker, session)
+        return route_by_content(target, parsed, broker, session)
 
     read_to_end = partial(broker.sessions.read_to_end, session)
     destinations = await broker.certainty.assured(routed, read_to_end)
@@ -168,8 +173,8 @@ async def send(
         destinations = await routed()
     logged, encryption = body, None
     traced = session.vhost in broker.firehose.vhosts
-    if parsed.subject is not None and (destinations or traced):
-        logged, encryption = await broker.subjects.seal(parsed.subject, body)
+    if subject is not None and (destinations or traced):
+        logged, encryption = await broker.subjects.make_key_and_encrypt(subject, body)
         broker.sessions.check_open(session)
         destinations = await routed()  # as it is after the wait
     if traced:
@@ -181,11 +186,11 @@ async def send(
     tally.routed = sum(len(destination.route.queues) for destination in destinations)
     tally.unroutable_returned = tally.confirmed = int(not destinations)
     outcome = Outcome(len(destinations), broker.counters)
-    placing = Placing(len(destinations), outcome.nowhere)
+    check = RouteCheck(len(destinations), outcome.nowhere)
     for destination in destinations:
-        mark = placing.publish(destination, session.actor, message(destination, parsed, logged, encryption))
+        mark = check.publish(destination, session.actor, message(destination, parsed, logged, encryption))
         destination.partition.await_durable(mark, outcome, 1)
-    tally.settle(broker.counters)
+    tally.merge_into(broker.counters)
     return outcome if destinations else None
 
 

@@ -1,18 +1,18 @@
-"""Bring back what was lost: POST /api/queues/{vhost}/{queue}/restore
+"""Brings messages back: POST /api/queues/{vhost}/{queue}/restore
 
-    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      of which moment; a time may be mark:NAME
-    "only": ["purged", "expired", ...] or "all"    what became of them since; if not given: what was undone took them,
-                                                   and at a moment all that no consumer took
-    "messages": [ids]                              only these; with no moment: as they were published, whenever
+    {"time": "..."} or {"offset": N} or {"undo": "purge" | "delete"}      the moment; a time may be mark:NAME
+    "only": ["purged", "expired", ...] or "all"    their fate since then; default: removed by what is undone, and at a
+                                                   moment all that no consumer took
+    "messages": [ids]                              only these; without a moment: as they were published
     "to": "queue"                                  into another queue of the vhost
     "name": "..."                                  each message comes back once under a name
-    "dry_run": true                                only say what would
-    "incarnation": queue id                        only of this one of all queues that bore the name
+    "dry_run": true                                only show what would come back
+    "incarnation": queue id                        only of this one of the queues that had the name
 
-A user who may read the queue and write to the target may bring back what the queue has had that is there now.
-Administrators may also bring back what an earlier queue of the name had, or one that is gone. The answer says how many
-came back (`restored`), had come back already under this name (`duplicates`), or were refused by the target's limits
-(`refused`).
+A user who may read the queue and write to the target may bring back messages of the queue that is there now.
+Administrators may also bring back messages of an earlier queue of the name, or of a queue that is gone.
+The answer counts the messages that came back (`restored`), that had come back already under this name (`duplicates`),
+and that the target's limits refused (`refused`).
 A queue that is gone is declared as it was (`declared`) and gets the `bindings` that it had then; asked again after a
 crash, those that are missing. `bindings_lost` are those that can't be made again (their exchange is gone, the user may
 not), each with the reason.
@@ -24,7 +24,7 @@ from rewindmq.engine.http.bodies import MAX_VALUES
 from rewindmq.engine.http.call import ApiError, Call, bad_request, boolean, integer, not_found, reply, text
 from rewindmq.engine.http.resources.bindings import binding_item
 from rewindmq.engine.http.resources.past import partition_name, readable_incarnation
-from rewindmq.engine.rewind.bindings_at import Lost, split
+from rewindmq.engine.rewind.bindings_at import LostBinding, split
 from rewindmq.engine.rewind.queue_at import history_of
 from rewindmq.engine.rewind.restore import (
     FATES,
@@ -34,7 +34,7 @@ from rewindmq.engine.rewind.restore import (
     UNDONE_FATES,
     NoPlan,
     Plan,
-    Wish,
+    RestoreRequest,
     name_of,
     restore,
     to_bind,
@@ -49,12 +49,13 @@ MAX_MESSAGES = 100_000  # ids in one request
 
 
 async def post(call: Call) -> Response:
+    """Answers POST /api/queues/{vhost}/{queue}/restore."""
     vhost, queue = call.vhost, call.segment("queue")
     readable_incarnation(call, vhost, queue, None)
     content = await call.body(most_values=MAX_MESSAGES + MAX_VALUES)
     target = text(content, "to", queue)
     dry_run = boolean(content, "dry_run", False)
-    wish = wish_of(call, vhost, queue, target, content)
+    wish = request_of(call, vhost, queue, target, content)
     if call.broker.turns.blocked is not None and not dry_run:
         raise bad_request(f"publishing is blocked: {call.broker.turns.blocked}")
     await call.durable()  # the reader sees what is written
@@ -84,7 +85,7 @@ async def post(call: Call) -> Response:
     )
 
 
-def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> Wish:
+def request_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, Json]) -> RestoreRequest:
     given = [key for key in ("time", "offset", "undo") if key in content]
     if len(given) > 1 or not (given or content.get("messages")):
         raise bad_request("give one of time, offset and undo, or messages")
@@ -100,7 +101,7 @@ def wish_of(call: Call, vhost: str, queue: str, target: str, content: dict[str, 
     at = moment_of(call, vhost, queue, content)
     asked = integer(content, "incarnation", 0) if "incarnation" in content else None
     incarnation = readable_incarnation(call, vhost, queue, asked)
-    return Wish(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
+    return RestoreRequest(history_of(call.broker.config), vhost, queue, at, undo, fates, ids_of(content), incarnation)
 
 
 def moment_of(call: Call, vhost: str, queue: str, content: dict[str, Json]) -> At | None:
@@ -135,7 +136,7 @@ def ids_of(content: dict[str, Json]) -> frozenset[int]:
     return frozenset(each for each in ids if isinstance(each, int))
 
 
-def shown(bound: list[Bound], lost: list[Lost]) -> dict[str, object]:
+def shown(bound: list[Bound], lost: list[LostBinding]) -> dict[str, object]:
     return {
         "bindings": [binding_item(each) for each in bound],
         "bindings_lost": [binding_item(each.bound) | {"reason": each.reason} for each in lost],
@@ -149,7 +150,7 @@ def told(plan: Plan, target: str, name: str) -> dict[str, object]:
         "queue": plan.queue,
         "to": target,
         "at": {"partition": plan.partition, "offset": plan.offset, "time": format_time(plan.time_ms)},
-        "messages": len(plan.wanted),
-        "message_bytes": sum(each.size for each in plan.wanted),
+        "messages": len(plan.messages),
+        "message_bytes": sum(each.size for each in plan.messages),
         "fates": plan.fates,
     }

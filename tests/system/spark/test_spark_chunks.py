@@ -90,7 +90,7 @@ def test_a_cut_makes_snapshots_at_regular_offsets_that_all_jobs_can_begin_from(s
 def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Path, tmp_path: Path) -> None:
     """What lies before the snapshot is not even read: it is no log any more."""
     from rewindmq.spark_replay.fold import log_task
-    from rewindmq.spark_replay.location.ranges import Range
+    from rewindmq.spark_replay.location.ranges import OffsetRange
 
     data = tmp_path / "data"
     shutil.copytree(busy, data)
@@ -104,10 +104,10 @@ def test_a_state_costs_the_events_since_the_snapshot_before(busy: Path, own: Pat
     def folded(feed) -> list[int]:
         return [offset for offsets, _, _ in feed.groups for offset in offsets]
 
-    [*read] = log_task(Range("queues-0", 433, 433), str(data), Snapshots(own), folded, {})
+    [*read] = log_task(OffsetRange("queues-0", 433, 433), str(data), Snapshots(own), folded, {})
     assert read == list(range(400, 433))
     with pytest.raises(CorruptLog):
-        [*log_task(Range("queues-0", 433, 433), str(data), None, folded, {})]
+        [*log_task(OffsetRange("queues-0", 433, 433), str(data), None, folded, {})]
 
 
 def test_a_cut_goes_on_where_it_stopped_and_its_sums_fit(spark, tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ def test_a_history_is_written_as_a_delta_table(spark, told: Recorder, capsys: py
     out = told.data.parent / "table"
     words = ["history", "--data", str(told.data), "--format", "delta"]
     assert cli.run(words) == 64
-    assert "say where with --out" in capsys.readouterr().err
+    assert "name a directory with --out" in capsys.readouterr().err
     assert cli.run([*words, "--out", str(out)]) == 0
     assert spark.read.format("delta").load(str(out)).count() == history(spark, str(told.data)).count() == 6
 

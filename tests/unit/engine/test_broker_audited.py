@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.location import History
-from rewindmq.engine.rewind.restore import Wish, name_of, restore
+from rewindmq.engine.rewind.restore import RestoreRequest, name_of, restore
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import Published
 from rewindmq.spark_replay.audit.findings import Finding
 from tests.support.audit_stories import Past, told
 from tests.support.auditing import findings_of
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.examples import rounds
 
 QUORUM = args(x_queue_type="quorum")
 
@@ -27,7 +28,7 @@ def bad(data: Path) -> list[Finding]:
 def undo_purge(h: Harness, source: str, target: str) -> int:
     """How many came back."""
     h.settle()
-    plan = Wish(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
+    plan = RestoreRequest(History(h.config.data), "/", source, None, "purge", ("purged",), frozenset()).answer()
     done = h.loop.run_until_complete(
         restore(h.broker._broker, h.session(), Past(), History(h.config.data), plan, target, name_of(plan))
     )
@@ -110,7 +111,7 @@ def test_a_machine_that_forgets_what_a_restored_message_was_is_found(
 
 def test_stories_with_restores_crashes_and_marks_have_no_findings(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
-    for seed in range(10):
+    for seed in range(rounds(10, quick=4)):
         findings, counts = told(seed, tmp_path / str(seed))
         assert findings == [], seed
         met += counts

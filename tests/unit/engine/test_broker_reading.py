@@ -27,6 +27,9 @@ class ReadingClient(Client):
         self.relief: list[Callable[[], None]] = []
         self.numbers: list[int] = []
 
+    def reads_by(self, reader: Reader) -> None:
+        self.reader = reader
+
     def when_relieved(self, callback: Callable[[], None]) -> None:
         self.relief.append(callback)
 

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rewindmq.engine.amqp.channel import Channel, ConnectionState
+from rewindmq.engine.amqp.channel import Channel, SharedState
 from rewindmq.engine.amqp.channel_methods import basic_consume
-from rewindmq.engine.amqp.consumer_timeout import look_after
+from rewindmq.engine.amqp.consumer_timeout import time_out_deliveries
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
 from rewindmq.engine.broker.broker import Broker
@@ -30,6 +30,7 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
 from rewindmq.engine.process import open_broker, open_node
+from rewindmq.engine.rewind.worker import WorkerPool
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
@@ -37,6 +38,7 @@ from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
+from tests.support.amqp_wire import IdleSocket
 from tests.support.broker_harness import Client, args
 
 START_MS = 1_700_000_000_000
@@ -439,7 +441,8 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         who, other, client = session(first), session(second), Client()
         later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
         await first.queues.declare(who, "q", False, True, False, False, later)
-        channel = Channel(ConnectionState(first, who, True), ChannelOutput(Output(), 1, 4_096))
+        socket = IdleSocket()
+        channel = Channel(SharedState(first, who, True, socket.wake), ChannelOutput(Output(socket.wake), 1, 4_096))
         fields = {
             "consumer_tag": "slow",
             "queue": "q",
@@ -453,9 +456,9 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         await settled()
         assert list(channel.settlement.unacked) == [1]
         await second.consumers.consume("q", Subscription(other, 1, "tag", prefetch=1), client, lambda *_: None)
-        await look_after(channel, 0.0)
-        assert not channel.settlement.given_back
-        await look_after(channel, 1_800.0)
+        await time_out_deliveries(channel, 0.0)
+        assert not channel.settlement.returned
+        await time_out_deliveries(channel, 1_800.0)
         await settled()
         assert (client.bodies, channel.settlement.unacked, channel.consumers) == ([b"1"], {}, {})
         assert first.queues.get("/", "q").consumer_count() == 1
@@ -591,7 +594,7 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
 ) -> None:
     async def test(nodes: Nodes) -> None:
         broker = await nodes.start("a")
-        transport = httpx.ASGITransport(app=make_app(broker))
+        transport = httpx.ASGITransport(app=make_app(broker, WorkerPool()))
         async with httpx.AsyncClient(transport=transport, base_url="http://a/api", auth=("guest", "guest")) as api:
             assert (await api.put("/queues/%2F/q", json={})).status_code == 201
             monkeypatch.setattr("rewindmq.engine.http.call.DURABLE_SECONDS", 0.05)
