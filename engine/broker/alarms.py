@@ -7,13 +7,13 @@ Both are looked at once a second, and more often while the disk could be full be
 make the broker hold is also seen between two looks (`MemoryAccount.on_high`).
 
 Rules of this file
-- An alarm ends when there is more room than where it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
-- From a little below the limit on the C library is asked now and then for what it keeps of freed memory. That takes up
-  to a second a gigabyte, so it is done in a thread.
-- Publishers that are held back may hold what keeps the alarm up: bodies that have not come whole, and that will not,
-  since nobody reads them. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as
-  long as that can end the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; clients
-  that do not read it closes after 15 s.
+- An alarm ends when there is more room than when it began (`MEMORY_CLEAR`, `DISK_CLEAR`), so that it does not flap.
+- From a little below the limit on the C library is asked now and then to return freed memory. That takes up to a second
+  a gigabyte, so a thread does it.
+- The publishers that are held back may hold the memory that keeps the alarm up: parts of bodies, whose rest is not
+  read. After `PATIENCE_SECONDS` of alarm the connection that holds most is closed, one a look, as long as that can end
+  the alarm. An alarm that comes back sooner is the same one. RabbitMQ would wait for ever; it closes clients that do
+  not read after 15 s.
 - The log and the state have problems of their own when they cannot be written (engine/broker/turns.py). Listings call
   these the disk's, too.
 """
@@ -41,7 +41,7 @@ DISK_CLEAR = 1.05
 PATIENCE_SECONDS = 10.0
 TRIM = 0.9  # of the limit: from there on the C library is asked to give memory back
 TRIM_SECONDS = 10.0  # between two times
-CLIENTS = (Kind.BODY, Kind.TRANSACTION, Kind.OUTPUT)  # what goes with its connection
+CLIENTS = (Kind.BODY, Kind.TRANSACTION, Kind.OUTPUT)  # freed when the connection closes
 
 # Bytes of resident memory, measured: 200 connections, 4,000 channels, 2,000 consumers, 200,000 deliveries.
 CONNECTION_BYTES = 100_000
@@ -135,7 +135,7 @@ class Alarms:
         return self.disk_limit.of(self.account.machine_bytes)
 
     def in_effect(self) -> list[tuple[str, str]]:
-        """(resource, reason)"""
+        """The alarms in effect: (resource, reason)."""
         found = []
         if self.memory:
             used, limit = self.account.used_bytes, self.account.limit_bytes
@@ -148,7 +148,7 @@ class Alarms:
     # -- looking ------------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
-        """See how much memory and disk there is, now, and again after a while."""
+        """Measure memory and disk now, and again after a while."""
         self._look_asked = False
         if self._stopped:
             return
@@ -240,7 +240,7 @@ class Alarms:
 
 
 def give_memory_back() -> None:
-    """glibc keeps freed memory for later, as much as there is between what is in use. Others have no such call."""
+    """Ask glibc to return freed memory to the system. Other C libraries have no such call."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)

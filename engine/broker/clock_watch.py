@@ -1,10 +1,10 @@
-"""The broker looks at its clocks once a second, and tells what it sees: in its log, `status`, a metric and an event.
+"""Compares the clocks once a second, and reports a difference: in the log file, `status`, a metric and an event.
 
     embedded log   log time against this machine's wall clock     ClockStepped in the metadata log
     Kafka          the time that Kafka gave to records against it   ClockStepped in the partition, by its owner
 
-Nothing here changes the time in the log, but for `repair`, which an administrator asks for, and which sets it to the
-wall clock. The queues' clock goes on as it was: what is in a queue expires neither earlier nor later by it.
+Only `repair`, which an administrator calls, changes the time in the log: it sets it to the wall clock. The queues'
+clock goes on as it was, so a message expires neither earlier nor later.
 """
 
 import asyncio

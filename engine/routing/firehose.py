@@ -6,12 +6,12 @@ amq.rabbitmq.trace (rabbit_trace.erl of RabbitMQ 3.13).
     publish.{exchange}   a client published, routed or not     deliver.{queue}   a client was given a message
 
 Rules of this file
-- It is off when a node starts, it is the node's own, and it costs nothing while it is off: publishes take the long way
+- It is off when a node starts, each node has its own, and it costs nothing while it is off: publishes take the long way
   only in a vhost that is traced (basic_publish.py), and the consumers of such a vhost are wrapped (`Tapped`).
 - Copies are messages like others: they are in the log, and limits of their queues hold. They are transient, and are not
   traced themselves.
 - The body of a copy stays encrypted under its subject's key, so an erasure covers it too.
-- What readers of streams and of the past are given is not traced.
+- Deliveries to consumers of streams and of the past are not traced.
 """
 
 from collections.abc import Iterable
@@ -54,7 +54,7 @@ class Firehose:
         self._sessions = sessions
 
     def switch(self, vhost: str, on: bool) -> None:
-        """Begin or end to trace a vhost, consumers that are there included."""
+        """Begin or end to trace a vhost, with the consumers that it has."""
         if on == (vhost in self.vhosts):
             return
         if on:
@@ -75,7 +75,7 @@ class Firehose:
                         partition.attach(consumer_id, self.tapped(session, channel, consumer))
 
     def tapped(self, session: Session, channel: int, consumer: DeliveryTarget) -> DeliveryTarget:
-        """The consumer as a partition is to know it: wrapped in a vhost that is traced, else itself."""
+        """The consumer as it is attached to a partition: wrapped in a vhost that is traced, else itself."""
         if isinstance(consumer, Tapped):
             consumer = consumer.consumer
         return Tapped(self, session, channel, consumer) if session.vhost in self.vhosts else consumer
@@ -91,7 +91,7 @@ class Firehose:
         encryption: Encryption | None,
         queues: Iterable[str],
     ) -> None:
-        """A client published this to these queues; `body` as it is logged."""
+        """Copy a publish of a client to these queues. `body`: as it is logged."""
         if exchange != TRACE_EXCHANGE:
             routed = array([longstr(queue) for queue in queues])
             self._copy(

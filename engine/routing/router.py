@@ -82,7 +82,8 @@ class Router:
         self._matchers.clear()
 
     def route(self, vhost: str, exchange: str, routing_key: str, content: Content | None) -> tuple[Destination, ...]:
-        """() when the exchange does not exist or nothing matches. `content` may be None unless `needs_content`."""
+        """Route a message: () if the exchange does not exist or nothing matches. `content` may be None unless
+        `needs_content`."""
         key = (vhost, exchange, routing_key)
         answer = self._answers.get(key)
         if answer is None:
@@ -101,14 +102,14 @@ class Router:
         content: Content | None,
         published_to: str | None = None,
     ) -> tuple[Destination, ...]:
-        """As `route` for a message with carbon copies: what any of its keys matches. The route has the first key, and
-        the exchange that the message was published to, should that be another one."""
+        """As `route` for a message with carbon copies: a binding matches if any of the keys does. The route has the
+        first key, and the exchange `published_to` if it is not None."""
         reached = self.reached(vhost, exchange, routing_keys, content or NO_CONTENT)
         key = (vhost, exchange if published_to is None else published_to, routing_keys[0])
         return self._intern(key, reached)
 
     def needs_content(self, vhost: str, exchange: str) -> bool:
-        """Whether an exchange can be reached from this one that looks at more than routing keys."""
+        """Whether a message to this exchange can reach an exchange that reads more than routing keys."""
         key = (vhost, exchange)
         needs = self._needs_content.get(key)
         if needs is None:
@@ -129,8 +130,8 @@ class Router:
     def reached(
         self, vhost: str, exchange: str, routing_keys: tuple[str, ...], content: Content
     ) -> dict[str, int | None]:
-        """Names of the queues that the bindings lead to, and with which delay; of the default exchange, existing or
-        not."""
+        """The names of the queues that the bindings lead to, each with its delay. A queue that the default exchange
+        names need not exist."""
         if exchange == "":
             return {key: None for key in routing_keys if not is_delay_queue(key)}
         queues: dict[str, int | None] = {}
@@ -156,7 +157,7 @@ class Router:
         return queues
 
     def is_live(self, bound: Bound) -> bool:
-        """Not of a queue that is gone, or gone and declared anew."""
+        """Whether the binding's queue exists, and is the one that was bound."""
         if bound.destination_type != "queue":
             return True
         partition = self.locate(bound.vhost, bound.destination)
@@ -164,7 +165,7 @@ class Router:
         return queue is not None and bound.queue_id in (queue.queue_id, NOT_RECORDED)
 
     def alternate(self, vhost: str, exchange: str) -> str | None:
-        """The alternate exchange: the exchange's argument, else its policy's."""
+        """The alternate exchange in the exchange's argument, else in its policy."""
         declared = self.topology.exchanges.get((vhost, exchange))
         for argument in declared.arguments if declared is not None else ():
             if argument.name == "alternate-exchange":
@@ -207,7 +208,7 @@ class Router:
         return tuple(at_once + delayed)
 
     def narrowed(self, destination: Destination, queues: tuple[str, ...]) -> Destination:
-        """The same to fewer queues."""
+        """The same destination with fewer queues."""
         route = destination.route
         if route.queues == queues:
             return destination
