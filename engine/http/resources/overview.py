@@ -130,7 +130,7 @@ def alarms_of(broker: "Broker") -> list[Item]:
 
 
 def exchange_types() -> list[Item]:
-    return [{"name": name, "description": description, "enabled": True} for name, description in EXCHANGE_TYPES.items()]
+    return [{"name": name, "description": kind.description, "enabled": True} for name, kind in EXCHANGE_TYPES.items()]
 
 
 def open_listeners(broker: "Broker") -> list[tuple[str, str, int]]:
