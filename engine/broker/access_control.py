@@ -15,7 +15,7 @@ from rewindmq.engine.broker.passwords import NOBODYS_HASH, Passwords
 from rewindmq.engine.errors import AccessRefused, resource
 from rewindmq.projections.rules.patterns import in_history
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import ExchangeDeclared
+from rewindmq.schemas.metadata_events import ExchangeDeclared
 
 REMEMBERED_DECISIONS = 65_536
 ITSELF = ""  # the user name of the broker itself: it has every permission, and no client can log in with it

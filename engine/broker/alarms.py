@@ -228,7 +228,7 @@ class Alarms:
             channels += len(session.channels)
             for channel in session.channels.values():
                 unacked += len(channel.settlement.unacked)
-        consumers = sum(len(partition.consumers) for partition in self._partitions)
+        consumers = sum(len(partition.consumers) + len(partition.getters) for partition in self._partitions)
         return {
             Kind.UNACKED: unacked * UNACKED_BYTES,
             Kind.CONNECTION: len(self._sessions) * CONNECTION_BYTES

@@ -61,16 +61,8 @@ from rewindmq.engine.runtime.watermarks import memory_of_machine
 from rewindmq.projections.machine.data.effects import DeadLetter
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.store.quarantine import QuarantineReport
-from rewindmq.schemas.events import (
-    Bound,
-    BrokerStarted,
-    Event,
-    Published,
-    SubjectErased,
-    Unbound,
-    UserDeleted,
-    VhostDeleted,
-)
+from rewindmq.schemas.events import BrokerStarted, Event, Published
+from rewindmq.schemas.metadata_events import Bound, SubjectErased, Unbound, UserDeleted, VhostDeleted
 
 
 class Broker:

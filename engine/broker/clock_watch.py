@@ -20,7 +20,7 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.state import CLOCK_SET_VERSION
 from rewindmq.projections.rewind import format_time
 from rewindmq.schemas.clock_events import ClockSet, ClockStepped
-from rewindmq.schemas.events import BROKER, Actor
+from rewindmq.schemas.values import BROKER, Actor
 
 LOOK_SECONDS = 1.0
 # How far the wall clock may be ahead of the log at a start before it is told: the least by which time zones differ, so

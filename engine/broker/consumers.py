@@ -15,7 +15,7 @@ from rewindmq.engine.rewind.arguments import is_past_asked
 from rewindmq.engine.rewind.reader import ReadingConsumer, ReadRequest
 from rewindmq.engine.rewind.stream_consumers import Readings
 from rewindmq.engine.routing.firehose import Firehose
-from rewindmq.engine.runtime.partition import DeliveryTarget, Partition
+from rewindmq.engine.runtime.partition import DeliveryTarget, FetchTarget, Partition
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.queue import Queue
@@ -105,10 +105,10 @@ class Consumers:
         self._readings.landed()
 
     async def fetch(
-        self, session: Session, channel: int, consumer: DeliveryTarget, queue: str, no_ack: bool, count: int = 1
+        self, session: Session, channel: int, getter: FetchTarget, queue: str, no_ack: bool, count: int = 1
     ) -> tuple[Partition, Queue, int]:
         """basic.get, `count` times at once: the partition, the queue, and the holder's id, under which the messages
-        are acked. `consumer.fetched(...)` is called with each answer, at the latest when the turn ends."""
+        are acked. `getter.fetched(...)` is called with each answer, at the latest when the turn ends."""
         self._access.check(session.user, session.vhost, "read", "queue", queue)
         partition, found = await self._queues.usable(session, queue)
         declarations.check_fetch(found)
@@ -117,7 +117,7 @@ class Consumers:
         if holder_id is None:
             holder_id = session.holders[key] = self._sessions.next_id()
             session.note(channel, partition, holder_id)
-        partition.attach(holder_id, self._firehose.tapped(session, channel, consumer))
+        partition.attach_getter(holder_id, self._firehose.tapped_getter(session, channel, getter))
         get = Fetched(session.vhost, queue, holder_id, channel, no_ack)
         for _ in range(count - 1):
             partition.append(session.actor, get)

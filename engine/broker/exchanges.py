@@ -22,7 +22,8 @@ from rewindmq.engine.runtime.loop_share import Work, by_key
 from rewindmq.engine.runtime.metadata import NOT_RECORDED, Metadata
 from rewindmq.engine.runtime.sessions import Session
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 
 class Exchanges:

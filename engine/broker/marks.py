@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.engine.runtime.partition import Partition
-from rewindmq.schemas.events import Actor, MarkDeleted, MarkSet
+from rewindmq.schemas.metadata_events import MarkDeleted, MarkSet
+from rewindmq.schemas.values import Actor
 
 
 class Marks:

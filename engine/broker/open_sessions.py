@@ -14,7 +14,8 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.sessions import Link, Session
 from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Actor, Event, SessionClosed
+from rewindmq.schemas.events import Event, SessionClosed
+from rewindmq.schemas.values import Actor
 
 EPOCH_IDS = 1 << 24
 

@@ -17,14 +17,14 @@ from rewindmq.engine.broker.vhosts import check_vhost
 from rewindmq.engine.errors import NotFound, PreconditionFailed
 from rewindmq.engine.runtime.metadata import Metadata
 from rewindmq.projections.topology.topology import VHOST_LIMITS, Topology
-from rewindmq.schemas.events import (
-    Actor,
+from rewindmq.schemas.metadata_events import (
     GlobalParameterCleared,
     GlobalParameterSet,
     OperatorPolicySet,
     ParameterCleared,
     ParameterSet,
 )
+from rewindmq.schemas.values import Actor
 
 CLUSTER_NAME = "cluster_name"  # the global parameter that holds it, as in RabbitMQ
 OPERATOR_POLICY = "operator_policy"

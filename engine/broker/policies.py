@@ -28,14 +28,9 @@ from rewindmq.projections.rules.policy_rules import (
     priority_problem,
 )
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import (
-    Actor,
-    OperatorPolicyCleared,
-    OperatorPolicySet,
-    PolicyApplied,
-    PolicyCleared,
-    PolicySet,
-)
+from rewindmq.schemas.events import PolicyApplied
+from rewindmq.schemas.metadata_events import OperatorPolicyCleared, OperatorPolicySet, PolicyCleared, PolicySet
+from rewindmq.schemas.values import Actor
 
 
 class EffectivePolicies:

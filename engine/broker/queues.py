@@ -24,7 +24,8 @@ from rewindmq.projections.machine.data.effects import PURGED, Forget, QueueGone
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.rules.internal_queues import is_hidden
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Argument, Purged, QueueDeclared, QueueDeleted
+from rewindmq.schemas.events import Purged, QueueDeclared, QueueDeleted
+from rewindmq.schemas.values import Argument
 
 
 class Queues:
@@ -180,7 +181,7 @@ class Queues:
     async def _renewed(self, session: Session, partition: Partition, queue: Queue) -> Queue:
         """Declaring a queue that exists renews its lease, also a passive declaration (S-053). A quorum queue's lease
         is not renewed (S-059)."""
-        if queue.expires_ms is not None and queue.type == "classic":
+        if queue.settings.expires_ms is not None and queue.type == "classic":
             renewal = declarations.renewal(queue, partition.machine.machine_version)
             await self._sessions.ask(session, partition, renewal)
             check_not_gone(queue)

@@ -12,7 +12,9 @@ from rewindmq.engine.runtime.partition import Partition
 from rewindmq.engine.runtime.slices import Pace, in_slices
 from rewindmq.projections.rules.queue_arguments import QUEUE_ARGUMENTS
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import Actor, QueueDeleted, VhostCreated, VhostDeleted
+from rewindmq.schemas.events import QueueDeleted
+from rewindmq.schemas.metadata_events import VhostCreated, VhostDeleted
+from rewindmq.schemas.values import Actor
 
 
 class Vhosts:

@@ -3,7 +3,8 @@
 from rewindmq.engine.erasure.encryption import Subjects
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.runtime.metadata import Metadata
-from rewindmq.schemas.events import Actor, SubjectErased
+from rewindmq.schemas.metadata_events import SubjectErased
+from rewindmq.schemas.values import Actor
 
 
 class Erasures:

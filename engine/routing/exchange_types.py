@@ -30,7 +30,8 @@ from rewindmq.engine.routing.content import Content, whole_number
 from rewindmq.engine.routing.delayed_exchanges import DELAYED_EXCHANGE
 from rewindmq.projections.rules.erlang_terms import erlang_term
 from rewindmq.projections.rules.queue_arguments import argument_of
-from rewindmq.schemas.events import Argument, Bound, ExchangeDeclared
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import Argument
 
 HASH_PROPERTIES = ("correlation_id", "message_id", "timestamp")
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from rewindmq.engine.runtime.sessions import Session
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,14 @@ from rewindmq.engine.errors import AccessRefused, NotAllowed, NotFound
 from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.router import Destination
 from rewindmq.engine.runtime.certainty import Certainty
+from rewindmq.engine.runtime.flow_control import Flow
 from rewindmq.engine.runtime.memory import MemoryAccount
 from rewindmq.engine.runtime.subscription import Subscription
+from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.rules.profile import RABBITMQ_3_13
 from rewindmq.projections.machine.rules.settings import Settings
-from rewindmq.schemas.events import Acked, Actor, Credited, Nacked, Published, Route
+from rewindmq.schemas.events import Acked, Credited, Nacked, Published
+from rewindmq.schemas.values import Actor, Route
 
 
 class DoubleQueue:
@@ -117,7 +120,8 @@ class DoublePartition:
                 consumer.unacked[message_id] = (message, count)
             if consumer.no_ack or not consumer.prefetch:
                 consumer.credit -= 1
-            consumer.out.deliver(self, queue, message_id, message, redelivered, count, consumer.no_ack)
+            effect = Deliver(queue, message_id, 0, redelivered, count, consumer.no_ack)  # type: ignore[arg-type]
+            consumer.out.deliver(self, effect, message)
 
 
 class DoubleConsumer:
@@ -128,6 +132,10 @@ class DoubleConsumer:
 
     def room(self) -> bool:
         return len(self.unacked) < self.prefetch
+
+
+class Unhindered(Flow):
+    full = False
 
 
 class DoubleSessions:
@@ -308,10 +316,10 @@ class DoubleTurns:
                 message_id, message, redelivered, count = queue.ready.pop(0)
                 if not holder.no_ack:
                     holder.unacked[message_id] = (message, count)
-                answer = (message_id, message, redelivered, count, holder.no_ack, len(queue.ready))
             else:
-                answer = (-1, None, False, 0, holder.no_ack, 0)
-            holder.out.fetched(self.broker.partition_of(queue.name), queue, *answer)
+                message_id, message, redelivered, count = -1, None, False, 0
+            effect = FetchReply(queue, message_id, 0, redelivered, count, holder.no_ack, len(queue.ready))
+            holder.out.fetched(self.broker.partition_of(queue.name), effect, message)
         fetching.clear()
         for partition in self.broker.partitions:
             partition.carry_out()
@@ -337,7 +345,7 @@ class DoubleBroker:
         self.consumers = DoubleConsumers(self)
         self.turns = DoubleTurns(self)
         self.router = SimpleNamespace(version=0, needs_content=self.exchanges.needs_content)
-        self.keeper = SimpleNamespace(reads_back=False, flow=None)
+        self.keeper = SimpleNamespace(reads_back=False, flow=Unhindered())
         self.counters: dict[str, int] = defaultdict(int)
         self.access = SimpleNamespace(authenticate=self.authenticate)
         self.certainty = Certainty(None, lambda: self.router.version)

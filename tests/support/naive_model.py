@@ -9,7 +9,6 @@ from rewindmq.projections.machine.rules.profile import profile_of
 from rewindmq.projections.machine.rules.settings import Settings, resolve
 from rewindmq.schemas.events import (
     Acked,
-    Actor,
     BrokerStarted,
     ConsumerAttached,
     ConsumerCancelled,
@@ -21,7 +20,6 @@ from rewindmq.schemas.events import (
     MachineUpgraded,
     Nacked,
     NodeLost,
-    Policy,
     PolicyApplied,
     Published,
     Purged,
@@ -29,6 +27,7 @@ from rewindmq.schemas.events import (
     QueueDeleted,
     SessionClosed,
 )
+from rewindmq.schemas.values import Actor, Policy
 
 Outcome = tuple[object, ...]
 

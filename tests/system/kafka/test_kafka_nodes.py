@@ -22,9 +22,11 @@ from pika.exceptions import (
 )
 
 from rewindmq.engine.log.placement import partition_of
-from rewindmq.schemas.events import BROKER, Event, GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
+from rewindmq.schemas.events import Event
+from rewindmq.schemas.metadata_events import GlobalParameterSet, ParameterSet, PolicySet, VhostCreated
 from rewindmq.schemas.producer import Publisher
 from rewindmq.schemas.single_object import FramedEncoder
+from rewindmq.schemas.values import BROKER
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.nodes import SECONDS, Nodes, api, connect, until
 from tests.support.kafka.producers import ordered_producer

@@ -97,7 +97,7 @@ def expires_what_was_dropped(effects: list[Effect]) -> bool:
 
 
 def drops_what_expired(effects: list[Effect]) -> bool:
-    found = first(effects, Forget, lambda f: f.reason == "expired" and f.queue.max_length is None)
+    found = first(effects, Forget, lambda f: f.reason == "expired" and f.queue.settings.max_length is None)
     if found:
         found.reason = "maxlen"
     return bool(found)
@@ -305,7 +305,8 @@ def test_a_record_left_out_of_a_rewritten_log_contradicts_the_claims(spark, tmp_
 
 
 def test_a_policy_that_nobody_set_is_found(spark, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import BROKER, Policy, PolicyApplied
+    from rewindmq.schemas.events import PolicyApplied
+    from rewindmq.schemas.values import BROKER, Policy
 
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -318,7 +319,7 @@ def test_a_policy_that_nobody_set_is_found(spark, tmp_path: Path) -> None:
 
 
 def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import PolicySet
+    from rewindmq.schemas.metadata_events import PolicySet
 
     told = Recorder(tmp_path, partitions=1)
     told.declare("orders")
@@ -331,7 +332,9 @@ def test_a_policy_that_was_set_and_never_applied_is_found(spark, tmp_path: Path)
 
 
 def test_policies_that_fit_every_name_concern_no_queue_of_the_broker_itself(spark, tmp_path: Path) -> None:
-    from rewindmq.schemas.events import BROKER, OperatorPolicySet, PolicySet, QueueDeclared
+    from rewindmq.schemas.events import QueueDeclared
+    from rewindmq.schemas.metadata_events import OperatorPolicySet, PolicySet
+    from rewindmq.schemas.values import BROKER
 
     told = Recorder(tmp_path, partitions=1)
     told.metadata(PolicySet("/", "all", ".*", '{"max-length":9}', 0, "all"))

@@ -157,7 +157,7 @@ def test_since_last_needs_a_directory_of_ledgers(
     spark, busy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.run(["audit", "--data", str(busy), "--since-last"]) == 64
-    assert "say with --snapshots" in capsys.readouterr().err
+    assert "with --snapshots" in capsys.readouterr().err
     own = tmp_path / "own"
     cut(spark, str(busy), EVERY, own)
     command = ["audit", "--data", str(busy), "--snapshots", str(own), "--format", "json"]

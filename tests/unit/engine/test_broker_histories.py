@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rewindmq.engine.errors import AmqpError
-from rewindmq.schemas.events import Argument
+from rewindmq.schemas.values import Argument
 from tests.support.broker_harness import Client, Harness, args
 from tests.unit.engine.test_broker_recovery import refolded
 

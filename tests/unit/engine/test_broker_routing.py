@@ -17,7 +17,9 @@ from rewindmq.engine.routing.content import Content
 from rewindmq.engine.routing.exchange_types import TopicTrie, headers_match
 from rewindmq.engine.routing.router import Router
 from rewindmq.projections.topology.topology import Topology
-from rewindmq.schemas.events import BROKER, Argument, Bound, ExchangeDeclared, MetadataEvent
+from rewindmq.schemas.events import MetadataEvent
+from rewindmq.schemas.metadata_events import Bound, ExchangeDeclared
+from rewindmq.schemas.values import BROKER, Argument
 from tests.support.broker_harness import Client, Harness, args
 
 

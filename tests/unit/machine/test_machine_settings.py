@@ -3,7 +3,7 @@
 import pytest
 
 from rewindmq.projections.machine.rules.settings import Settings, effective_definition, resolve
-from rewindmq.schemas.events import Argument, Policy
+from rewindmq.schemas.values import Argument, Policy
 from tests.support.events_for_tests import arguments, policy
 
 TYPES = ("classic", "quorum")
