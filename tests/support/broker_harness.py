@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.broker.broker import Config, Partition, Session
+from rewindmq.engine.config import Config
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.process import open_broker
+from rewindmq.engine.runtime.partition import Partition
+from rewindmq.engine.runtime.sessions import Session
+from rewindmq.engine.runtime.subscription import Subscription
 from rewindmq.projections.machine.data.effects import Deliver, FetchReply
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Nacked, Published
@@ -111,7 +114,7 @@ class Harness:
     # -- what clients do ----------------------------------------------------------------------------------------------
 
     def session(self, user: str = "guest", vhost: str = "/") -> Session:
-        return self.broker.open_session(user, vhost, "test", {})
+        return self.broker.sessions.open(user, vhost, "test", {})
 
     def login(self, user: str, password: str) -> str:
         """The user's name; it may have to wait."""
@@ -119,14 +122,14 @@ class Harness:
 
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
         flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags
-        return self.broker.declare_queue(session, name, arguments=arguments, **flags)
+        return self.broker.queues.declare(session, name, arguments=arguments, **flags)
 
     def exchange(self, session: Session, name: str, type: str, **flags: Any) -> None:
         given = {"passive": False, "durable": True, "auto_delete": False, "internal": False, "arguments": ()} | flags
-        self.broker.declare_exchange(session, name, type, **given)
+        self.broker.exchanges.declare(session, name, type, **given)
 
     def bind(self, session: Session, source: str, queue: str, key: str = "", **arguments: Any) -> None:
-        self.broker.bind(session, source, "queue", queue, key, args(**arguments))
+        self.broker.exchanges.bind(session, source, "queue", queue, key, args(**arguments))
 
     def publish(
         self,
@@ -139,7 +142,7 @@ class Harness:
         expiration_ms: int | None = None,
     ) -> int:
         """How many partitions it went to."""
-        destinations = self.broker.route(session, exchange, key, None)
+        destinations = self.broker.exchanges.route(session, exchange, key, None)
         self.sequence += 1
         for destination in destinations:
             offset = destination.partition.publish(
@@ -162,9 +165,8 @@ class Harness:
         shared: int = 0,
         arguments: tuple[Argument, ...] = (),
     ) -> tuple[Partition, Queue, int]:
-        return self.broker.consume(
-            session, channel, client, queue, "tag", no_ack, exclusive, prefetch, shared, arguments
-        )
+        subscription = Subscription(session, channel, "tag", no_ack, exclusive, prefetch, shared, arguments)
+        return self.broker.consumers.consume(queue, subscription, client)
 
     def ack(self, session: Session, consumer: tuple[Partition, Queue, int], *message_ids: int) -> None:
         partition, queue, consumer_id = consumer
@@ -180,7 +182,7 @@ class Harness:
 
     def fetch(self, session: Session, queue: str, no_ack: bool = True) -> Published | None:
         client = Client()
-        self.broker.fetch(session, 1, client, queue, no_ack)
+        self.broker.consumers.fetch(session, 1, client, queue, no_ack)
         self.settle()
         return client.messages[0] if client.messages else None
 
@@ -192,8 +194,8 @@ class Harness:
         async def settled() -> None:
             for _ in range(20):
                 durable = asyncio.get_running_loop().create_future()
-                self.broker.end_of_turn()
-                self.broker.when_durable(lambda future=durable: future.set_result(None))  # type: ignore[misc]
+                self.broker.turns.end()
+                self.broker.turns.when_durable(lambda future=durable: future.set_result(None))  # type: ignore[misc]
                 await durable
                 if self.broker.turns.at_rest:
                     return
@@ -210,14 +212,14 @@ class Harness:
         return [partition.machine.digest() for partition in self.broker.partitions]
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
-        queue = self.broker.queue(vhost, name)
+        queue = self.broker.queues.get(vhost, name)
         assert queue is not None, f"no queue {name}"
         return queue
 
     def ready(self, name: str) -> list[bytes]:
         """Bodies in the queue, in delivery order, without taking them."""
         queue = self.queue(name)
-        projector = self.broker.partition_for(queue.vhost, name).projector
+        projector = self.broker.queues.partition_for(queue.vhost, name).projector
         return [projector.message(queue.queue_id, message_id).body for message_id in queue.ready_ids()]
 
 

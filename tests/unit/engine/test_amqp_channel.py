@@ -424,7 +424,7 @@ def test_defects_of_ours_close_one_connection_with_541(wire: Wire, caplog: pytes
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    wire.broker.purge_queue = broken  # type: ignore[assignment, method-assign]
+    wire.broker.queues.purge = broken  # type: ignore[assignment, method-assign]
     code, text, _, _ = connection_error(wire, method(1, "Queue.Purge", queue="q"))
     assert (code, text) == (541, "INTERNAL_ERROR - an error in the broker, see its log")
     assert "ZeroDivisionError" in caplog.text

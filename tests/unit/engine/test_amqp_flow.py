@@ -28,8 +28,8 @@ def numbered(first: int, count: int) -> bytes:
 
 async def start(nodes: Nodes) -> Broker:
     broker = await nodes.start("a")
-    assert broker.flow is not None
-    broker.flow.learn(0.0001)  # however busy this machine is
+    assert broker.keeper.flow is not None
+    broker.keeper.flow.learn(0.0001)  # however busy this machine is
     return broker
 
 
@@ -45,7 +45,7 @@ async def open_channel(broker: Broker, *methods: bytes) -> Connection:
 
 async def say(broker: Broker, connection: Connection, frames: bytes) -> list[Said]:
     connection.receive(frames)
-    broker.end_of_turn()
+    broker.turns.end()
     await settled()
     return decoded(b"".join(connection.take_output()))
 
@@ -77,7 +77,7 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         await say(broker, publisher, numbered(10 + MANY, 5))
         assert under_way(broker) == before + 1
         nodes.log("a").cut(False)
-        while broker.queue("/", "q").messages_ready < MANY:
+        while broker.queues.get("/", "q").messages_ready < MANY:
             await settled()
         assert (publisher.gate.waiting, publisher.session.link.state) == (False, "running")
         got = await say(
@@ -95,7 +95,7 @@ def test_a_publisher_waits_and_a_consumer_does_not(tmp_path: Path, monkeypatch: 
         while len(bodies := [each.body for each in got if each.name == "Basic.Deliver"]) < MANY + 5:
             await settled()
             consumer.grant_credit()
-            broker.end_of_turn()
+            broker.turns.end()
             got += decoded(b"".join(consumer.take_output()))
         assert sorted(bodies) == [b"%04d" % number for number in range(10, MANY + 15)]
         assert bodies[-5:] == [b"%04d" % number for number in range(MANY + 10, MANY + 15)], "their order was lost"
@@ -117,10 +117,10 @@ def test_publishers_wait_in_turn_and_one_that_goes_is_passed_over(
         await say(broker, second, publish(1, "", "q", b"its second"))
         assert under_way(broker) == sent + 1
         first.lost()
-        broker.end_of_turn()
+        broker.turns.end()
         nodes.log("a").cut(False)
         await settled()
-        assert broker.queue("/", "q").messages_ready == sent + 2, "a client that is gone published"
+        assert broker.queues.get("/", "q").messages_ready == sent + 2, "a client that is gone published"
         assert not second.gate.waiting
 
     run(test, tmp_path, monkeypatch)
@@ -130,7 +130,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
     async def test(nodes: Nodes) -> None:
         broker = await start(nodes)
         publisher = await open_channel(broker)
-        broker.on_blocked.append(partial(alarm_changed, publisher))
+        broker.turns.on_blocked.append(partial(alarm_changed, publisher))
         nodes.log("a").cut(True)
         assert await say(broker, publisher, numbered(0, MANY)) == []
         broker.turns.problem("log", "Kafka is away")
@@ -139,7 +139,7 @@ def test_who_waits_is_told_that_publishing_is_held_back(tmp_path: Path, monkeypa
         said = await say(broker, publisher, b"")
         assert [each.name for each in said] == ["Connection.Blocked", "Connection.Unblocked"]
         nodes.log("a").cut(False)
-        while broker.queue("/", "q").messages_ready < MANY:
+        while broker.queues.get("/", "q").messages_ready < MANY:
             await settled()
         assert publisher.link.state == "running"
 

@@ -52,7 +52,7 @@ def test_http_takes_many_messages_in_as_many_round_trips_as_one(
             for number in range(300):
                 publish(broker, who, b"%d" % number, Client())
             await settled()
-            queue = broker.queue("/", "q")
+            queue = broker.queues.get("/", "q")
             model = [(str(number), 0) for number in range(300)]  # bodies, and how often they were delivered
             for count, waits in ((1, 1), (10, 1), (300, 1), (301, 2), (100_000, 2)):
                 found, items = await get(count, "ack_requeue_true")
@@ -90,7 +90,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
             await settled()
             nodes.log("a").cut(True)  # "a" sees ten messages still, when "b" takes four
             for _ in range(4):
-                await there.fetch(other, 1, Client(), "q", True)
+                await there.consumers.fetch(other, 1, Client(), "q", True)
             asking = asyncio.ensure_future(
                 api.post(
                     "/queues/%2F/q/get",
@@ -104,7 +104,7 @@ def test_http_takes_what_is_left_when_somebody_is_faster(tmp_path: Path, monkeyp
             await settled()
             nodes.log("a").cut(False)
             assert [each["payload"] for each in (await asking).json()] == ["4", "5", "6", "7", "8", "9"]
-            assert here.queue("/", "q").messages_ready == 0
+            assert here.queues.get("/", "q").messages_ready == 0
 
     run(test, tmp_path, monkeypatch)
 
@@ -136,7 +136,7 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
         nodes.log("a").cut(False)
         with pytest.raises(ConnectionForced):
             await asking
-        assert broker.queue("/", "q").messages_ready == 0
+        assert broker.queues.get("/", "q").messages_ready == 0
 
     run(test, tmp_path, monkeypatch)
 
@@ -163,7 +163,7 @@ def test_a_publish_whose_queue_is_gone_as_it_gets_there_was_not_routed(
                 )
             )
             await settled()
-            await there.delete_queue(session(there), "q", False, False)
+            await there.queues.delete(session(there), "q", False, False)
             nodes.log("a").cut(False)
             answer = await publishing
             assert (answer.status_code, answer.json()) == (200, {"routed": False})
