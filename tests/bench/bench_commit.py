@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import patch
 
 from rewindmq.engine.log.embedded.reader import PartitionReader
 from rewindmq.engine.log.embedded.writer import PartitionWriter
@@ -98,13 +99,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=where) as made:
         disk(Path(made))
     memory = Path("/dev/shm") if Path("/dev/shm").is_dir() else where
-    sync = os.fdatasync
     for number, size in SHAPES:
         records = [record(n, body_bytes=size) for n in range(number)]
         count = max(20, min(3_000, 3_000_000 // (number * size)))
-        os.fdatasync = lambda descriptor: None  # type: ignore[misc]
-        write, read = blocks(memory, records, count)
-        os.fdatasync = sync  # type: ignore[misc]
+        with patch("os.fdatasync", lambda descriptor: None):
+            write, read = blocks(memory, records, count)
         synced, _ = blocks(where, records, min(count, 300))
         times = f"write {write:8.1f} us, with fdatasync {synced:8.1f} us, read {read:8.1f} us"
         print(f"{number:5,} x {size:9,} bytes: {times}", flush=True)

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from rewindmq.engine.log.embedded.log import EmbeddedLog
@@ -94,12 +95,13 @@ def through_spark(data: Path, events: int) -> None:
     spark = session()
     spark.range(2).mapInArrow(lambda batches: batches, "id long").collect()  # the workers are warm
     records = spark.read.format("rewindmq").option("path", str(data)).option("view", "records").load()
-    for name, job in {
+    jobs: dict[str, Callable[[], object]] = {
         "state_at": lambda: state_at(spark, str(data), messages=False).rows.collect(),
         "history": lambda: history(spark, str(data)).groupBy("outcome").count().collect(),
         "history_of": lambda: history_of(records).groupBy("outcome").count().collect(),
         "records": lambda: records.groupBy("partition").count().collect(),
-    }.items():
+    }
+    for name, job in jobs.items():
         wall, cpu = time.monotonic(), tree_cpu_seconds()
         job()
         wall, cpu = time.monotonic() - wall, tree_cpu_seconds() - cpu

@@ -115,7 +115,7 @@ def of_size(data: Path, own: Path, every: int) -> list[dict[str, Any]]:
     return found
 
 
-def show(name: str, events: int, one: dict[str, Any], two: dict[str, Any]) -> None:
+def show(name: int, events: int, one: dict[str, Any], two: dict[str, Any]) -> None:
     cut = f"cut {one['cut'][0]:.1f} s, {one['cut'][1] / events * 1e6:.2f} us CPU an event; " if "cut" in one else ""
     speed = one["verify"][0] / two["verify"][0]
     print(

@@ -105,7 +105,8 @@ def strange_x_death(peer: Peer) -> Any:
     dead = peer.queue(name="dead")
     queue = peer.queue(to(dead))
     told = []
-    for value in ("text", 1, [], [1], [{"queue": queue}], {}):
+    values: tuple[object, ...] = ("text", 1, [], [1], [{"queue": queue}], {})
+    for value in values:
         peer.publish(queue, "a", headers={"x-death": value})
         rejected(peer, queue)
         letter = peer.get(dead)
@@ -285,7 +286,7 @@ def expirations(peer: Peer) -> Any:
     """What is an expiration."""
     queue = peer.queue()
     return {
-        repr(value): peer.error(lambda c, v=value: c.basic_publish("", queue, b"", pika.BasicProperties(expiration=v)))
+        repr(value): peer.error(lambda c, v: c.basic_publish("", queue, b"", pika.BasicProperties(expiration=v)), value)
         for value in (
             "0",
             "1",
@@ -319,7 +320,7 @@ def lease(peer: Peer) -> Any:
                 peer.queue({"x-expires": 400}, name=use)
             elif use == "passive":
                 peer.channel.queue_declare(queue, passive=True)
-        told.append(peer.error(lambda c, q=queue: c.queue_declare(q, passive=True)) is None)
+        told.append(peer.error(lambda c, q: c.queue_declare(q, passive=True), queue) is None)
     return told
 
 

@@ -32,6 +32,7 @@ from rewindmq.schemas.single_object import FramedEncoder
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
 from tests.simulation.nodes_world import Life, World
 from tests.simulation.witness import EffectRow
+from tests.support.consumers import NeverCongested
 
 Step = tuple[str, int]
 EXCHANGES = ["x0", "x1"]
@@ -74,7 +75,7 @@ class Answer:
             self.publish.answers[self.place] = refused
 
 
-class Taker:
+class Taker(NeverCongested):
     """A consumer, or one basic.get: what it was given, and what of that it has not settled yet."""
 
     def __init__(self, client: Client, channel: int, windowed: bool) -> None:
@@ -574,26 +575,25 @@ class Clients:
         number = self.dice.randrange(len(self.world.history.partitions))
         partition = self.world.history.partitions[number]
         actor = self.dice.choice((BROKER, Actor("guest", 0), Actor("guest", self.dice.randrange(1, 1 << 30))))
-        event: Event | bytes = self.dice.choice(
-            [
-                b"",
-                b"\xc3\x01 nonsense",
-                self.dice.randbytes(30),
-                Tick(),
-                Acked("/", "q1", 77, ((1, 9),)),
-                ConsumerCancelled("/", "q2", 5),
-                DeadLettersForwarded("/", "q1", 99_999, 1),
-                Bound("/", "nowhere", "queue", "q1", "", ()),
-                Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
-            ]
-        )
+        kinds: list[Event | bytes] = [
+            b"",
+            b"\xc3\x01 nonsense",
+            self.dice.randbytes(30),
+            Tick(),
+            Acked("/", "q1", 77, ((1, 9),)),
+            ConsumerCancelled("/", "q2", 5),
+            DeadLettersForwarded("/", "q1", 99_999, 1),
+            Bound("/", "nowhere", "queue", "q1", "", ()),
+            Published(Route("/", "", "nobody", ("nobody",)), b"\0\0", None, None, True, None, None, b"x", 1),
+        ]
+        event = self.dice.choice(kinds)
         if isinstance(event, bytes):
-            value = event
+            value, shown = event, repr(event)
         else:
             encoder = FramedEncoder()
-            value = encoder.encode(encoder.prefix(1, actor), event)
+            value, shown = encoder.encode(encoder.prefix(1, actor), event), type(event).__name__
         partition.put(b"", value)
-        return f"{partition.name} {event if isinstance(event, bytes) else type(event).__name__}"
+        return f"{partition.name} {shown}"
 
     def turn_clock(self) -> str:
         node = self.dice.choice(self.world.nodes)

@@ -8,7 +8,7 @@ import pytest
 from rewindmq.engine.errors import NotFound
 from rewindmq.engine.log.simulated.embedded import Faults, MemoryLog
 from rewindmq.schemas.events import Published
-from tests.simulation.clients import Clients, Taker, arguments
+from tests.simulation.clients import Clients, Settings, Taker, arguments
 from tests.simulation.world import PARTITIONS, World
 
 
@@ -27,7 +27,11 @@ def test_b07_a_dead_letter_is_sent_when_its_death_is_durable(world: World) -> No
     broker = world.broker
     session = Clients(world).open()
     broker.declare_queue(session, "dead", False, True, False, False, ())
-    given = {"x-max-length": 0, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    given: Settings = {
+        "x-max-length": 0,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "dead",
+    }
     source = broker.declare_queue(session, "q1", False, True, False, False, arguments(given))
     partition, target = broker.partition_for("/", "q1"), broker.partition_for("/", "dead")
     assert partition is not target

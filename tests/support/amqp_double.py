@@ -307,14 +307,15 @@ class DoubleBroker:
 
     def end_of_turn(self) -> None:
         for queue, holder in self.fetching:
+            place, out = self.partition_of(queue.name), holder.out
             if queue.ready:
                 message_id, message, redelivered, count = queue.ready.pop(0)
                 if not holder.no_ack:
                     holder.unacked[message_id] = (message, count)
-                answer = (message_id, message, redelivered, count, holder.no_ack, len(queue.ready))
+                behind = len(queue.ready)
+                out.fetched(place, queue, message_id, message, redelivered, count, holder.no_ack, behind)
             else:
-                answer = (-1, None, False, 0, holder.no_ack, 0)
-            holder.out.fetched(self.partition_of(queue.name), queue, *answer)
+                out.fetched(place, queue, -1, None, False, 0, holder.no_ack, 0)
         self.fetching.clear()
         for partition in self.partitions:
             partition.carry_out()

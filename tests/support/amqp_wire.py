@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pamqp import body, commands, frame, header
+from pamqp import base, body, commands, frame, header
 
 from rewindmq.engine.amqp import methods
 from rewindmq.engine.amqp.connection import Connection
@@ -91,9 +91,11 @@ def decoded(data: bytes) -> list[Said]:
         if isinstance(got, header.ContentHeader):
             said[-1].properties, said[-1].body = got.properties, b""
         elif isinstance(got, body.ContentBody):
+            assert said[-1].body is not None, "a body without its header"
             said[-1].body += got.value
         else:
-            said.append(Said(channel, got.name, dict(got) if len(got.__slots__) else {}))
+            fields = dict(got) if isinstance(got, base.Frame) and len(got.__slots__) else {}
+            said.append(Said(channel, got.name, fields))
     return said
 
 

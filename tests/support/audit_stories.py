@@ -11,11 +11,12 @@ import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.restore import FATES, LOST, THERE, UNDONE_FATES, NoPlan, Wish, name_of, restore
+from rewindmq.engine.rewind.worker import PastProcess, Question
 from rewindmq.projections.rewind import At
 from rewindmq.schemas.events import Argument, MarkSet, Published
 from rewindmq.spark_replay.audit.findings import Finding
@@ -46,14 +47,15 @@ POLICIES: list[dict[str, object]] = [
     {"max-length": 3, "overflow": "reject-publish"},
     {"dead-letter-exchange": "dlx", "message-ttl": 30},
 ]
+T = TypeVar("T")
 HIDDEN = "amq.delayed.wait"
 
 
-class Past:
+class Past(PastProcess):
     """The past's process, in this one."""
 
-    async def ask(self, wish: Any, user: str) -> Any:
-        return wish.answer()
+    async def ask(self, question: Question[T], user: str) -> T:
+        return question.answer()
 
 
 class Story:
@@ -234,7 +236,7 @@ class Story:
         h.settle()
         history = History(h.config.data)
         target = dice.choice((source, source, self.name()))
-        fates = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
+        fates: tuple[str, ...] = UNDONE_FATES.get(undo, dice.choice((LOST, FATES)))
         if target == source:
             fates = tuple(fate for fate in fates if fate not in THERE)
         there = h.broker.partition_for("/", source).machine.next_offset

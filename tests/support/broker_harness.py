@@ -9,8 +9,10 @@ with Harness(tmp_path) as h:          # its own event loop
 
 import asyncio
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 
 import pytest
 
@@ -19,8 +21,11 @@ from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import Acked, Argument, Nacked, Published
-from tests.support.direct import Direct
+from tests.support.consumers import NeverCongested
+from tests.support.direct import Attached, Direct
+from tests.support.queues import queue_of
 
+T = TypeVar("T")
 PERSISTENT = b"\x10\x00\x02"  # delivery mode 2
 
 
@@ -30,7 +35,7 @@ def args(**values: Any) -> tuple[Argument, ...]:
     return tuple(Argument(name.replace("_", "-"), types[type(value)], value) for name, value in values.items())
 
 
-class Client:
+class Client(NeverCongested):
     """A consumer, a holder of basic.get, and one who waits for confirms."""
 
     def __init__(self) -> None:
@@ -95,7 +100,7 @@ class Harness:
 
         return self.loop.run_until_complete(start())
 
-    def __enter__(self) -> "Harness":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -104,8 +109,8 @@ class Harness:
         finally:
             self.loop.close()
 
-    def in_loop(self, function: Any) -> Any:
-        async def call() -> Any:
+    def in_loop(self, function: Callable[[], T]) -> T:
+        async def call() -> T:
             return function()
 
         return self.loop.run_until_complete(call())
@@ -129,15 +134,18 @@ class Harness:
     # -- what clients do ----------------------------------------------------------------------------------------------
 
     def session(self, user: str = "guest", vhost: str = "/") -> Session:
-        return self.broker.open_session(user, vhost, "test", {})
+        session: Session = self.broker.open_session(user, vhost, "test", {})
+        return session
 
     def login(self, user: str, password: str) -> str:
         """The user's name; it may have to wait."""
-        return self.loop.run_until_complete(self.broker.access.authenticate(user, password))
+        name: str = self.loop.run_until_complete(self.broker.access.authenticate(user, password))
+        return name
 
     def declare(self, session: Session, name: str, arguments: tuple[Argument, ...] = (), **flags: bool) -> Queue:
         flags = {"passive": False, "durable": True, "exclusive": False, "auto_delete": False} | flags
-        return self.broker.declare_queue(session, name, arguments=arguments, **flags)
+        queue: Queue = self.broker.declare_queue(session, name, arguments=arguments, **flags)
+        return queue
 
     def exchange(self, session: Session, name: str, type: str, **flags: Any) -> None:
         given = {"passive": False, "durable": True, "auto_delete": False, "internal": False, "arguments": ()} | flags
@@ -180,9 +188,10 @@ class Harness:
         shared: int = 0,
         arguments: tuple[Argument, ...] = (),
     ) -> tuple[Partition, Queue, int]:
-        return self.broker.consume(
+        attached: Attached = self.broker.consume(
             session, channel, client, queue, "tag", no_ack, exclusive, prefetch, shared, arguments
         )
+        return attached
 
     def ack(self, session: Session, consumer: tuple[Partition, Queue, int], *message_ids: int) -> None:
         partition, queue, consumer_id = consumer
@@ -211,7 +220,7 @@ class Harness:
             for _ in range(20):
                 durable = asyncio.get_running_loop().create_future()
                 self.broker.end_of_turn()
-                self.broker.when_durable(lambda future=durable: future.set_result(None))  # type: ignore[misc]
+                self.broker.when_durable(partial(durable.set_result, None))
                 await durable
                 if self.broker.turns.at_rest:
                     return
@@ -228,9 +237,7 @@ class Harness:
         return [partition.machine.digest() for partition in self.broker.partitions]
 
     def queue(self, name: str, vhost: str = "/") -> Queue:
-        queue = self.broker.queue(vhost, name)
-        assert queue is not None, f"no queue {name}"
-        return queue
+        return queue_of(self.broker, name, vhost)
 
     def ready(self, name: str) -> list[bytes]:
         """Bodies in the queue, in delivery order, without taking them."""

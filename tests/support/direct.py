@@ -3,9 +3,13 @@
 import inspect
 from typing import Any
 
-from rewindmq.engine.broker.broker import Broker, Partition
+from rewindmq.engine.broker.broker import Broker, Partition, Session
+from rewindmq.engine.rewind.reader import ReadingConsumer
 from rewindmq.engine.runtime.eager import at_once
 from rewindmq.projections.machine.data.queue import Queue
+from rewindmq.schemas.events import Argument
+
+Attached = tuple[Partition, Queue, int]
 
 
 class Direct:
@@ -18,7 +22,24 @@ class Direct:
             return lambda *positional, **named: at_once(found(*positional, **named))
         return found
 
-    def consume(self, *asked: Any) -> tuple[Partition, Queue, int]:
-        attached: list[tuple[Partition, Queue, int]] = []
-        at_once(self._broker.consume(*asked, lambda *given: attached.append(given)))
-        return attached[0]
+    def consume(
+        self,
+        session: Session,
+        channel: int,
+        consumer: ReadingConsumer,
+        queue: str,
+        tag: str,
+        no_ack: bool,
+        exclusive: bool,
+        prefetch: int,
+        shared: int,
+        arguments: tuple[Argument, ...],
+    ) -> Attached:
+        made: list[Attached] = []
+        limits = (no_ack, exclusive, prefetch, shared)
+        at_once(
+            self._broker.consume(
+                session, channel, consumer, queue, tag, *limits, arguments, lambda *given: made.append(given)
+            )
+        )
+        return made[0]

@@ -9,11 +9,13 @@ import itertools
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVarTuple
 
 import httpx
 import pika
+from confluent_kafka import KafkaError, Message
 from pika import BlockingConnection
 
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
@@ -26,13 +28,14 @@ from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 
 SECONDS = 60
+Given = TypeVarTuple("Given")
 PREFIXES = itertools.count(1)
 NEVER = 600  # seconds: a node timeout that no test waits for
 
 
-def until(condition: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
+def until(condition: Callable[[*Given], object], what: str, *given: *Given, seconds: float = SECONDS) -> None:
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not condition(*given):
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
 
@@ -44,6 +47,14 @@ def connect(node: RunningBroker, user: str = "guest", password: str = "guest", v
 
 def api(node: RunningBroker) -> httpx.Client:
     return httpx.Client(base_url=f"{node.http_url}/api", auth=("guest", "guest"), trust_env=False, timeout=SECONDS)
+
+
+def noted(at: list[int], error: KafkaError | None, message: Message) -> None:
+    """Of a delivery report: the offset."""
+    offset = message.offset()
+    if error is None:
+        assert offset is not None
+        at.append(offset)
 
 
 class Nodes:
@@ -125,7 +136,7 @@ class Nodes:
                 f"{self.prefix}.queues",
                 encoder.encode(encoder.prefix(0, BROKER), CheckpointAsked()),
                 partition=number,
-                on_delivery=lambda error, message, at=at: at.append(message.offset()) if error is None else None,
+                on_delivery=partial(noted, at),
             )
             assert producer.flush(SECONDS) == 0
             (asked,) = at

@@ -77,7 +77,9 @@ def test_from_the_middle_the_effects_are_the_same(data: Path) -> None:
     ]
 
 
-def test_last_events_far_behind_the_end_are_found(data: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_last_events_far_behind_the_end_are_found(
+    data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     from rewindmq.engine.cli.main import run as called
 
     monkeypatch.setattr(command, "FIRST_LOOK_BACK", 1)

@@ -79,7 +79,7 @@ def test_bodies_of_any_size(channel: BlockingChannel, kind: str, size: int) -> N
 
 
 def take(channel: BlockingChannel, queue: str, number: int, **options: Any) -> list[tuple[Any, Any, bytes]]:
-    taken = []
+    taken: list[tuple[Any, Any, bytes]] = []
     for method, properties, body in channel.consume(queue, inactivity_timeout=10, **options):
         assert method is not None, f"only {len(taken)} of {number} came"
         taken.append((method, properties, body))

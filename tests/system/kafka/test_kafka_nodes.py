@@ -12,6 +12,7 @@ import aio_pika
 import aiormq
 import pika
 import pytest
+from aiormq.abc import DeliveredMessage
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import (
     ChannelClosedByBroker,
@@ -78,7 +79,7 @@ def name() -> str:
 
 def take(channel: BlockingChannel, queue: str, count: int) -> list[tuple[bytes, bool, dict[str, Any]]]:
     """Consume and ack so many: bodies, redelivered flags, headers."""
-    taken = []
+    taken: list[tuple[bytes, bool, dict[str, Any]]] = []
     for method, properties, body in channel.consume(queue, inactivity_timeout=SECONDS):
         assert method is not None, f"{len(taken)} of {count} came"
         channel.basic_ack(method.delivery_tag)
@@ -167,8 +168,8 @@ def test_a_connection_reads_what_it_wrote_without_waiting(south: RunningBroker) 
     async def run() -> None:
         connection = await aiormq.connect(south.amqp_url)
         channel = await connection.channel(publisher_confirms=False)
-        returned = []
-        channel.on_message_return_callback = returned.append
+        returned: list[DeliveredMessage] = []
+        channel.on_return_callbacks.add(returned.append)
         for number in range(40):
             body = b"%d" % number
             await channel.queue_declare("own", durable=True, nowait=True)
@@ -179,9 +180,11 @@ def test_a_connection_reads_what_it_wrote_without_waiting(south: RunningBroker) 
             assert got.body == body
             assert not got.redelivered
             if number % 2:
+                assert got.delivery_tag is not None
                 await channel.basic_nack(got.delivery_tag, requeue=True)
                 again = await channel.basic_get("own")
                 assert (again.body, again.redelivered) == (body, True)
+                assert again.delivery_tag is not None
                 await channel.basic_ack(again.delivery_tag, wait=False)
             declared = await channel.queue_declare("own", durable=True)
             assert (declared.message_count, declared.consumer_count) == (0, 0)
@@ -416,7 +419,7 @@ def test_users_permissions_and_vhosts(north: RunningBroker, south: RunningBroker
         connection.channel().queue_declare("there", durable=True)
         ended_by(lambda: ours.delete("/vhosts/moon"), connection, "vhost 'moon' is deleted")
         for client in (ours, theirs):
-            until(lambda client=client: client.get("/vhosts/moon").status_code == 404, "the vhost is still there")
+            until(lambda client: client.get("/vhosts/moon").status_code == 404, "the vhost is still there", client)
             assert not [each for each in client.get("/queues").json() if each["vhost"] == "moon"]
 
 
@@ -504,7 +507,7 @@ def test_a_refused_message_is_dead_lettered_by_whichever_node(
     assert [body for body, *_ in take(here, f"{name}-dead", 1)] == [b"refused"]
     there.basic_publish("", name, b"returned", PERSISTENT)
     for channel in (here, there, here):
-        until(lambda channel=channel: rejected(channel, name), "it was not returned")
+        until(rejected, "it was not returned", channel, name)
     ((body, _, headers),) = take(there, f"{name}-dead", 1)
     assert (body, headers["x-death"][0]["reason"]) == (b"returned", "delivery_limit")
 
@@ -588,7 +591,7 @@ def test_nonsense_in_the_metadata_topic_is_quarantined_by_all_nodes_alike(
     assert producer.flush(SECONDS) == 0
     for channel, node in ((here, north), (there, south)):
         with api(node) as asked:
-            until(lambda asked=asked: len(asked.get(listing).json()) >= 1 + len(events), "it is not listed")
+            until(lambda asked: len(asked.get(listing).json()) >= 1 + len(events), "it is not listed", asked)
             listed = asked.get(listing).json()
             assert [each["event"] for each in listed] == [None, *(type(event).__name__ for event in events)]
             for path in ("definitions", "parameters", "global-parameters", "policies", "vhosts"):

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVarTuple
 
 import httpx
 import pika
@@ -29,6 +29,7 @@ from tests.support.running import ROOT, RunningBroker
 DOC = ROOT / "docs" / "producing.md"
 PARTITIONS = 5
 SECONDS = 60
+Given = TypeVarTuple("Given")
 SERVICE = Actor("billing", 0)
 
 
@@ -229,7 +230,7 @@ def test_nodes_deliver_what_services_produced_and_quarantine_alike(
     nodes.append(start_broker(tmp_path / "c", *options, "--node", "rewindmq@c"))
     nodes.append(start_broker(tmp_path / "b", *options, "--node", "rewindmq@b"))
     for node in nodes[2:]:
-        until(lambda node=node: quarantined(node) == listed)
+        until(lambda node: quarantined(node) == listed, node)
 
 
 def quarantined(node: RunningBroker) -> list[dict[str, Any]]:
@@ -238,8 +239,8 @@ def quarantined(node: RunningBroker) -> list[dict[str, Any]]:
     return found
 
 
-def until(true: Callable[[], object]) -> None:
+def until(true: Callable[[*Given], object], *given: *Given) -> None:
     deadline = time.monotonic() + SECONDS
-    while not true():
+    while not true(*given):
         assert time.monotonic() < deadline, "it never came"
         time.sleep(0.05)

@@ -19,6 +19,7 @@ from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics, split_time
 from rewindmq.engine.log.seals.seal import BadSeal, Stored, check_proof
 from rewindmq.engine.log.seals.sealer import Harm, check, prove
+from rewindmq.schemas.events import Purged
 from rewindmq.schemas.single_object import FramedDecoder
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.plants import PLANTS, of_queues
@@ -201,4 +202,6 @@ def test_a_sealed_record_is_kafkas_time_and_the_value(original: Topics) -> None:
     [one] = queues.walk(500, 501, b"")
     timestamp_ms, value = split_time(one.records[0])
     assert (timestamp_ms, value) == original.queues[500]
-    assert FramedDecoder().decode(value)[2].queue == "queue 500"
+    event = FramedDecoder().decode(value)[2]
+    assert isinstance(event, Purged)
+    assert event.queue == "queue 500"

@@ -4,13 +4,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.support.spark.connector import make_connectors_known
 from tests.support.spark.histories import Recorder, random_history
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[object]:
+def spark() -> Iterator[SparkSession]:
     from rewindmq.spark_replay.session import session
 
     make_connectors_known(delta=True)

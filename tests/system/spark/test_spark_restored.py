@@ -2,13 +2,15 @@
 
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from rewindmq.schemas.events import Origin, Published, Route
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.history.history import biography
 from tests.support.spark.histories import ANN, Recorder
 
 
-def test_a_purge_that_was_undone(spark, tmp_path: Path) -> None:
+def test_a_purge_that_was_undone(spark: SparkSession, tmp_path: Path) -> None:
     told = Recorder(tmp_path, partitions=1)
     told.declare("jobs", kind="quorum")
     message = told.publish("jobs", b"one")
