@@ -3,8 +3,9 @@
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pytest
 
@@ -14,7 +15,7 @@ from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, properties, publish
 
 PERSISTENT, TRANSIENT = properties(delivery_mode=2), properties(delivery_mode=1)
-QUEUES = {
+QUEUES: dict[str, dict[str, Any]] = {
     "durable": {"durable": True},
     "fleeting": {},
     "exclusive": {"exclusive": True, "durable": True},
@@ -22,6 +23,7 @@ QUEUES = {
     "stream": {"durable": True, "arguments": {"x-queue-type": "stream"}},
     "full": {"arguments": {"x-max-length": 0, "x-overflow": "reject-publish"}},
 }
+T = TypeVar("T")
 Told = list[tuple[str, int, bool]]
 
 
@@ -42,8 +44,8 @@ class Disk:
         self.sync()
         self.broker.turns.kick = lambda: None
 
-    def inside(self, work):  # type: ignore[no-untyped-def]
-        async def call():  # type: ignore[no-untyped-def]
+    def inside(self, work: Callable[[], T]) -> T:
+        async def call() -> T:
             return work()
 
         return self.loop.run_until_complete(call())

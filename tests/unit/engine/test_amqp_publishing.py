@@ -373,7 +373,7 @@ def test_a_read_of_messages_for_many_queues_is_taken_a_turn_at_a_time(exchange: 
         bodies = [b"%03d" % number for number in range(200)] + [bytes(number) for number in range(50)]
         frames = [publish(1, exchange, key, body, raw=raw, piece=piece) for body in bodies]
         wire.push(*frames, method(1, "Queue.Declare", queue="last"))
-        taken = []
+        taken: list[int] = []
         while len(taken) < 100:
             taken.append(len({event.body for event in published(wire)}))
             if taken[-1] > len(bodies):

@@ -405,7 +405,7 @@ def test_a_store_that_cannot_be_written_holds_publishing_back_and_loses_nothing(
     def flaky(batch: object) -> None:
         if broken:
             raise RuntimeError("IO error: No space left on device")
-        write(batch)  # type: ignore[arg-type]
+        write(batch)
 
     monkeypatch.setattr(projector, "write", flaky)
     client = Client()

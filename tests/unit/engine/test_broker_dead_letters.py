@@ -355,9 +355,7 @@ def test_b07_a_kill_between_forward_and_acknowledgement_forwards_once(h: Harness
     h.publish(session, "", "q", b"once")
     source = h.broker.partition_for("/", "q")
     appended = source.append
-    source.append = lambda actor, event: (  # type: ignore[method-assign]
-        0 if isinstance(event, DeadLettersForwarded) else appended(actor, event)
-    )
+    source.append = lambda actor, event: 0 if isinstance(event, DeadLettersForwarded) else appended(actor, event)
     h.settle()
     assert outboxes(h) == 1
     with h.killed_copy(tmp_path / "copy") as copy:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -324,7 +325,7 @@ EXCHANGES = [
 
 
 @pytest.mark.parametrize(("what", "flags", "text"), EXCHANGES)
-def test_exchange_declarations_refused(h: Harness, what: tuple[str, str], flags: dict[str, object], text: str) -> None:
+def test_exchange_declarations_refused(h: Harness, what: tuple[str, str], flags: dict[str, Any], text: str) -> None:
     session = h.session()
     h.exchange(session, "x", "direct")
     with refusal(PreconditionFailed, text):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.errors import AmqpError
 from rewindmq.schemas.events import Argument
 from tests.support.broker_harness import Client, Harness, args
@@ -62,7 +63,7 @@ class Story:
         with contextlib.suppress(AmqpError):  # refused, as a client might be: nothing has changed
             action()
 
-    def session(self):  # type: ignore[no-untyped-def]
+    def session(self) -> Session:
         return self.chance.choice(self.sessions)
 
     def queue_name(self) -> str:

@@ -1,12 +1,13 @@
 """Policies and operator policies: validation texts and re-application (S-003, S-013, S-028, S-162, S-167)."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed
-from rewindmq.schemas.events import PolicyApplied
+from rewindmq.schemas.events import Actor, Event, PolicyApplied
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 
@@ -80,7 +81,7 @@ def test_all_that_is_wrong_is_told_at_once(h: Harness) -> None:
         'pattern should be regular expression but is invalid: {"missing closing parenthesis",1}\n'
         'priority should be a number, actually was <<"high">>\n',
     ):
-        h.broker.set_policy("guest", "/", "p", "(", {}, "high", "everything")  # type: ignore[arg-type]
+        h.broker.set_policy("guest", "/", "p", "(", {}, "high", "everything")
 
 
 @pytest.mark.parametrize("key", ["dead-letter-exchange", "queue-mode", "alternate-exchange", "dead-letter-strategy"])
@@ -154,20 +155,20 @@ def test_s010_s011_refused_by_one_of_several_queues(h: Harness) -> None:
     assert any(refused for _, refused in client.confirms)
 
 
+def watched(told: list[PolicyApplied], append: Callable[[Actor, Event], int], actor: Actor, event: Event) -> int:
+    """Appends, and tells of policies."""
+    if isinstance(event, PolicyApplied):
+        told.append(event)
+    return append(actor, event)
+
+
 def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None:
     session = h.session()
     h.declare(session, "told")
     h.declare(session, "not-told")
     told: list[PolicyApplied] = []
     for partition in h.broker.partitions:
-        appended = partition.append
-
-        def watch(actor, event, appended=appended):  # type: ignore[no-untyped-def]
-            if isinstance(event, PolicyApplied):
-                told.append(event)
-            return appended(actor, event)
-
-        partition.append = watch  # type: ignore[method-assign]
+        partition.append = partial(watched, told, partition.append)
     h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 5}, 0, "queues")
     h.broker.set_policy("guest", "/", "high", "^told", {"max-length": 9}, 7, "queues")
     h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rewindmq.engine.rewind.reader import SHARE_BYTES, Reader
-from rewindmq.engine.rewind.stream_consumers import ROUND, SHARE
+from rewindmq.engine.rewind.reader import SHARE, SHARE_BYTES
+from rewindmq.engine.rewind.stream_consumers import ROUND
 from rewindmq.engine.runtime.partition import Partition
 from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.projections.replay import decoder_for
@@ -22,8 +22,6 @@ from tests.support.broker_harness import Client, Harness, args
 class ReadingClient(Client):
     def __init__(self) -> None:
         super().__init__()
-        self.reader: Reader | None = None
-        self.congested = False
         self.relief: list[Callable[[], None]] = []
         self.numbers: list[int] = []
 
@@ -39,6 +37,7 @@ class ReadingClient(Client):
         redelivered: bool,
         delivery_count: int,
         final: bool,
+        acquired_count: int = 0,
     ) -> None:
         super().deliver(partition, queue, message_id, message, redelivered, delivery_count, final)
         self.numbers.append(int(str(tables.mapping(parse(message.properties).header_table())["x-stream-offset"])))
@@ -191,7 +190,7 @@ def test_history_says_who_read_the_past(h: Harness) -> None:
     partition = h.broker.partition_for("/", "q")
     decoder = decoder_for(partition.log)
     events = [decoder.decode(record) for block in partition.log.read() for record in block.records]
-    [(_, actor, event)] = [each for each in events if isinstance(each[2], PastRead)]
+    [(actor, event)] = [(actor, event) for _, actor, event in events if isinstance(event, PastRead)]
     assert (actor.user, event.queue, event.tag) == ("guest", "q", "tag")
     assert [(argument.name, argument.value) for argument in event.arguments] == [("x-stream-offset", "first")]
 

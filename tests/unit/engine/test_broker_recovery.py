@@ -230,9 +230,7 @@ def test_bindings_of_a_queue_that_is_gone_are_reconciled(h: Harness, tmp_path: P
     h.bind(session, "amq.fanout", "q")
     h.settle()
     appended = h.broker.metadata.append
-    h.broker.metadata.append = lambda actor, event: (  # type: ignore[method-assign]
-        0 if isinstance(event, Unbound) else appended(actor, event)
-    )
+    h.broker.metadata.append = lambda actor, event: 0 if isinstance(event, Unbound) else appended(actor, event)
     h.broker.delete_queue(session, "q", False, False)
     h.settle()
     assert [bound.destination for bound in h.broker.topology.queue_bindings()] == ["q"]
@@ -246,7 +244,7 @@ def test_a_policy_that_reached_the_metadata_log_only_is_applied_at_start(h: Harn
     for number in range(5):
         h.publish(session, "", "q", b"%d" % number)
     h.settle()
-    h.broker.apply_policies = lambda actor, vhost=None: None  # type: ignore[method-assign]
+    h.broker.apply_policies = lambda actor, vhost=None: None
     h.broker.set_policy("guest", "/", "lim", ".*", {"max-length": 2}, 0, "queues")
     h.settle()
     with h.killed_copy(tmp_path / "copy") as copy:

@@ -9,6 +9,7 @@ import pytest
 from rewindmq.engine.errors import AccessRefused, PreconditionFailed, ResourceLocked
 from rewindmq.engine.http.resources.clients import consumer_item
 from rewindmq.engine.http.resources.queues import queue_item
+from rewindmq.schemas.events import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
@@ -21,7 +22,7 @@ def h(tmp_path: Path) -> Iterator[Harness]:
         yield harness
 
 
-def sac(type: str) -> tuple[object, ...]:
+def sac(type: str) -> tuple[Argument, ...]:
     return args(x_queue_type=type, x_single_active_consumer=True)
 
 

@@ -14,11 +14,13 @@ import uvloop
 from rewindmq.engine.amqp.connection import Connection
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.config import Config
+from rewindmq.engine.embedded.lifecycle import Alone
 from rewindmq.engine.log.embedded.log import WAITING_BYTES, EmbeddedLog
 from rewindmq.engine.log.embedded.reserve import MARGIN_BYTES, RESERVE_BYTES
 from rewindmq.engine.log.embedded.writer import PartitionWriter
 from rewindmq.engine.process import open_broker
 from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, publish
+from tests.support.queues import queue_of
 
 BODY = bytes(20_000)
 MOST = 60 * 1024 * 1024 // len(BODY)
@@ -54,6 +56,7 @@ def run(tmp_path: Path, test: Callable[[Broker], Coroutine[None, None, None]]) -
 
 
 def waiting_bytes(broker: Broker) -> int:
+    assert isinstance(broker.keeper, Alone)
     log = broker.keeper.log
     assert isinstance(log, EmbeddedLog)
     return log.queues[0].waiting_bytes
@@ -84,7 +87,7 @@ def test_a_disk_that_is_slow_makes_publishers_wait(tmp_path: Path, monkeypatch: 
         goes_on.set()
         while waiting_bytes(broker) or publisher.link.state == "flow":
             await say(broker, publisher, b"")
-        assert broker.queue("/", "q").messages_ready == MOST - 1
+        assert queue_of(broker, "q").messages_ready == MOST - 1
 
     run(tmp_path, test)
 
@@ -133,12 +136,13 @@ def test_acks_become_durable_when_the_disk_gets_full_under_a_flood(
         durable = asyncio.Event()
         broker.when_durable(durable.set)
         await asyncio.wait_for(durable.wait(), 20)
-        assert broker.blocked is not None
+        blocked = broker.blocked
+        assert blocked is not None
         full = False
         async with asyncio.timeout(30):
             while publisher.link.state != "running" or waiting_bytes(broker):
                 await say(broker, publisher, b"")
         assert broker.blocked is None
-        assert broker.queue("/", "q").messages_ready == MOST - 199
+        assert queue_of(broker, "q").messages_ready == MOST - 199
 
     run(tmp_path, test)

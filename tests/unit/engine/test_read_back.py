@@ -35,6 +35,7 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
 from tests.support.broker_harness import Client, args
+from tests.support.queues import queue_of
 
 START_MS = 1_700_000_000_000
 PERSISTENT = b"\x10\x00\x02"
@@ -125,7 +126,7 @@ def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: 
         next(each for each in nodes.history.queues if each.name == partition.name).put(b"", record)
         nodes.log("a").cut(False)
         await settled()
-        assert broker.queue("/", "q").messages_ready == 0
+        assert queue_of(broker, "q").messages_ready == 0
         assert confirms.confirms == [(1, True)], "a message that is in no queue was confirmed"
 
     run(test, tmp_path, monkeypatch)
@@ -435,7 +436,7 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         later = args(**{"x-queue-type": "quorum", "x-semantics": "rabbitmq-4.3"})
         await first.declare_queue(who, "q", False, True, False, False, later)
         channel = Channel(ConnectionState(first, who, True), ChannelOutput(Output(), 1, 4_096))
-        fields = {
+        fields: dict[str, int | bool | str | bytes] = {
             "consumer_tag": "slow",
             "queue": "q",
             "no_ack": False,
@@ -453,8 +454,10 @@ def test_an_overdue_delivery_goes_to_a_consumer_at_another_node(
         await look_after(channel, 1_800.0)
         await settled()
         assert (client.bodies, channel.settlement.unacked, channel.consumers) == ([b"1"], {}, {})
-        assert first.queue("/", "q").consumer_count() == 1
-        assert b"\0\x3c\0\x1e" in channel.output.parts[-1]  # basic.cancel
+        assert queue_of(first, "q").consumer_count() == 1
+        said = channel.output.parts[-1]
+        assert isinstance(said, bytes)
+        assert b"\0\x3c\0\x1e" in said  # basic.cancel
         channel.settle(1, False, None)  # too late, and no error
         channel.end_of_read()
 
@@ -474,8 +477,8 @@ def test_s086_an_exclusive_queue_lives_at_the_node_of_its_connection(
         await second.declare_queue(who, "q", False, False, True, False, located)
         await settled()
         for broker in (first, second):
-            queue = broker.queue("/", "q")
-            assert queue_item(broker, broker.partition_for("/", "q"), queue, head=False)["node"] == "b"
+            item = queue_item(broker, broker.partition_for("/", "q"), queue_of(broker, "q"), head=False)
+            assert item["node"] == "b"
         second.close_session(who)
         await settled()
         assert (first.queue("/", "q"), second.queue("/", "q")) == (None, None)
@@ -565,7 +568,7 @@ def test_a_dead_letter_that_the_log_does_not_take_holds_up_only_itself(
         held = tuple((message_id, message_id) for message_id in ids)
         partition.append(who.actor, Nacked("/", "q", holder, held, False, "reject"))
         await settled()
-        dead = broker.queue("/", "dead")
+        dead = queue_of(broker, "dead")
         if strategy == "at-most-once":
             assert dead.messages_ready == 1
             assert not queue.outbox
@@ -623,7 +626,7 @@ def test_http_does_not_wait_for_ever_and_what_it_asked_for_is_done_later(
             assert broker.queue("/", "later") is not None
             assert "later" in broker.topology.vhosts
             assert ("/", "later") in broker.topology.policies
-            assert broker.queue("/", "q").messages_ready == 1
-            assert broker.queue("/", "q").messages_unacked == 0
+            assert queue_of(broker, "q").messages_ready == 1
+            assert queue_of(broker, "q").messages_unacked == 0
 
     run(test, tmp_path, monkeypatch)

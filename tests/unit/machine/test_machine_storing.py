@@ -102,7 +102,8 @@ def test_an_order_is_a_list(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Appending, taking, inserting by id, over chunk boundaries and splits, beside a plain sorted list."""
     monkeypatch.setattr(ready, "CHUNK", 3)
     dice = random.Random(seed)
-    order, plain = Order(True), []
+    order = Order(True)
+    plain: list[tuple[int, int, int]] = []
     for step in range(600):
         if plain and dice.random() < 0.48:
             assert order.take() == plain.pop(0)
