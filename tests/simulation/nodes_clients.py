@@ -7,13 +7,11 @@ What a client asks of its node is a task, as on a connection: one at a time, and
 import random
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass, field
 from typing import Any
 
 from rewindmq.engine.amqp.settlement import ranges
-from rewindmq.engine.broker.broker import Broker, Partition, Session
+from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.errors import AmqpError
-from rewindmq.projections.machine.data.queue import Queue
 from rewindmq.schemas.events import (
     BROKER,
     Acked,
@@ -30,120 +28,12 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.single_object import FramedEncoder
 from tests.simulation.clients import ARGUMENTS, DEAD, PERSISTENT, POLICIES, QUEUES, TRANSIENT, arguments
+from tests.simulation.nodes_connections import Answer, Client, Publish, Taker
 from tests.simulation.nodes_world import Life, World
-from tests.simulation.witness import EffectRow
-from tests.support.consumers import NeverCongested
 
 Step = tuple[str, int]
 EXCHANGES = ["x0", "x1"]
 VHOST = "other"
-
-
-@dataclass(eq=False)
-class Client:
-    life: Life
-    session: Session
-    asking: bool = False  # it waits for an answer
-    closed: bool = False
-
-    def ends(self) -> None:
-        """Its connection is gone: what is still said to it nobody hears."""
-        if not self.closed:
-            self.closed = True
-            assert self.life.broker is not None
-            self.life.broker.close_session(self.session)
-
-
-@dataclass(eq=False)
-class Publish:
-    body: bytes
-    client: Client
-    places: list[int] = field(default_factory=list)  # partitions
-    answers: dict[int, bool] = field(default_factory=dict)  # by place: was it refused?
-
-
-class Answer:
-    """One who waits for the confirm of a publish in one place."""
-
-    def __init__(self, publish: Publish, place: int) -> None:
-        self.publish = publish
-        self.place = place
-
-    def confirm(self, sequence: int, refused: bool) -> None:
-        assert self.place not in self.publish.answers, "confirmed twice"
-        if not self.publish.client.closed and not self.publish.client.life.ended:
-            self.publish.answers[self.place] = refused
-
-
-class Taker(NeverCongested):
-    """A consumer, or one basic.get: what it was given, and what of that it has not settled yet."""
-
-    def __init__(self, client: Client, channel: int, windowed: bool) -> None:
-        self.client = client
-        self.channel = channel
-        self.windowed = windowed
-        self.attached = False
-        self.cut = False  # it may have missed the last of it
-        self.outstanding: list[int] = []
-        self.rows: list[EffectRow] = []
-        self.bodies: list[tuple[int, bytes]] = []
-        self.partition: Partition | None = None
-        self.queue: Queue | None = None
-        self.consumer_id = 0
-
-    def belongs(self, partition: Partition, queue: Queue, consumer_id: int) -> None:
-        self.partition, self.queue, self.consumer_id = partition, queue, consumer_id
-        self.attached = True
-
-    @property
-    def may_settle(self) -> bool:
-        return not self.client.closed and not self.client.life.ended and self.queue is not None and not self.cut
-
-    @property
-    def queue_is_there(self) -> bool:
-        assert self.partition is not None
-        assert self.queue is not None
-        return self.partition.machine.queue(self.queue.vhost, self.queue.name) is self.queue
-
-    def deliver(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        acquired_count: int = 0,
-    ) -> None:
-        self._given(queue, message_id, message, redelivered, delivery_count, final)
-
-    def fetched(
-        self,
-        partition: Partition,
-        queue: Queue,
-        message_id: int,
-        message: Published | None,
-        redelivered: bool,
-        delivery_count: int,
-        final: bool,
-        messages_ready: int,
-        acquired_count: int = 0,
-    ) -> None:
-        assert (message is None) == (message_id < 0)
-        self._given(queue, message_id, message, redelivered, delivery_count, final)
-
-    def _given(
-        self, queue: Queue, message_id: int, message: Published | None, redelivered: bool, count: int, final: bool
-    ) -> None:
-        self.rows.append((queue.queue_id, message_id, redelivered, count, final))
-        if message is not None:
-            self.bodies.append((message_id, message.body))
-            if not final:
-                self.outstanding.append(message_id)
-
-    def cancelled(self) -> None:
-        self.attached = False
 
 
 class Clients:

@@ -11,7 +11,8 @@ import rewindmq.engine.broker.broker
 from rewindmq.engine.log.simulated.shared import HistoryPartition
 from tests.simulation.clients import ARGUMENTS, DEAD, PATIENCE, QUEUES, arguments
 from tests.simulation.history import Failure, shorten
-from tests.simulation.nodes_clients import EXCHANGES, Client, Clients, Step, Taker, broker_of
+from tests.simulation.nodes_clients import EXCHANGES, Clients, Step, broker_of
+from tests.simulation.nodes_connections import Client, Taker
 from tests.simulation.nodes_judge import judge
 from tests.simulation.nodes_world import Life, Record, World
 

@@ -27,7 +27,7 @@ from rewindmq.schemas.events import EPOCH_SHIFT, Checkpointed, NodeJoined, NodeL
 from rewindmq.schemas.single_object import FramedDecoder
 from tests.simulation.clients import DEAD
 from tests.simulation.judge import Account, check_letters
-from tests.simulation.nodes_clients import Publish, Taker
+from tests.simulation.nodes_connections import Publish, Taker
 from tests.simulation.nodes_world import Life, World
 
 IDLE_TICKS = 40  # for which nothing was due, in a history of this size; one more for each that something was

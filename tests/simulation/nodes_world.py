@@ -31,20 +31,10 @@ from rewindmq.projections.store.store import StateStore
 from rewindmq.projections.verify import verify_partition
 from tests.simulation.nodes_loop import NodesLoop
 from tests.simulation.virtual import VirtualBatch, VirtualRocks
-from tests.simulation.witness import EffectRow, row_of
+from tests.simulation.witness import Claim, EffectRow, row_of
 
 START_MS = 1_700_000_000_000
 PARTITIONS = 3
-
-
-@dataclass(frozen=True)
-class Claim:
-    """`digest` is that of the state after everything below `offset`, says `who`. `partition` -1: the metadata log."""
-
-    who: str
-    partition: int
-    offset: int
-    digest: str
 
 
 class Life:

@@ -12,7 +12,8 @@ from rewindmq.engine.log.simulated.shared import SharedFaults
 from rewindmq.schemas.events import BROKER, ExchangeDeleted, NodeJoined, NodeLost, Tick, VhostDeleted
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
 from tests.simulation.clients import Settings, arguments
-from tests.simulation.nodes_clients import Client, Clients, Taker, broker_of
+from tests.simulation.nodes_clients import Clients, broker_of
+from tests.simulation.nodes_connections import Client, Taker
 from tests.simulation.nodes_world import Life, World
 
 Given = TypeVarTuple("Given")

@@ -8,10 +8,9 @@ with Nodes(directory, kafka, "prefix") as nodes:
 import itertools
 import signal
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVarTuple
+from typing import Any, Self
 
 import httpx
 import pika
@@ -23,21 +22,13 @@ from rewindmq.projections.machine.machine import Machine
 from rewindmq.projections.replay import fold
 from rewindmq.schemas.events import BROKER, CheckpointAsked, Checkpointed
 from rewindmq.schemas.single_object import FramedDecoder, FramedEncoder
+from tests.support.deadlines import SECONDS
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 
-SECONDS = 60
-Given = TypeVarTuple("Given")
 PREFIXES = itertools.count(1)
 NEVER = 600  # seconds: a node timeout that no test waits for
-
-
-def until(condition: Callable[[*Given], object], what: str, *given: *Given, seconds: float = SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition(*given):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def connect(node: RunningBroker, user: str = "guest", password: str = "guest", vhost: str = "/") -> BlockingConnection:

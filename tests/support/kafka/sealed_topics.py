@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
+from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.kafka.reader import KafkaLogReader, KafkaPartition
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_topic import in_topics
@@ -69,6 +71,15 @@ class Topics:
         for timestamp_ms, value in records:
             producer.produce(f"{self.prefix}.{topic}", value, b"", number, timestamp=timestamp_ms)
         assert producer.flush(SECONDS) == 0
+
+
+@contextmanager
+def in_short_stretches() -> Iterator[None]:
+    """Seals of 300 records, read in blocks of 100."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sealing, "STRETCH_RECORDS", 300)
+        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+        yield
 
 
 def event(number: int, what: Event) -> tuple[int, bytes]:

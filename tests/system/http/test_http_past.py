@@ -17,15 +17,8 @@ from rewindmq.engine.http.resources.past import Question, read
 from rewindmq.engine.log.location import History
 from rewindmq.engine.rewind.worker import PastProcess
 from rewindmq.projections.rewind import At
+from tests.support.moments import now
 from tests.support.running import RunningBroker, free_port
-
-
-def now() -> str:
-    """A moment between what happened before and what happens next."""
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
 
 
 def at(api: httpx.Client, queue: str, **query: str) -> dict[str, object]:

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import httpx
@@ -13,16 +12,10 @@ from click.testing import CliRunner
 from pika.adapters.blocking_connection import BlockingChannel
 
 from rewindmq.engine.cli.main import rewindmq
+from tests.support.moments import now
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2, headers={"kept": "yes"}, message_id="m")
-
-
-def now() -> str:
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
 
 
 def restore(api: httpx.Client, queue: str, status: int = 200, **content: object) -> dict[str, Any]:

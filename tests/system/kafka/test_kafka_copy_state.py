@@ -17,9 +17,10 @@ from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
+from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, Nodes, api, connect, until
+from tests.support.kafka.nodes import NEVER, Nodes, api, connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

@@ -9,8 +9,9 @@ import pika
 
 from rewindmq.engine.cli import main
 from rewindmq.engine.erasure.key_store import KeyStore
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.running import RunningBroker
 
 MARKER = b"PLAIN-BODY-OF-ADA"

@@ -11,9 +11,10 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from rewindmq.engine.log.kafka.reader import KafkaLogReader
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.schemas.producer import Publisher
+from tests.support.deadlines import SECONDS, until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import SECONDS, Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.kafka.producers import ordered_producer
 from tests.support.running import RunningBroker
 from tests.system.cli.test_cli_commands import failed

@@ -16,8 +16,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
 from rewindmq.engine.log.placement import partition_of
+from tests.support.deadlines import SECONDS, until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import NEVER, SECONDS, Nodes, connect, until
+from tests.support.kafka.nodes import NEVER, Nodes, connect
 from tests.support.running import ROOT, RunningBroker, free_port
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from rewindmq.engine.log.placement import partition_of
+from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster, java
-from tests.support.kafka.nodes import api, until
+from tests.support.kafka.nodes import api
 from tests.support.running import RunningBroker
 
 PREFIX = "operating"

@@ -7,7 +7,6 @@ tests/system/cli/test_cli_history.py.
 import asyncio
 import json
 import subprocess
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -29,10 +28,12 @@ from rewindmq.engine.log.placement import partition_of
 from rewindmq.engine.rewind.queue_at import NEIGHBOURS, queue_at
 from rewindmq.projections.rewind import At, parse_time
 from rewindmq.projections.store import keys, rocks
+from tests.support.deadlines import until
 from tests.support.forked import run
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.following import Following
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
+from tests.support.moments import now
 from tests.support.rocks import stored
 from tests.support.running import RunningBroker, free_port
 from tests.system.cli.test_cli_commands import failed
@@ -96,14 +97,6 @@ def put_gaps(nodes: Nodes) -> None:
         for _ in range(count):
             service.produce(f"{nodes.prefix}.queues", b"no event", partition=HOME)
         service.commit_transaction(30)
-
-
-def now() -> str:
-    """A moment between what happened before and what happens next."""
-    time.sleep(0.02)
-    moment = datetime.now(UTC)
-    time.sleep(0.02)
-    return moment.isoformat(timespec="milliseconds")
 
 
 def at(node: RunningBroker, **query: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from rewindmq.engine.cli.main import run
 from rewindmq.engine.log.contract import LogError
-from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.kafka import topics as kafka_topics
 from rewindmq.engine.log.kafka.log import KafkaLog
 from rewindmq.engine.log.seals import sealer as sealing
@@ -32,6 +31,7 @@ from tests.support.kafka.sealed_topics import (
     Topics,
     forged,
     history,
+    in_short_stretches,
     purge,
     seal,
 )
@@ -39,9 +39,7 @@ from tests.support.kafka.sealed_topics import (
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sealing, "STRETCH_RECORDS", 300)
-        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+    with in_short_stretches():
         yield
 
 

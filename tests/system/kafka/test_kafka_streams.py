@@ -9,8 +9,9 @@ from typing import Any
 import pika
 import pytest
 
+from tests.support.deadlines import until
 from tests.support.kafka.cluster import KafkaCluster
-from tests.support.kafka.nodes import Nodes, api, connect, until
+from tests.support.kafka.nodes import Nodes, api, connect
 from tests.support.running import RunningBroker
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

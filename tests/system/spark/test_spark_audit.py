@@ -1,6 +1,5 @@
 """The audit passes what is sound and convicts what is not (B-18): a machine that lies, a changed log or RocksDB."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,9 +10,7 @@ from pyspark.sql import SparkSession
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader
 from rewindmq.projections.machine.data.effects import DeadLetter, Deliver, Effect, Forget, Refuse, Requeue
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import recover
 from rewindmq.projections.store import keys, rocks
-from rewindmq.projections.store.store import StateStore
 from rewindmq.schemas.events import Actor, Event
 from rewindmq.spark_replay.audit.audit import audit
 from rewindmq.spark_replay.audit.fold import CHECKS, AuditProduct
@@ -240,20 +237,6 @@ def test_a_false_claim_of_the_broker_is_found(tmp_path: Path) -> None:
 
 
 # -- the whole audit, by Spark ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def live(busy: Path, tmp_path: Path) -> Path:
-    """A copy of the busy history with the RocksDB of a broker."""
-    data = tmp_path / "data"
-    shutil.copytree(busy, data)
-    store = StateStore.open(data / "state")
-    for partition in EmbeddedLogReader(data).queues:
-        recovery = recover(partition, store)
-        recovery.projector.write(recovery.projector.prepare())
-        recovery.projector.persist()
-    store.close()
-    return data
 
 
 def test_a_sound_history_passes_with_every_check(

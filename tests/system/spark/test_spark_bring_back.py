@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pika
@@ -20,10 +20,8 @@ from tests.support.spark.histories import Recorder
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path / "data")
-    yield running
-    running.kill()
+def broker(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> RunningBroker:
+    return start_broker(tmp_path / "data")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from rewindmq.engine.log.contract import CorruptLog
 from rewindmq.engine.log.embedded.reader import EmbeddedLogReader, PartitionReader
 from rewindmq.engine.log.embedded.segments import read_header
 from rewindmq.projections.machine.machine import Machine
-from rewindmq.projections.replay import events_of, fold, recover
+from rewindmq.projections.replay import events_of, fold
 from rewindmq.projections.store import keys, rocks
 from rewindmq.projections.store.snapshots import Snapshots
 from rewindmq.projections.store.store import StateStore
@@ -352,20 +352,6 @@ def test_claims_are_compared_inside_of_the_chunks(spark: SparkSession, tmp_path:
     cut(spark, str(tmp_path / "data"), 10, tmp_path / "own")
     found = bad(verify(spark, str(tmp_path / "data"), tmp_path / "own"))
     assert [(finding.check, finding.offset) for finding in found] == [("claims", lied)]
-
-
-@pytest.fixture
-def live(busy: Path, tmp_path: Path) -> Path:
-    """A copy of the busy history with the RocksDB of a broker."""
-    data = tmp_path / "data"
-    shutil.copytree(busy, data)
-    store = StateStore.open(data / "state")
-    for partition in EmbeddedLogReader(data).queues:
-        recovery = recover(partition, store)
-        recovery.projector.write(recovery.projector.prepare())
-        recovery.projector.persist()
-    store.close()
-    return data
 
 
 def test_the_live_state_is_what_the_last_chunk_leads_to(spark: SparkSession, live: Path, copy: Path) -> None:

@@ -10,7 +10,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pyspark.sql import SparkSession
 
 from rewindmq.engine.log.embedded.segments import segment_files
-from rewindmq.engine.log.kafka import reader as kafka_reading
 from rewindmq.engine.log.seals import sealer as sealing
 from rewindmq.engine.log.seals.in_files import segmented
 from rewindmq.spark_replay import __main__ as cli
@@ -19,15 +18,13 @@ from rewindmq.spark_replay.audit.seals import check_seals
 from rewindmq.spark_replay.location.log import InKafka
 from tests.support.kafka.cluster import KafkaCluster
 from tests.support.kafka.plants import PLANTS
-from tests.support.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, seal
+from tests.support.kafka.sealed_topics import KEY, KEYS, PUBLIC_PEM, Topics, forged, history, in_short_stretches, seal
 from tests.support.spark.histories import Recorder
 
 
 @pytest.fixture(autouse=True, scope="module")
 def short_stretches() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sealing, "STRETCH_RECORDS", 300)
-        patched.setattr(kafka_reading, "BLOCK_RECORDS", 99)  # with the first of a batch 100
+    with in_short_stretches():
         yield
 
 

@@ -1,7 +1,7 @@
 """A history without one message, one user or one deployment: the differences, and the resulting queue (B-11)."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -171,10 +171,8 @@ def test_pages_ascend_whatever_the_order_of_the_queue() -> None:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[RunningBroker]:
-    running = RunningBroker(tmp_path / "data")
-    yield running
-    running.kill()
+def broker(tmp_path: Path, start_broker: Callable[..., RunningBroker]) -> RunningBroker:
+    return start_broker(tmp_path / "data")
 
 
 def test_b11_the_queue_that_would_be_is_put_beside_by_a_running_broker(

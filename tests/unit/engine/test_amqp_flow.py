@@ -13,8 +13,8 @@ from rewindmq.engine.amqp.frames import LOOK_BYTES
 from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.flow_control import EVENTS_A_SECOND, LEAST_EVENTS, RoundTripFlow
 from tests.support.amqp_wire import HANDSHAKE, Said, decoded, method, publish
+from tests.support.memory_nodes import Nodes, run, settled
 from tests.support.queues import queue_of
-from tests.unit.engine.test_read_back import Nodes, run, settled
 
 ONE = publish(1, "", "q", b"0000")
 MANY = 2_000

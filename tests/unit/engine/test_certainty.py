@@ -19,9 +19,9 @@ from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog
 from rewindmq.engine.runtime.certainty import Certainty
 from tests.support.amqp_wire import HEADER, Said, connection_open, method, properties, publish, start_ok, tune_ok
+from tests.support.memory_nodes import Nodes, run, settled
 from tests.support.queues import queue_of
 from tests.unit.engine.test_amqp_nodes import Client, opened
-from tests.unit.engine.test_read_back import Nodes, run, settled
 
 TOPIC = {"exchange": "x", "exchange_type": "topic"}
 

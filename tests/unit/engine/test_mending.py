@@ -10,7 +10,7 @@ from rewindmq.engine.broker.broker import Broker
 from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.cluster.repair import LOOKS_BEFORE_MENDING, Mending
 from rewindmq.schemas.events import BROKER, PolicySet, VhostDeleted
-from tests.unit.engine.test_read_back import Nodes, declare, run, session, settled
+from tests.support.memory_nodes import Nodes, declare, run, session, settled
 
 QUEUES = 20
 A_LOOK = 3

@@ -1,14 +1,8 @@
-"""A broker that folds only what it reads back, on a shared log in memory: what goes wrong between asking and reading.
-
-async with Nodes(tmp_path) as nodes:
-    broker = await nodes.start("a")
-    nodes.log("a").cut(True)          # what is asked from here on waits, until
-    nodes.log("a").cut(False)
-"""
+"""A broker that folds only what it reads back, on a log in memory: what goes wrong between asking and reading."""
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,96 +14,22 @@ from rewindmq.engine.amqp.channel_methods import basic_consume
 from rewindmq.engine.amqp.consumer_timeout import look_after
 from rewindmq.engine.amqp.methods import Method
 from rewindmq.engine.amqp.output import ChannelOutput, Output
-from rewindmq.engine.broker.broker import Broker, Config, Session
-from rewindmq.engine.cluster.node import Node
+from rewindmq.engine.broker.broker import Config
 from rewindmq.engine.errors import ConnectionForced, NotFound, PreconditionFailed
 from rewindmq.engine.http.app import make_app
 from rewindmq.engine.http.resources.queues import queue_item
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.shared_contract import RecordTooLarge
-from rewindmq.engine.log.simulated.shared import MemorySharedLog, MemorySharedPartition, SharedHistory
-from rewindmq.engine.process import open_broker, open_node
+from rewindmq.engine.log.simulated.shared import MemorySharedPartition
+from rewindmq.engine.process import open_broker
 from rewindmq.projections.machine.machine import MACHINE_VERSION, NewerHistory
 from rewindmq.projections.replay import recover
 from rewindmq.projections.store.store import StateStore
-from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, Published, QueueDeleted, VhostDeleted
+from rewindmq.schemas.events import BROKER, MachineUpgraded, Nacked, NodeLost, QueueDeleted, VhostDeleted
 from rewindmq.schemas.single_object import FramedEncoder
 from tests.support.broker_harness import Client, args
+from tests.support.memory_nodes import Nodes, declare, publish, run, session, settled
 from tests.support.queues import queue_of
-
-START_MS = 1_700_000_000_000
-PERSISTENT = b"\x10\x00\x02"
-
-
-class Nodes:
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.directory = directory
-        self.now_ms = START_MS
-        self.history = SharedHistory(2, lambda: self.now_ms, asyncio.get_running_loop().call_later)
-        self.brokers: dict[str, Broker] = {}
-        self.failures: list[Exception] = []
-        self._opening = ""
-        monkeypatch.setattr("rewindmq.engine.log.kafka.log.KafkaLog", self)
-
-    def open(self, *settings: Any) -> MemorySharedLog:
-        """Stands in for `KafkaLog.open`."""
-        return self.history.open(self._opening)
-
-    async def start(self, name: str) -> Broker:
-        config = Config(data=self.directory / name, partitions=2, node=name, kafka="memory")
-        config.data.mkdir(exist_ok=True)
-        self._opening = name
-        broker = self.brokers[name] = await open_node(config, self.failures.append, lambda: self.now_ms)
-        await settled()
-        return broker
-
-    def log(self, name: str) -> MemorySharedLog:
-        return self.history.logs[name]
-
-    def node(self, name: str) -> Node:
-        keeper = self.brokers[name].keeper
-        assert isinstance(keeper, Node)
-        return keeper
-
-    def close(self) -> None:
-        for name, broker in self.brokers.items():
-            if name in self.history.logs:
-                broker.close()
-
-
-async def settled() -> None:
-    """Everything that is on its way has arrived."""
-    for _ in range(50):
-        await asyncio.sleep(0)
-        await asyncio.sleep(0.0001)
-
-
-def session(broker: Broker) -> Session:
-    return broker.open_session("guest", "/", "test", {})
-
-
-def declare(broker: Broker, who: Session, name: str = "q", exclusive: bool = False) -> Coroutine[Any, Any, Any]:
-    return broker.declare_queue(who, name, False, True, exclusive, False, ())
-
-
-def publish(broker: Broker, who: Session, body: bytes, confirms: Client, name: str = "q") -> int:
-    """How many queues it was routed to."""
-    destinations = broker.route(who, "", name, None)
-    for to in destinations:
-        message = Published(to.route, PERSISTENT, None, None, True, None, None, body, len(body))
-        to.partition.await_durable(to.partition.publish(who.actor, message), confirms, 1)
-    return len(destinations)
-
-
-def run(test: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def whole() -> None:
-        nodes = Nodes(tmp_path, monkeypatch)
-        try:
-            await test(nodes)
-        finally:
-            nodes.close()
-
-    asyncio.run(whole())
 
 
 def test_a_publish_of_a_lost_node_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,8 @@ from rewindmq.schemas.events import (
 )
 from rewindmq.schemas.single_object import FramedEncoder
 from tests.support.broker_harness import Client
+from tests.support.memory_nodes import START_MS, Nodes, declare, publish, run, session, settled
 from tests.support.queues import queue_of
-from tests.unit.engine.test_read_back import START_MS, Nodes, declare, publish, run, session, settled
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
