@@ -77,6 +77,10 @@ def disk(directory: Path) -> None:
         print(f"{name:42} {wall:7.0f} us on the wall, {cpu:6.1f} us CPU", flush=True)
 
 
+def writing(writer: PartitionWriter, records: list[bytes]) -> Callable[[int], None]:
+    return lambda _: writer.write(records, START_MS)
+
+
 def blocks(directory: Path, records: list[bytes], count: int) -> tuple[float, float]:
     """Microseconds of CPU to write a block, and to read one."""
     writes, reads = [], []
@@ -85,7 +89,7 @@ def blocks(directory: Path, records: list[bytes], count: int) -> tuple[float, fl
             partition = Path(made) / "queues-0"
             partition.mkdir()
             writer = PartitionWriter(partition, 1 << 40, begin=True)
-            writes.append(timed(lambda _, writer=writer: writer.write(records, START_MS), count)[1])  # type: ignore[misc]
+            writes.append(timed(writing(writer, records), count)[1])
             writer.close()
             begun = time.process_time()
             found = sum(len(block.records) for block in PartitionReader(partition).read())

@@ -16,7 +16,7 @@ from rewindmq.engine.log.embedded.log import EmbeddedLog
 from rewindmq.engine.log.placement import partition_of
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.codec import Encoder
-from rewindmq.schemas.events import Acked, Actor, ConsumerAttached, Published, QueueDeclared, Route
+from rewindmq.schemas.events import Acked, Actor, ConsumerAttached, Event, Published, QueueDeclared, Route
 
 START_MS = 1_763_694_000_000
 GROUP = 500  # events in a block
@@ -39,8 +39,8 @@ def _write_partition(log: EmbeddedLog, index: int, queue: str, events: int) -> N
     properties = bytes.fromhex("9000") + bytes([16]) + b"application/json" + b"\x02"
     now_ms = START_MS
 
-    def append(event: object) -> int:
-        return partition.append(now_ms, encoder.encode(encoder.prefix(now_ms, actor), event))  # type: ignore[arg-type]
+    def append(event: Event) -> int:
+        return partition.append(now_ms, encoder.encode(encoder.prefix(now_ms, actor), event))
 
     append(QueueDeclared("/", queue, "classic", True, False, False, 0, (), "rabbitmq-3.13", None, None))
     append(ConsumerAttached("/", queue, 1, 1, "ctag1", False, False, WINDOW, 0, 0, 0, ()))

@@ -108,7 +108,7 @@ def judge(world: World, publishes: list[Publish], takers: list[Taker]) -> list[R
     for life in world.record.lives:
         check_performed(accounts, life)
     check_receipts(accounts, takers)
-    check_letters(accounts, DEAD)  # type: ignore[arg-type]
+    check_letters(accounts, DEAD)
     check_lost_hold_nothing(world, accounts)
     joins += len(world.record.lives)  # each begins with a Tick; and some do not come to join
     for account in accounts:

@@ -20,6 +20,7 @@ from typing import Any
 from unittest.mock import patch
 
 from rewindmq.engine.broker.broker import Broker, Config
+from rewindmq.engine.cluster.node import Node
 from rewindmq.engine.log.contract import LogError
 from rewindmq.engine.log.simulated.shared import MemorySharedLog, SharedFaults, SharedHistory
 from rewindmq.engine.process import open_node
@@ -180,7 +181,9 @@ class World:
         life.log.kill()
         if life.broker is not None:
             life.broker.turns.stop()
-            life.broker.keeper._stopped = True  # type: ignore[attr-defined]
+            keeper = life.broker.keeper
+            assert isinstance(keeper, Node)
+            keeper._stopped = True
         for task in list(life.tasks):
             task.cancel()
         path = self._state(life.node)

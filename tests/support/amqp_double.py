@@ -133,7 +133,7 @@ class DoubleBroker:
     atomic_commits = True
 
     def __init__(self, prompt: bool = True, partitions: int = 1, **config: Any) -> None:
-        self.config = Config(data=None, **config)  # type: ignore[arg-type]
+        self.config = Config(data=None, **config)  # type: ignore[arg-type]  # a double of the broker
         self.prompt = prompt
         self.events: list[Any] = []
         self.calls: list[tuple[Any, ...]] = []
@@ -217,7 +217,7 @@ class DoubleBroker:
         for name in dict.fromkeys(names):
             by_partition.setdefault(self.partition_of(name).index, []).append(name)
         return tuple(
-            Destination(self.partitions[i], Route("/", exchange, keys[0], tuple(found)))  # type: ignore[arg-type]
+            Destination(self.partitions[i], Route("/", exchange, keys[0], tuple(found)))  # type: ignore[arg-type]  # a double of the broker
             for i, found in sorted(by_partition.items())
         )
 

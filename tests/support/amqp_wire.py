@@ -104,7 +104,7 @@ class Wire:
 
     def __init__(self, broker: DoubleBroker | None = None, opened: bool = True, loopback: bool = True) -> None:
         self.broker = broker or DoubleBroker()
-        self.connection = Connection(self.broker, "127.0.0.1:1", loopback)  # type: ignore[arg-type]
+        self.connection = Connection(self.broker, "127.0.0.1:1", loopback)  # type: ignore[arg-type]  # a double of the broker
         if opened:
             self.send(HANDSHAKE, method(1, "Channel.Open"))
 

@@ -20,7 +20,7 @@ from rewindmq.engine.broker.broker import Config, Partition, Session
 from rewindmq.engine.errors import AmqpError
 from rewindmq.engine.process import open_broker
 from rewindmq.projections.machine.data.queue import Queue
-from rewindmq.schemas.events import Acked, Argument, Nacked, Published
+from rewindmq.schemas.events import Acked, Actor, Argument, Event, Nacked, Published
 from tests.support.consumers import NeverCongested
 from tests.support.direct import Attached, Direct
 from tests.support.queues import queue_of
@@ -251,3 +251,17 @@ def refusal(error: type[AmqpError], text: str) -> Any:
     import re
 
     return pytest.raises(error, match=f"^{re.escape(text)}$")
+
+
+def overheard(kind: type[T], *partitions: Any) -> list[T]:
+    """The events of a kind that these partitions append from now on."""
+    heard: list[T] = []
+
+    def listening(append: Callable[[Actor, Event], int], actor: Actor, event: Event) -> int:
+        if isinstance(event, kind):
+            heard.append(event)
+        return append(actor, event)
+
+    for partition in partitions:
+        partition.append = partial(listening, partition.append)
+    return heard

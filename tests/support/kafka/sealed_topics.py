@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -101,8 +102,8 @@ def history(bootstrap: str) -> Topics:
     return topics
 
 
-def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: object) -> list[Stored]:
-    new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]  # type: ignore[arg-type]
+def seal(topics: Topics, key: Ed25519PrivateKey = KEY, **options: Any) -> list[Stored]:
+    new = [each for part in in_topics(topics.log) for each in sealing.seal(part, key, START_MS, **options)]
     log = topics.log
     chain, prints = (KafkaPartition(log.clients, log.topics.chain, number, "chain").read() for number in (0, 1))
     topics.chain = [(START_MS, record) for block in chain for record in block.records]

@@ -423,6 +423,11 @@ def test_a_file_that_is_no_yaml_is_refused(
     assert "bad.yml" in printed
 
 
+def config_of(transport: object) -> Any:
+    """Each kind of transport has one of its own."""
+    return vars(transport)["config"]
+
+
 def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def conf(**names: str) -> dict[str, str]:
         return {f"spark.openlineage.{name.replace('__', '.')}": value for name, value in names.items()}
@@ -438,12 +443,12 @@ def test_sparks_configuration_in_the_clients_words(tmp_path: Path, monkeypatch: 
         )
     )
     assert http is not None
-    config: Any = http.client.transport.config  # type: ignore[attr-defined]
+    config = config_of(http.client.transport)
     assert (config.url, config.timeout, config.custom_headers) == ("http://127.0.0.1:9", 1.5, {"x": "1"})
     assert config.auth.get_bearer() == "Bearer 42"
     file = read_settings(conf(transport__type="file", transport__location=str(tmp_path / "events")))
     assert file is not None
-    config = file.client.transport.config  # type: ignore[attr-defined]
+    config = config_of(file.client.transport)
     assert (config.log_file_path, config.append) == (str(tmp_path / "events"), True)
     monkeypatch.setenv("OPENLINEAGE_URL", "http://127.0.0.1:9")
     alone = read_settings(conf(namespace="n", parentJobName="p", parentRunId=PARENT, parentJobNamespace="o"))

@@ -421,11 +421,13 @@ def test_frame_max_with_rabbitmqs_allowance() -> None:
     assert found[:2] == (501, "FRAME_ERROR - type 3, all octets = <<>>: {frame_too_large,131073,131064}")
 
 
-def test_defects_of_ours_close_one_connection_with_541(wire: Wire, caplog: pytest.LogCaptureFixture) -> None:
+def test_defects_of_ours_close_one_connection_with_541(
+    wire: Wire, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    wire.broker.purge_queue = broken  # type: ignore[assignment, method-assign]
+    monkeypatch.setattr(wire.broker, "purge_queue", broken)
     code, text, _, _ = connection_error(wire, method(1, "Queue.Purge", queue="q"))
     assert (code, text) == (541, "INTERNAL_ERROR - an error in the broker, see its log")
     assert "ZeroDivisionError" in caplog.text

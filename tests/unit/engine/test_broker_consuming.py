@@ -14,7 +14,7 @@ from rewindmq.engine.runtime.log_clock import wall_clock_ms
 from rewindmq.projections.machine.data.effects import Quarantine
 from rewindmq.projections.store.store import StoreError
 from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Tick
-from tests.support.broker_harness import Client, Harness, args, refusal
+from tests.support.broker_harness import Client, Harness, args, overheard, refusal
 
 Q = "queue 'q' in vhost '/'"
 
@@ -58,10 +58,7 @@ def test_a_message_that_comes_and_goes_in_a_turn_is_never_stored(h: Harness) -> 
 def test_unlimited_consumers_get_a_window_of_credit(h: Harness) -> None:
     session = h.session()
     h.declare(session, "q")
-    attached: list[ConsumerAttached] = []
-    partition = h.broker.partition_for("/", "q")
-    appended = partition.append
-    partition.append = lambda actor, event: attached.append(event) or appended(actor, event)  # type: ignore
+    attached = overheard(ConsumerAttached, h.broker.partition_for("/", "q"))
     for prefetch, no_ack in ((0, False), (0, True), (10, True), (10, False)):
         h.consume(session, "q", Client(), prefetch=prefetch, no_ack=no_ack)
     assert [event.credit for event in attached] == [CREDIT_WINDOW, CREDIT_WINDOW, CREDIT_WINDOW, 0]
@@ -428,10 +425,7 @@ def test_a_tick_is_appended_only_when_something_is_due(h: Harness) -> None:
     h.declare(session, "q", args(x_message_ttl=1_000))
     h.publish(session, "", "q", b"m")
     h.settle()
-    ticks: list[Tick] = []
-    partition = h.broker.partition_for("/", "q")
-    appended = partition.append
-    partition.append = lambda actor, event: ticks.append(event) or appended(actor, event)  # type: ignore
+    ticks = overheard(object, h.broker.partition_for("/", "q"))
     h.pass_time(500)
     assert ticks == []
     h.pass_time(501)

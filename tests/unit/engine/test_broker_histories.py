@@ -11,6 +11,7 @@ from rewindmq.engine.broker.broker import Session
 from rewindmq.engine.errors import AmqpError
 from rewindmq.schemas.events import Argument
 from tests.support.broker_harness import Client, Harness, args
+from tests.support.direct import Attached
 from tests.unit.engine.test_broker_recovery import refolded
 
 QUEUES = [f"q{number}" for number in range(8)]
@@ -40,7 +41,7 @@ class Story:
 
     def begin(self) -> None:
         self.sessions = [self.h.session() for _ in range(3)]
-        self.consumers: list[tuple[object, Client, tuple]] = []  # type: ignore[type-arg]
+        self.consumers: list[tuple[Session, Client, Attached]] = []
 
     def act(self) -> None:
         action = self.chance.choices(
@@ -109,9 +110,9 @@ class Story:
             session, client, consumer = self.chance.choice(self.consumers)
             taken = [client.deliveries.pop(0)[1] for _ in range(min(2, len(client.deliveries)))]
             if self.chance.random() < 0.5:
-                self.h.ack(session, consumer, *taken)  # type: ignore[arg-type]
+                self.h.ack(session, consumer, *taken)
             else:
-                self.h.nack(session, consumer, *taken, requeue=self.chance.random() < 0.5)  # type: ignore[arg-type]
+                self.h.nack(session, consumer, *taken, requeue=self.chance.random() < 0.5)
 
     def fetch(self) -> None:
         self.h.broker.fetch(self.session(), 2, Client(), self.queue_name(), self.chance.random() < 0.7)

@@ -1,14 +1,13 @@
 """Policies and operator policies: validation texts and re-application (S-003, S-013, S-028, S-162, S-167)."""
 
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from rewindmq.engine.errors import NotFound, PreconditionFailed
-from rewindmq.schemas.events import Actor, Event, PolicyApplied
-from tests.support.broker_harness import Client, Harness, args, refusal
+from rewindmq.schemas.events import PolicyApplied
+from tests.support.broker_harness import Client, Harness, args, overheard, refusal
 
 
 @pytest.fixture
@@ -155,20 +154,11 @@ def test_s010_s011_refused_by_one_of_several_queues(h: Harness) -> None:
     assert any(refused for _, refused in client.confirms)
 
 
-def watched(told: list[PolicyApplied], append: Callable[[Actor, Event], int], actor: Actor, event: Event) -> int:
-    """Appends, and tells of policies."""
-    if isinstance(event, PolicyApplied):
-        told.append(event)
-    return append(actor, event)
-
-
 def test_only_queues_whose_effective_policy_changed_are_told(h: Harness) -> None:
     session = h.session()
     h.declare(session, "told")
     h.declare(session, "not-told")
-    told: list[PolicyApplied] = []
-    for partition in h.broker.partitions:
-        partition.append = partial(watched, told, partition.append)
+    told = overheard(PolicyApplied, *h.broker.partitions)
     h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 5}, 0, "queues")
     h.broker.set_policy("guest", "/", "high", "^told", {"max-length": 9}, 7, "queues")
     h.broker.set_policy("guest", "/", "low", "^told", {"max-length": 6}, 0, "queues")  # does not apply

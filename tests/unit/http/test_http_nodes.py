@@ -135,7 +135,7 @@ def test_a_restoration_over_a_node_that_is_lost_does_not_say_that_it_is_done(
         await declare(broker, who)
         await settled()
         nodes.log("a").cut(True)
-        asking = asyncio.ensure_future(restore(broker, who, Past(), None, plan, "q", "name"))  # type: ignore[arg-type]
+        asking = asyncio.ensure_future(restore(broker, who, Past(), None, plan, "q", "name"))  # type: ignore[arg-type]  # no history is read
         await settled()
         lost = FramedEncoder()
         record = lost.encode(lost.prefix(nodes.now_ms, BROKER), NodeLost("a", nodes.node("a").epoch, "lapsed"))

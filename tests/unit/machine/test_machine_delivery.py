@@ -278,9 +278,10 @@ def test_s095_where_a_requeued_message_goes(type: str, limit: int | None, how: s
 
 
 def test_s095_s094_a_consumer_that_always_nacks_goes_round_a_quorum_queue_without_a_limit() -> None:
-    for keys, expected in (({}, "ABCABC"), ({"delivery_limit": 9}, "AAAAAA")):
+    cases: tuple[tuple[dict[str, Any], str], ...] = (({}, "ABCABC"), ({"delivery_limit": 9}, "AAAAAA"))
+    for keys, expected in cases:
         bench = Bench()
-        bench.declare("q", "quorum", None, None, True, False, False, 0, **keys)  # type: ignore[arg-type]
+        bench.declare("q", "quorum", None, None, True, False, False, 0, **keys)
         names = {bench.publish(): name for name in "ABC"}
         consumer = bench.attach(prefetch=1)
         seen = bench.delivered()

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from rewindmq.projections.machine.data import message_order as ready
+from rewindmq.projections.machine.data.effects import Effect
 from rewindmq.projections.machine.data.message_order import CHUNK, NONE, PERSISTENT, SIZE_MASK, Order
 from rewindmq.projections.machine.machine import Machine
 from rewindmq.schemas.events import BROKER, Acked, Argument, ConsumerAttached, Fetched, Published, Purged, QueueDeclared
@@ -17,9 +18,9 @@ def filled(count: int, expiration: int | None = None) -> Machine:
     machine = Machine("queues-0")
     machine.apply(0, 1000, BROKER, QueueDeclared(VHOST, "q", "classic", True, False, False, 0, (), "", None, None), [])
     event = Published(route("q"), b"\x00\x00", expiration, None, True, None, None, b"", 100)
-    effects: list[object] = []
+    effects: list[Effect] = []
     for offset in range(1, count + 1):
-        machine.apply(offset, 1000, BROKER, event, effects)  # type: ignore[arg-type]
+        machine.apply(offset, 1000, BROKER, event, effects)
         effects.clear()
     return machine
 

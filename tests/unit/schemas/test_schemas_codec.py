@@ -319,7 +319,7 @@ def test_the_caches_are_bounded() -> None:
         (Nacked("/", "q", 1, (), True, "basic.nack"), "'basic.nack' is none of the methods nack, reject, recover"),
         (VhostDeleted("\ud800"), "surrogates not allowed"),
         (
-            # A table, which an event has as text
+            # A table is none of the values that an argument can have
             ExchangeDeclared("/", "e", "x", True, False, False, (Argument("a", "table", {}),)),  # type: ignore[arg-type]
             "a value of type dict",
         ),
