@@ -190,7 +190,7 @@ def dead_letter_by_topic(peer: Peer) -> Any:
 def expiry_of_requeued(peer: Peer) -> Any:
     """S-051: what returns keeps its time; what is out when its time comes is gone at its return."""
     dead = peer.queue(name="dead")
-    queue = peer.queue({"x-message-ttl": 150, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    queue = peer.queue({"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
     peer.publish(queue, "a", "b")
     got = peer.get(queue, auto_ack=False)
     assert got is not None
@@ -203,10 +203,10 @@ def expiry_of_requeued(peer: Peer) -> Any:
 
 def expires(peer: Peer) -> Any:
     """S-053, S-057: a queue that nobody uses goes; one that has a consumer stays."""
-    queue = peer.queue({"x-expires": 200})
-    used = peer.queue({"x-expires": 200}, name="used")
+    queue = peer.queue({"x-expires": 1000})
+    used = peer.queue({"x-expires": 1000}, name="used")
     peer.consume(used, 0)
-    time.sleep(0.8)
+    time.sleep(1.6)
     return peer.error(lambda c: c.queue_declare(queue, passive=True)), peer.count(used)
 
 
