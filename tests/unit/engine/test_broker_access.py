@@ -1,8 +1,7 @@
 """Users, permissions and virtual hosts (S-156; RabbitMQ's 403 and 530 texts)."""
 
 import asyncio
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
@@ -16,12 +15,6 @@ from rewindmq.engine.runtime.eager import at_once
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 REFUSED = "the password is not this user's, or there is no such user"
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def user(h: Harness, configure: str = "", write: str = "", read: str = "") -> None:

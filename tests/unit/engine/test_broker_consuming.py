@@ -1,8 +1,6 @@
 """Consumers, basic.get, sessions, confirms, time and a full disk, through the broker without sockets."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +15,6 @@ from rewindmq.schemas.events import Acked, ConsumerAttached, Published, Tick
 from tests.support.broker_harness import Client, Harness, args, overheard, refusal
 
 Q = "queue 'q' in vhost '/'"
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def test_deliveries_start_at_the_end_of_the_turn_and_respect_prefetch(h: Harness) -> None:

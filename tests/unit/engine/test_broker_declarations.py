@@ -1,7 +1,5 @@
 """Declarations and their refusals: codes and texts word for word (docs/behaviours/limits.md, ttl.md, queues.md)."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +9,6 @@ from rewindmq.schemas.events import Argument
 from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 BAD_ARGUMENTS = [

@@ -1,7 +1,7 @@
 """Readers of streams and of the past, in the broker: bounded, paced, and without a trace in the present."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,6 @@ class ReadingClient(Client):
     def ack(self, count: int) -> None:
         assert self.reader is not None
         self.reader.credited(count)
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def turns(h: Harness, count: int, look: Callable[[], int]) -> list[int]:

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,13 +17,6 @@ from rewindmq.engine.routing.router import Router
 from rewindmq.projections.topology.topology import Topology
 from rewindmq.schemas.events import BROKER, Argument, Bound, ExchangeDeclared, MetadataEvent
 from tests.support.broker_harness import Client, Harness, args
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
-
 
 # -- topic ------------------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
 """Queues with a single active consumer, through the broker without sockets, and as they are listed (S-109, S-110)."""
 
 import asyncio
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -14,12 +12,6 @@ from tests.support.broker_harness import Client, Harness, args, refusal
 
 Q = "queue 'q' in vhost '/'"
 TYPES = ("classic", "quorum")
-
-
-@pytest.fixture
-def h(tmp_path: Path) -> Iterator[Harness]:
-    with Harness(tmp_path) as harness:
-        yield harness
 
 
 def sac(type: str) -> tuple[Argument, ...]:
